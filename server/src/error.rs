@@ -1,8 +1,8 @@
 //! Error texts for log lines.
 //!
 //! Each module has its own error type. This module holds the functions they share: the text of an error with its
-//! causes, the text of a panic, and an excerpt of the message body that caused it. It depends on no other module, so that modules which must
-//! not depend on each other can all use it.
+//! causes, the text of a panic, and an excerpt of the message body that caused it. It depends on no other module, so that
+//! modules which must not depend on each other can all use it.
 
 use std::{any::Any, error::Error};
 

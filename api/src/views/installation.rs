@@ -115,15 +115,18 @@ impl ClusterStatus {
     }
 
     /// Returns the parts that do not work without restrictions. The dispatcher is left out while PostgreSQL is down,
-    /// because it cannot work then. The other background tasks are left out while anything else is in trouble, which is
-    /// then their cause.
+    /// because it cannot work then. The other background tasks are left out while a service or the dispatcher does not
+    /// work, which is then the cause.
     #[must_use]
     pub fn troubles(&self) -> Vec<HealthItem> {
         let is_database_up = self.is_database_up();
         let items = self.health.iter().filter(|item| item.state != HealthState::Ok);
         let mut troubles: Vec<HealthItem> =
             items.filter(|item| is_database_up || item.name != DISPATCHER_PART).cloned().collect();
-        if troubles.len() > 1 {
+        let is_cause = |item: &HealthItem| {
+            item.name != TASKS_PART && (item.name != DATABASE_PART || item.state == HealthState::Down)
+        };
+        if troubles.iter().any(is_cause) {
             troubles.retain(|item| item.name != TASKS_PART);
         }
         troubles
@@ -227,6 +230,7 @@ mod tests {
         assert_eq!(troubles(Down, Warn, Warn), [DATABASE_PART]);
         assert_eq!(troubles(Ok, Down, Warn), [DISPATCHER_PART]);
         assert_eq!(troubles(Ok, Ok, Warn), [TASKS_PART]);
+        assert_eq!(troubles(Warn, Ok, Warn), [DATABASE_PART, TASKS_PART], "an old snapshot makes no task fail");
         assert!(!status(Down, Ok, Ok).is_database_up());
     }
 }

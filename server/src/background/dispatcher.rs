@@ -302,7 +302,7 @@ impl Dispatcher {
                             "fired due jobs"
                         );
                     }
-                    statuses.record_tick(NAME, since.elapsed(), MAX_SLEEP, None);
+                    statuses.record_tick(NAME, since.elapsed(), 3 * MAX_SLEEP, None);
                     if let Some(left) = report.held_for {
                         left.min(MAX_SLEEP)
                     } else if report.is_paused {
@@ -318,7 +318,7 @@ impl Dispatcher {
                 Err(error) => {
                     let reason = crate::error::chain(error.as_ref());
                     tracing::warn!(error = reason, "due jobs could not be fired; retrying in 1 s");
-                    statuses.record_tick(NAME, since.elapsed(), MAX_SLEEP, Some(reason));
+                    statuses.record_tick(NAME, since.elapsed(), 3 * MAX_SLEEP, Some(reason));
                     Duration::from_secs(1)
                 }
             };

@@ -359,9 +359,10 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // If the lease is dropped without `stop`, the work under it must end too.
-        if let Leadership::Leader(held) = &*self.state.borrow() {
-            held.ended().cancel();
+        // If the loop ends without `stop`, the work under the lease must end too. The loop that the supervisor starts
+        // then continues as a follower, and acquires the lease anew.
+        if self.held_lease().is_some() {
+            self.end_lease("its loop ended", Leadership::Follower);
         }
     }
 }

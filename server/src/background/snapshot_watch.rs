@@ -91,7 +91,7 @@ impl Service for SnapshotWatch {
                 postgres.pid = found.pid,
                 postgres.application = found.application,
                 age_s = seconds,
-                "a transaction of session {} has been open for {seconds} s; dead rows pile up, and runs will start late: end it, and take dumps from a replica",
+                "a transaction of session {} has been open for {seconds} s; dead rows accumulate, and runs will start late: end it, and take dumps from a replica",
                 found.pid
             );
         }

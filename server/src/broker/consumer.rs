@@ -13,16 +13,16 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture};
-pub use lapin::{Channel, message::Delivery};
 use lapin::{
-    Consumer,
+    BasicProperties, Consumer,
     options::{BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions},
     types::{AMQPValue, FieldTable},
 };
+pub use lapin::{Channel, message::Delivery};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Broker, topology};
+use super::{Broker, publisher::PERSISTENT_DELIVERY_MODE, topology};
 use crate::{
     backoff::ReconnectBackoff,
     error::{body_excerpt, chain, panic_text},
@@ -34,7 +34,7 @@ use crate::{
 const MAX_BATCH_MESSAGES: usize = 250;
 
 /// The longest time for which a batch that cannot be stored is kept from other servers. Together with the ten seconds
-/// that a failing attempt takes at most, it is shorter than
+/// for which an attempt waits for a free connection, it is shorter than
 /// [`MIN_HEARTBEAT_TIMEOUT`](crate::domain::lost_run::MIN_HEARTBEAT_TIMEOUT). An attempt without an answer is cut short
 /// much later, after [`ATTEMPT_LIMIT`], because a large batch on a slow disk would otherwise be restarted forever.
 const MAX_BATCH_HOLD: Duration = Duration::from_secs(4);
@@ -47,7 +47,7 @@ const MAX_PANICS: u32 = 3;
 
 /// The ends of a process in a redelivered message after which it becomes a dead letter. The first delivery is not
 /// counted, because most messages have only one.
-const MAX_LOST_PROCESSES: u32 = 2;
+const MAX_LOST_PROCESSES: u32 = 4;
 
 /// The longest time for an attempt to store a batch. PostgreSQL cancels a long statement much earlier, so the limit is met
 /// only if PostgreSQL is unreachable and the network does not say so.
@@ -216,11 +216,14 @@ impl<H: BatchHandler> DeliveryLoop<'_, H> {
 
     /// Handles messages that were delivered before. The process that received them may have ended because of one, by an
     /// abort or for lack of memory, and would take one server after the other with it. They are therefore counted while
-    /// they are handled. After a second such end they are handled one by one, and one that has ended three processes
+    /// they are handled. After a second such end they are handled one by one, and one that has ended five processes
     /// becomes a dead letter. Returns false if the channel cannot be used any more.
     async fn process_redelivered(&self, batch: &[Delivery]) -> bool {
         let size = if self.log.is_suspected(self.queue, batch).await { 1 } else { batch.len() };
         for part in batch.chunks(size) {
+            if self.stop.is_cancelled() {
+                return false;
+            }
             let attempts = self.log.begin(self.queue, part).await;
             let can_continue = if size == 1 && attempts > MAX_LOST_PROCESSES {
                 let text = "the process of the server ended each time that it handled the message";
@@ -245,14 +248,10 @@ impl<H: BatchHandler> DeliveryLoop<'_, H> {
             return self.handler.handle_deliveries(&self.channel, batch).await.is_ok()
                 || self.channel.status().connected();
         }
-        let since = Instant::now();
-        let done = match self.store(batch, since).await {
-            BatchOutcome::Refused(_) | BatchOutcome::Panicked(_) if batch.len() > 1 => {
-                self.process_each(batch, since).await
-            }
-            outcome => self.settle(last, outcome).await,
-        };
-        done && self.acknowledge(last).await
+        match self.store(batch, Instant::now()).await {
+            BatchOutcome::Refused(_) | BatchOutcome::Panicked(_) if batch.len() > 1 => self.process_each(batch).await,
+            outcome => self.settle(last, outcome).await && self.acknowledge(last).await,
+        }
     }
 
     /// Acknowledges a message and those before it. Returns false if the channel cannot be used any more.
@@ -266,11 +265,14 @@ impl<H: BatchHandler> DeliveryLoop<'_, H> {
         }
     }
 
-    /// Handles each delivery individually. Returns false if one was not settled.
-    async fn process_each(&self, batch: &[Delivery], since: Instant) -> bool {
+    /// Handles and acknowledges each delivery individually. Returns false if one was not settled.
+    async fn process_each(&self, batch: &[Delivery]) -> bool {
         for delivery in batch {
-            let outcome = self.store(std::slice::from_ref(delivery), since).await;
-            if !self.settle(delivery, outcome).await {
+            if self.stop.is_cancelled() {
+                return false;
+            }
+            let outcome = self.store(std::slice::from_ref(delivery), Instant::now()).await;
+            if !self.settle(delivery, outcome).await || !self.acknowledge(delivery).await {
                 return false;
             }
         }
@@ -300,21 +302,24 @@ impl<H: BatchHandler> DeliveryLoop<'_, H> {
 
     /// Makes a dead letter of a message that the server cannot handle. Returns false if it could not be published.
     async fn set_aside(&self, delivery: &Delivery, reason: &str) -> bool {
+        let names = self.broker.topology();
+        // The consumer of the dead letters cannot hand a message to itself.
+        let is_dead_letter = delivery.exchange.as_str() == names.dead_letter_exchange();
         tracing::error!(
             consumer = H::NAME,
             reason,
             body.bytes = delivery.data.len(),
             body.start = body_excerpt(&delivery.data),
-            "a worker's message cannot be handled and becomes a dead letter"
+            "a message cannot be handled and {}",
+            if is_dead_letter { "is dropped" } else { "becomes a dead letter" }
         );
-        let names = self.broker.topology();
-        // The consumer of the dead letters cannot hand a message to itself.
-        if delivery.exchange.as_str() == names.dead_letter_exchange() {
+        if is_dead_letter {
             return true;
         }
         let mut headers = delivery.properties.headers().clone().unwrap_or_default();
         headers.insert(HEADER_REASON.into(), AMQPValue::LongString(format!("{}: {reason}", H::NAME).into()));
-        let properties = delivery.properties.clone().with_headers(headers);
+        // The other properties are the worker's. Some would make the broker refuse or drop the message.
+        let properties = BasicProperties::default().with_delivery_mode(PERSISTENT_DELIVERY_MODE).with_headers(headers);
         // The broker handles the messages of a channel in order: this one before the acknowledgement of the original.
         let published = self.channel.basic_publish(
             names.dead_letter_exchange().into(),

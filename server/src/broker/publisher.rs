@@ -35,7 +35,7 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most unsent messages that are remembered. The republisher finds any others by their age.
 pub const MAX_UNSENT: usize = 10_000;
 /// AMQP's delivery mode for messages that survive a restart of the broker.
-const PERSISTENT_DELIVERY_MODE: u8 = 2;
+pub(super) const PERSISTENT_DELIVERY_MODE: u8 = 2;
 
 /// A message that the broker has confirmed: its occurrence and its attempt. If the occurrence is in a later attempt by
 /// now, that attempt has a message of its own.
@@ -65,7 +65,8 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Creates the publisher, and the task that keeps its channel open until `stop`.
+    /// Creates the publisher, and the loop that keeps its channel open until its token is cancelled. The loop can be
+    /// started again after it has ended.
     pub fn new(broker: &Broker) -> (Self, impl Fn(CancellationToken) -> BoxFuture<'static, ()> + Send + Sync + use<>) {
         let (sender, channel) = watch::channel(None);
         let publisher = Self {

@@ -114,7 +114,7 @@ async fn tick<S: Service>(service: &mut S, statuses: &ServiceStatuses) -> bool {
         tracing::warn!(task = S::NAME, error = reason, "background task {} failed and is retried", S::NAME);
     }
     let is_done = failure.is_none();
-    statuses.record_tick(S::NAME, since.elapsed(), service.period(), failure);
+    statuses.record_tick(S::NAME, since.elapsed(), 3 * service.period() + S::TIME_LIMIT, failure);
     is_done
 }
 

@@ -55,7 +55,7 @@ pub enum ServiceHealth {
     Failing(String),
     /// Another server does the work of the service, and this one is ready to take over.
     Standby,
-    /// The service has not ticked for three periods, or never.
+    /// The next tick is overdue, or there is no service of this name.
     Stalled,
 }
 
@@ -65,15 +65,18 @@ impl ServiceStatuses {
         self.update(name, |_| {});
     }
 
-    /// Records a tick of a service whose next tick follows within `period`.
-    pub fn record_tick(&self, name: &'static str, took: Duration, period: Duration, failure: Option<String>) {
+    /// Records a tick. Without another one within `due_in`, the service counts as stalled.
+    pub fn record_tick(&self, name: &'static str, took: Duration, due_in: Duration, failure: Option<String>) {
         self.update(name, |record| {
             record.at = Instant::now();
-            record.due = Some(record.at + 3 * period);
+            record.due = Some(record.at + due_in);
             record.counts.ticks += 1;
             record.counts.failures += u64::from(failure.is_some());
             record.counts.longest_tick = record.counts.longest_tick.max(took);
             record.failures_in_a_row = if failure.is_some() { record.failures_in_a_row + 1 } else { 0 };
+            if failure.is_none() {
+                record.panicked_at = None;
+            }
             record.failure = failure;
             record.is_standby = false;
         });
@@ -150,7 +153,7 @@ impl ServiceStatuses {
 
 /// Returns true if the failure is more than a tick that was repeated at once.
 fn is_lasting(record: &ServiceRecord) -> bool {
-    record.failures_in_a_row >= LASTING_FAILURES || record.counts.panics > 0
+    record.failures_in_a_row >= LASTING_FAILURES || record.panicked_at.is_some()
 }
 
 fn health(record: &ServiceRecord) -> ServiceHealth {
@@ -171,10 +174,10 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn service_that_misses_three_periods_is_stalled() {
+    async fn service_with_an_overdue_tick_is_stalled() {
         let statuses = ServiceStatuses::default();
         assert_eq!(statuses.health("x"), ServiceHealth::Stalled);
-        statuses.record_tick("x", SECOND, SECOND, None);
+        statuses.record_tick("x", SECOND, 3 * SECOND, None);
         tokio::time::advance(Duration::from_millis(2_900)).await;
         assert_eq!(statuses.health("x"), ServiceHealth::Healthy);
         tokio::time::advance(Duration::from_millis(200)).await;
@@ -192,6 +195,10 @@ mod tests {
         }
         statuses.record_tick("x", SECOND, SECOND, None);
         assert!(statuses.troubles().is_empty());
+        statuses.record_panic("x", "it panicked");
+        statuses.record_tick("x", SECOND, SECOND, None);
+        statuses.record_tick("x", SECOND, SECOND, Some("no answer".into()));
+        assert!(statuses.troubles().is_empty(), "a panic is over with the next good tick");
     }
 
     #[tokio::test(start_paused = true)]

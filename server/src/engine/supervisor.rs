@@ -4,10 +4,10 @@
 //! and the health of the server shows the panic. A service with a period is built anew from the context, because its
 //! state may be half changed.
 
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{Service, context::Context, driver, status::ServiceStatuses};
@@ -17,6 +17,9 @@ use crate::{
     error::panic_text,
     ingest::delivery_log::ConsumerLog,
 };
+
+/// The time after which a loop that ends has worked before, so that its next start need not wait for long.
+const GOOD_RUN: Duration = Duration::from_secs(60);
 
 /// Runs services until it is stopped. Clones share the services.
 #[derive(Clone, Debug, Default)]
@@ -66,6 +69,7 @@ impl Supervisor {
         self.group.spawn(async move {
             let mut backoff = ReconnectBackoff::default();
             loop {
+                let since = Instant::now();
                 // A panic while the loop is built is caught too.
                 let ended = AssertUnwindSafe(async { run(stop.clone()).await }).catch_unwind().await;
                 if stop.is_cancelled() {
@@ -75,6 +79,9 @@ impl Supervisor {
                     Ok(()) => "it ended early".to_owned(),
                     Err(panic) => format!("it panicked: {}", panic_text(panic.as_ref())),
                 };
+                if since.elapsed() > GOOD_RUN {
+                    backoff = ReconnectBackoff::default();
+                }
                 let pause = backoff.pause();
                 tracing::error!(
                     task = name,

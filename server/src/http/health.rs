@@ -104,8 +104,9 @@ impl HealthHistory {
 }
 
 impl HealthCheck {
-    /// Returns the state of PostgreSQL, Redis, RabbitMQ, the dispatcher and the other services, in the order in which they depend on each other. Each
-    /// trouble carries the time of the first check that found it. The result may be up to one second old.
+    /// Returns the state of PostgreSQL, Redis, RabbitMQ, the dispatcher and the other background tasks, in the order in
+    /// which they depend on each other. Each trouble carries the time of the first check that found it. The result may be
+    /// up to one second old.
     pub async fn items(&self, now: DateTime<Utc>) -> Vec<HealthItem> {
         let check = async {
             let mut items = self.check(now).await;
@@ -168,9 +169,7 @@ impl HealthCheck {
             },
             match self.services.health(dispatcher::NAME) {
                 ServiceHealth::Healthy => item(DISPATCHER_PART, HealthState::Ok, "runs on schedule"),
-                ServiceHealth::Failing(_) => {
-                    item(DISPATCHER_PART, HealthState::Warn, "retries; its last database query failed")
-                }
+                ServiceHealth::Failing(_) => item(DISPATCHER_PART, HealthState::Warn, "retries; its last tick failed"),
                 ServiceHealth::Standby => {
                     item(DISPATCHER_PART, HealthState::Ok, "is on standby; another server is the leader")
                 }
@@ -194,6 +193,13 @@ fn excerpt(reason: &str) -> String {
     reason.chars().take(MAX_REASON_CHARS).collect()
 }
 
+/// Replaces details that contain errors or names of the installation, because outsiders may read them.
+fn hide_internals(item: &mut HealthItem) {
+    if item.state == HealthState::Warn && [DATABASE_PART, TASKS_PART].contains(&item.name.as_str()) {
+        item.detail = "works with restrictions; the log and the dashboard have the details".into();
+    }
+}
+
 /// Handles `GET /health/live`: returns 200 while the process runs.
 pub async fn live() -> impl IntoResponse {
     "alive\n"
@@ -201,7 +207,8 @@ pub async fn live() -> impl IntoResponse {
 
 /// Handles `GET /health/ready`: returns all checks as JSON, with status 503 if a check is down.
 pub async fn ready(State(state): State<WebState>) -> impl IntoResponse {
-    let items = state.health.items(state.clock.now()).await;
+    let mut items = state.health.items(state.clock.now()).await;
+    items.iter_mut().for_each(hide_internals);
     let down = items.iter().any(|item| item.state == HealthState::Down);
     let status = if down { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     (status, Json(items))

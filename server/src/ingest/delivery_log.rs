@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures::{FutureExt, future::BoxFuture};
 use sha2::{Digest, Sha256};
+use uuid::Uuid;
 
 use crate::{
     broker::consumer::{Delivery, DeliveryLog},
@@ -22,13 +23,15 @@ pub struct ConsumerLog {
     store: Store,
     clock: Clock,
     statuses: ServiceStatuses,
+    /// A random id of this process.
+    process: Uuid,
 }
 
 impl ConsumerLog {
     /// Creates the log of a server.
     #[must_use]
-    pub const fn new(store: Store, clock: Clock, statuses: ServiceStatuses) -> Self {
-        Self { store, clock, statuses }
+    pub fn new(store: Store, clock: Clock, statuses: ServiceStatuses) -> Self {
+        Self { store, clock, statuses, process: Uuid::from_u128(rand::random()) }
     }
 }
 
@@ -41,7 +44,8 @@ impl DeliveryLog for ConsumerLog {
         async move {
             let hashes = hashes(queue, messages);
             let found = self.store.has_redelivery(&hashes, self.clock.now());
-            matches!(tokio::time::timeout(COUNT_LIMIT, found).await, Ok(Ok(true)))
+            // Without an answer, one of them may be the next to end this process.
+            !matches!(tokio::time::timeout(COUNT_LIMIT, found).await, Ok(Ok(false)))
         }
         .boxed()
     }
@@ -49,9 +53,9 @@ impl DeliveryLog for ConsumerLog {
     fn begin<'a>(&'a self, queue: &'a str, messages: &'a [Delivery]) -> BoxFuture<'a, u32> {
         async move {
             let hashes = hashes(queue, messages);
-            let attempts = self.store.begin_redeliveries(&hashes, self.clock.now());
-            match tokio::time::timeout(COUNT_LIMIT, attempts).await {
-                Ok(Ok(attempts)) => u32::try_from(attempts).unwrap_or(0),
+            let processes = self.store.begin_redeliveries(&hashes, self.process, self.clock.now());
+            match tokio::time::timeout(COUNT_LIMIT, processes).await {
+                Ok(Ok(processes)) => u32::try_from(processes).unwrap_or(0),
                 _ => 0,
             }
         }
@@ -60,7 +64,8 @@ impl DeliveryLog for ConsumerLog {
 
     fn end<'a>(&'a self, queue: &'a str, messages: &'a [Delivery]) -> BoxFuture<'a, ()> {
         async move {
-            // A count that stays only makes a server handle the message alone.
+            // A count that stays makes a server handle the message alone. It takes several of them, of servers in turn,
+            // until a message is set aside.
             let _ = tokio::time::timeout(COUNT_LIMIT, self.store.end_redeliveries(&hashes(queue, messages))).await;
         }
         .boxed()

@@ -1,16 +1,18 @@
 //! The connections to PostgreSQL.
 //!
-//! A network can lose a connection without a word: a firewall forgets it, a machine is gone. No answer comes then, and
-//! no error either. sqlx bounds the wait for a free connection, but neither the wait for an answer nor the test of a
-//! connection before it is given back: a statement that was abandoned on such a connection keeps its place in the pool
-//! for ever, and after as many of them as there are connections the server stands still.
+//! A network can lose a connection silently: a firewall drops it, a machine is gone. No answer comes then, and no error
+//! either. sqlx limits the wait for a free connection, but neither the wait for an answer nor the test of a connection
+//! before it is given back: a statement that was abandoned on such a connection keeps its place in the pool for ever, and
+//! after as many of them as there are connections the server can run no statement at all.
 //!
 //! This file is therefore the only one that touches the pool of sqlx, and it lets every wait end:
 //!
 //! - A statement that PostgreSQL has not answered after [`STATEMENT_LIMIT`] fails. PostgreSQL itself gives up earlier, so
 //!   the limit is met by a lost connection only.
 //! - A connection is given back only if its last statement was answered, and within [`RETURN_LIMIT`]. Every other one is
-//!   closed, and its place in the pool is free at once. A caller may therefore drop a statement at any await point.
+//!   closed. A caller may therefore drop a statement at any await point.
+//! - A transaction that is dropped is rolled back, within the same limit. If PostgreSQL does not answer, the connection is
+//!   closed too.
 //! - An unused connection is tested before it is used again, within [`TEST_LIMIT`].
 //! - PostgreSQL ends the sessions of clients that it cannot reach, and stops their statements: nobody waits for locks
 //!   that such a session holds.
@@ -124,7 +126,7 @@ impl StorePool {
         let mut connection = self.acquire().await?;
         connection.run(async |connection| connection.execute("BEGIN").await).await?;
         connection.is_idle = false;
-        Ok(StoreTransaction(connection))
+        Ok(StoreTransaction { connection: Some(connection) })
     }
 
     /// Closes all connections.
@@ -193,9 +195,12 @@ impl Drop for StoreConnection {
     }
 }
 
-/// A transaction. It is rolled back when it is dropped, because its connection is then closed.
+/// A transaction. It is rolled back when it is dropped.
 #[derive(Debug)]
-pub struct StoreTransaction(StoreConnection);
+pub struct StoreTransaction {
+    /// `None` once the transaction has ended.
+    connection: Option<StoreConnection>,
+}
 
 impl StoreTransaction {
     /// Commits the transaction.
@@ -204,21 +209,36 @@ impl StoreTransaction {
     ///
     /// Fails if PostgreSQL refuses it, or if it does not respond within [`STATEMENT_LIMIT`]; it may then be committed.
     pub async fn commit(mut self) -> sqlx::Result<()> {
-        self.0.run(async |connection| connection.execute("COMMIT").await).await.map(drop)
+        let Some(mut connection) = self.connection.take() else { return Ok(()) };
+        connection.run(async |connection| connection.execute("COMMIT").await).await.map(drop)
+    }
+}
+
+impl Drop for StoreTransaction {
+    fn drop(&mut self) {
+        let Some(mut connection) = self.connection.take() else { return };
+        // Without a runtime, the connection is closed.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        // An abandoned statement is answered first; the connection is closed if that takes too long.
+        let rollback =
+            async move { connection.run(async |connection| connection.execute("ROLLBACK").await).await.map(drop) };
+        runtime.spawn(tokio::time::timeout(RETURN_LIMIT, rollback));
     }
 }
 
 impl Deref for StoreTransaction {
     type Target = PgConnection;
 
+    #[expect(clippy::expect_used, reason = "only commit and drop take the connection, and both end the transaction")]
     fn deref(&self) -> &PgConnection {
-        &self.0.connection
+        &self.connection.as_ref().expect("an open transaction").connection
     }
 }
 
 impl DerefMut for StoreTransaction {
+    #[expect(clippy::expect_used, reason = "only commit and drop take the connection, and both end the transaction")]
     fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.0.connection
+        &mut self.connection.as_mut().expect("an open transaction").connection
     }
 }
 

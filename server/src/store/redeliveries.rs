@@ -1,6 +1,7 @@
 //! Messages that a server was handling when its process ended.
 
 use chrono::{DateTime, Duration, Utc};
+use uuid::Uuid;
 
 use super::{Result, Store};
 
@@ -24,29 +25,33 @@ impl Store {
         Ok(found)
     }
 
-    /// Counts the begin of an attempt at each of these messages. Returns the largest number of attempts at one of them
-    /// that have begun and not ended, this one included.
+    /// Counts the begin of an attempt at each of these messages by a process. Returns the largest number of processes
+    /// that have begun and not ended an attempt at one of them, this one included.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn begin_redeliveries(&self, hashes: &[Vec<u8>], now: DateTime<Utc>) -> Result<i32> {
+    pub async fn begin_redeliveries(&self, hashes: &[Vec<u8>], process: Uuid, now: DateTime<Utc>) -> Result<i32> {
         // In the order of the hashes, because two servers may count the same messages.
-        let attempts = sqlx::query_scalar!(
+        let processes = sqlx::query_scalar!(
             r#"WITH counted AS (
-                   INSERT INTO redeliveries AS r (message_hash, attempts, last_at)
-                   SELECT DISTINCT hash, 1, $2::timestamptz FROM unnest($1::bytea[]) hash ORDER BY hash
+                   INSERT INTO redeliveries AS r (message_hash, processes, last_process, last_at)
+                   SELECT DISTINCT hash, 1, $4::uuid, $2::timestamptz FROM unnest($1::bytea[]) hash ORDER BY hash
                    ON CONFLICT (message_hash) DO UPDATE
-                      SET attempts = CASE WHEN r.last_at > $3::timestamptz THEN r.attempts + 1 ELSE 1 END, last_at = $2
-                   RETURNING attempts
-               ) SELECT coalesce(max(attempts), 0) AS "attempts!" FROM counted"#,
+                      SET processes = CASE WHEN r.last_at <= $3::timestamptz THEN 1
+                                           WHEN r.last_process = $4 THEN r.processes
+                                           ELSE r.processes + 1 END,
+                          last_process = $4, last_at = $2
+                   RETURNING processes
+               ) SELECT coalesce(max(processes), 0) AS "processes!" FROM counted"#,
             hashes,
             now,
-            now - REDELIVERY_MEMORY
+            now - REDELIVERY_MEMORY,
+            process
         )
         .fetch_one(self.pool())
         .await?;
-        Ok(attempts)
+        Ok(processes)
     }
 
     /// Deletes the counts of messages that were handled or given back.

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 
 use super::{Result, Store};
 
-/// A session that holds a snapshot.
+/// A session that keeps dead rows: by the snapshot of a query, or by an uncommitted change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OldSnapshot {
     /// The process of PostgreSQL.
@@ -29,7 +29,8 @@ impl Store {
         let row = sqlx::query!(
             r#"SELECT pid AS "pid!", coalesce(application_name, '') AS "application!", xact_start AS "since!"
                  FROM pg_stat_activity
-                WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_xmin IS NOT NULL
+                WHERE datname = current_database() AND pid <> pg_backend_pid() 
+                  AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
                   AND backend_type = 'client backend' AND query !~* '^\s*vacuum'
                   AND xact_start < clock_timestamp() - make_interval(secs => $1)
                 ORDER BY xact_start LIMIT 1"#,

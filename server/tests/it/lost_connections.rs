@@ -1,4 +1,4 @@
-//! Connections to PostgreSQL that are lost without a word: no answer comes, and no error.
+//! Connections to PostgreSQL that a network loses silently: no answer comes, and no error.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -11,7 +11,7 @@ use tokio::{
 };
 
 /// The number of times that all connections are lost.
-const ROUNDS: usize = 20;
+const ROUNDS: usize = 4;
 /// The connections of the pool.
 const CONNECTIONS: u32 = 4;
 

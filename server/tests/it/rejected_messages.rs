@@ -298,19 +298,19 @@ async fn message_on_which_the_server_panics_becomes_a_dead_letter() {
 }
 
 #[tokio::test]
-async fn message_in_which_three_processes_end_becomes_a_dead_letter() {
+async fn message_in_which_five_processes_end_becomes_a_dead_letter() {
     let config = server_env::config().await;
     let server = server_env::start(&config).await;
     let queue = poisoned_queue(&config).await;
-    let log: Arc<dyn DeliveryLog> =
-        Arc::new(ConsumerLog::new(server.store.clone(), server.clock.clone(), server.services.clone()));
     let handler = BuggyHandler { hangs: Some(Arc::default()), ..BuggyHandler::default() };
     let stop = CancellationToken::new();
+    // Each log is that of a process.
     let start = || {
+        let log = Arc::new(ConsumerLog::new(server.store.clone(), server.clock.clone(), server.services.clone()));
         let broker = Broker::new(&config.broker).expect("a valid URL");
-        tokio::spawn(consume(broker, queue.clone(), Arc::new(handler.clone()), log.clone(), stop.clone()))
+        tokio::spawn(consume(broker, queue.clone(), Arc::new(handler.clone()), log, stop.clone()))
     };
-    for _ in 0..3 {
+    for _ in 0..5 {
         let consumer = start();
         handler.hangs.as_ref().expect("a notification").notified().await;
         // Nothing else runs in the consumer, as if its process had ended. The connection is dropped with it.
