@@ -329,6 +329,27 @@ async fn killed_leader_process_is_replaced_in_seconds() {
     assert!(leads(&holder, &servers[leader]), "the restarted server leads");
 }
 
+#[tokio::test]
+async fn lease_is_acquired_anew_after_its_loop_has_ended() {
+    let (store, cache) = harness().await;
+    let lease = Lease::new(LEADER_ROLE, holder_name(), cache, store, Clock::system(), Arc::default());
+    let (lease, stop) = (lease.with_times(LEASE_TIMES), CancellationToken::new());
+    let leadership = lease.leadership();
+    let leads = || wait::eventually("a held lease", async || leadership.borrow().held_lease().cloned());
+    let first = tokio::spawn(lease.clone().run(stop.clone()));
+    let lost = leads().await;
+    // As after a panic: the loop ends at any await point, and the supervisor starts it again.
+    first.abort();
+    assert!(first.await.expect_err("it is aborted").is_cancelled());
+    assert!(lost.ended().is_cancelled(), "nothing works under the lease any more");
+    assert!(leadership.borrow().held_lease().is_none());
+    let second = tokio::spawn(lease.run(stop.clone()));
+    let held = leads().await;
+    assert!(held.epoch() > lost.epoch() && held.is_valid() && !held.ended().is_cancelled());
+    stop.cancel();
+    second.await.expect("the lease stops");
+}
+
 /// A task that counts its ticks, which never end if `endless`.
 struct EndlessTask {
     ticks: watch::Sender<u32>,
