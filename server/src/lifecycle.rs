@@ -58,6 +58,8 @@ pub use error::ServerError;
 
 /// The longest time that an orderly stop waits for its stages.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// The connections that the servers leave to other clients of PostgreSQL.
+const SPARE_CONNECTIONS: u32 = 10;
 /// The longest time that a stop waits for open HTTP connections, and again for the database pool.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -105,6 +107,7 @@ impl Server {
         let store = Store::connect(&config.database).await.map_err(ServerError::Postgres)?;
         store.align(&clock).await.map_err(ServerError::PostgresPreparation)?;
         store.ensure_partitions(clock.now()).await.map_err(ServerError::PostgresPreparation)?;
+        warn_of_few_connections(&store, config.database.max_connections).await;
         let cache = Cache::new(&config.cache).map_err(|error| ServerError::RedisUrl(error.into()))?;
         warn_of_eviction(&cache).await;
         let broker = Broker::new(&config.broker).map_err(ServerError::RabbitMqUrl)?;
@@ -293,6 +296,20 @@ fn start_consumers(supervisor: &Supervisor, context: &Context) {
     supervisor.consume(context, names.registration(), RegistrationConsumer::new(context));
     supervisor.consume(context, names.claims(), ClaimConsumer::new(context));
     supervisor.consume(context, names.dead_letter_queue(), DeadLetterConsumer::new(context));
+}
+
+/// Logs a warning if this server alone may use up the connections of PostgreSQL. The others need some: a second server
+/// during an upgrade, a dump, an operator.
+async fn warn_of_few_connections(store: &Store, own: u32) {
+    if let Ok(limit) = store.max_connections().await
+        && own + SPARE_CONNECTIONS > limit
+    {
+        tracing::warn!(
+            own,
+            limit,
+            "DATABASE_CONNECTIONS is {own}, and PostgreSQL accepts {limit} connections in all; keep the sum over all servers {SPARE_CONNECTIONS} below max_connections"
+        );
+    }
 }
 
 /// Logs a warning if Redis evicts keys when its memory is full. It would then drop due times without an error; the

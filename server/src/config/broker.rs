@@ -10,7 +10,8 @@ use super::EnvReader;
 pub struct BrokerConfig {
     /// The address of RabbitMQ: the value of `AMQP_URL`, or the address of the private RabbitMQ.
     pub url: String,
-    /// `MILVAION_PREFIX`: prefix of the names of all exchanges and queues; the workers need the same value. Default
+    /// `MILVAION_PREFIX`: prefix of the names of all exchanges and queues, 1 to 50 letters, digits, `-`, `_` and `.`; the
+    /// workers need the same value. Default
     /// `milvaion`.
     pub prefix: String,
     /// `BROKER_PREFETCH`: prefetch of each ingest consumer, in messages: the maximum number of unacknowledged messages.

@@ -123,6 +123,17 @@ impl Store {
         Ok(clock.align(database, before))
     }
 
+    /// Returns the number of connections that PostgreSQL accepts, from all its clients together.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL fails.
+    pub async fn max_connections(&self) -> Result<u32> {
+        let limit: i32 =
+            sqlx::query_scalar("SELECT current_setting('max_connections')::int").fetch_one(&self.pool).await?;
+        Ok(u32::try_from(limit).unwrap_or_default())
+    }
+
     /// Closes all connections.
     pub async fn close(&self) {
         self.pool.close().await;

@@ -14,8 +14,8 @@
 //! - A transaction that is dropped is rolled back, within the same limit. If PostgreSQL does not answer, the connection is
 //!   closed too.
 //! - An unused connection is tested before it is used again, within [`TEST_LIMIT`].
-//! - PostgreSQL ends the sessions of clients that it cannot reach, and stops their statements: nobody waits for locks
-//!   that such a session holds.
+//! - PostgreSQL ends the sessions of clients that it cannot reach, and stops their statements, which frees
+//!   the locks of such a session.
 
 use std::{
     fmt, io,
@@ -38,6 +38,8 @@ use sqlx::{
 use super::error::{Result, StoreError};
 use crate::config::database::DatabaseConfig;
 
+/// The prepared statements that a connection keeps: more than the server has, so that none is planned twice.
+const STATEMENT_CACHE: usize = 500;
 /// The longest wait for a free connection.
 const ACQUIRE_LIMIT: Duration = Duration::from_secs(10);
 /// The longest wait for the answer to a statement. PostgreSQL cancels a statement after [`STATEMENT_TIMEOUT`].
@@ -63,7 +65,7 @@ impl StorePool {
     /// Returns [`StoreError`] if PostgreSQL cannot be reached within [`ACQUIRE_LIMIT`].
     pub async fn connect(config: &DatabaseConfig) -> Result<Self> {
         let options: PgConnectOptions = config.url.parse().map_err(StoreError::Driver)?;
-        let options = options.application_name("milvaion").options([
+        let options = options.application_name("milvaion").statement_cache_capacity(STATEMENT_CACHE).options([
             ("statement_timeout", STATEMENT_TIMEOUT),
             // An idle open transaction would block other writers.
             ("idle_in_transaction_session_timeout", "5s"),
@@ -84,6 +86,7 @@ impl StorePool {
         let pool = PgPoolOptions::new()
             .max_connections(config.max_connections)
             .acquire_timeout(ACQUIRE_LIMIT)
+            .after_connect(|connection, _| Box::pin(refuse_standby(connection)))
             // The test of sqlx waits for as long as the caller does.
             .test_before_acquire(false)
             .before_acquire(|connection, metadata| {
@@ -139,6 +142,16 @@ impl From<PgPool> for StorePool {
     fn from(pool: PgPool) -> Self {
         Self(pool)
     }
+}
+
+/// Refuses a server that replicates another one. After a failover, an address may still lead to the wrong of the two, and
+/// a connection to it would fail at each change.
+async fn refuse_standby(connection: &mut PgConnection) -> sqlx::Result<()> {
+    let is_standby: bool = sqlx::query_scalar("SELECT pg_is_in_recovery()").fetch_one(connection).await?;
+    if is_standby {
+        return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "this PostgreSQL is a read-only standby").into());
+    }
+    Ok(())
 }
 
 /// Awaits an answer of PostgreSQL. After `limit` it fails as a lost connection does.
