@@ -138,7 +138,11 @@ impl Server {
         let (alerts, deliver) = AlertSender::new(config.alerts.webhook_url.clone());
         connections.keep("alerts", move |stop| {
             let delivery = deliver();
-            async move { stop.run_until_cancelled(delivery).await.unwrap_or_default() }
+            async move {
+                // It ends when the last sender is dropped, which happens shortly before the stop of the connections.
+                let _ = stop.run_until_cancelled(delivery).await;
+                stop.cancelled().await;
+            }
         });
 
         let holder = lease::holder_name();

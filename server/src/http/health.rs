@@ -168,6 +168,9 @@ impl HealthCheck {
                 _ => item("RabbitMQ", HealthState::Warn, "is reconnecting"),
             },
             match self.services.health(dispatcher::NAME) {
+                ServiceHealth::Healthy if self.services.since_last_tick(dispatcher::NAME).is_none() => {
+                    item(DISPATCHER_PART, HealthState::Down, "is starting")
+                }
                 ServiceHealth::Healthy => item(DISPATCHER_PART, HealthState::Ok, "runs on schedule"),
                 ServiceHealth::Failing(_) => item(DISPATCHER_PART, HealthState::Warn, "retries; its last tick failed"),
                 ServiceHealth::Standby => {
