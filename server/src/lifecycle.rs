@@ -32,6 +32,7 @@ use crate::{
         sender::{MessageSender, PublishMarker},
         slot_granter::SlotGranter,
         snapshot_watch::{LastSnapshot, SnapshotWatch},
+        stats_folder::StatsFolder,
     },
     broker::{Broker, publisher::Publisher},
     cache::Cache,
@@ -285,6 +286,7 @@ fn start_services(supervisor: &Supervisor, context: &Context) {
     supervisor.start(context, PartitionAnalyzer::new, &none);
     supervisor.start(context, ClockWatch::new, &none);
     supervisor.start(context, SnapshotWatch::new, &none);
+    supervisor.start(context, StatsFolder::new, &none);
     let (publisher, activator) = (context.publisher.clone(), activators.republisher.clone());
     supervisor.keep("republish-on-reconnect", move |stop| {
         let activate = republisher::activate_when_up(publisher.clone(), activator.clone());

@@ -62,8 +62,8 @@ pub(crate) async fn fill(pool: &PgPool, rows: i64) -> anyhow::Result<()> {
         let done = each * (SEED_DAYS - 1 - back) + count;
         println!("    {:>3} % of {rows} rows after {} s", done * 100 / rows, begun.elapsed().as_secs());
     }
-    sqlx::query("INSERT INTO stats_minute (minute, status, shard, count, duration_ms) \
-                 SELECT date_trunc('minute', coalesce(ended_at, created_at)), status, 0, count(*), coalesce(sum(duration_ms), 0) \
+    sqlx::query("INSERT INTO stats_folded (minute, status, count, duration_ms) \
+                 SELECT date_trunc('minute', coalesce(ended_at, created_at)), status, count(*), coalesce(sum(duration_ms), 0) \
                    FROM occurrences GROUP BY 1, 2 ON CONFLICT DO NOTHING")
         .execute(pool)
         .await?;

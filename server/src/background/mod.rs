@@ -22,3 +22,4 @@ pub mod republisher;
 pub mod sender;
 pub mod slot_granter;
 pub mod snapshot_watch;
+pub mod stats_folder;

@@ -1,12 +1,12 @@
 -- Applies worker reports: the one guarded transition, for a batch of changes. Called by reports.rs.
 --
--- $1 to $13 and $18 to $23 are arrays with one element per change, in the order of ids; their names are in `r` below.
--- $14, $15: the oldest and the newest created_at of the batch. $16: now. $17: the server's shard of stats_minute.
+-- $1 to $13 and $17 to $22 are arrays with one element per change, in the order of ids; their names are in `r` below.
+-- $14, $15: the oldest and the newest created_at of the batch. $16: now.
 WITH r AS (
     SELECT * FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::smallint[], $5::text[], $6::timestamptz[],
                          $7::timestamptz[], $8::bigint[], $9::text[], $10::text[], $11::text[], $12::jsonb[],
-                         $13::jsonb[], $18::text[], $19::text[], $20::timestamptz[], $21::boolean[], $22::boolean[],
-                         $23::boolean[])
+                         $13::jsonb[], $17::text[], $18::text[], $19::timestamptz[], $20::boolean[], $21::boolean[],
+                         $22::boolean[])
                AS r (id, created_at, attempt, status, instance_id, started_at, ended_at, duration_ms, result,
                      exception, note, progress, steps, fingerprint, cause, waits_until, counts_as_failure, is_rescue, takes_turn)
 ),
@@ -106,13 +106,9 @@ reached AS (
     SELECT date_trunc('minute', $16::timestamptz), 1, 0
       FROM changed WHERE was <> 1 AND status <> 1 AND told_start IS NOT NULL
 ),
--- Each writer of this table locks its rows in the order of minute and status, so that two of them cannot deadlock.
 counted AS (
-    INSERT INTO stats_minute AS s (minute, status, shard, count, duration_ms)
-    SELECT minute, status, $17, count(*), sum(duration)
-      FROM reached GROUP BY minute, status ORDER BY minute, status
-    ON CONFLICT (minute, status, shard) DO UPDATE
-       SET count = s.count + excluded.count, duration_ms = s.duration_ms + excluded.duration_ms
+    INSERT INTO stats_deltas (minute, status, count, duration_ms)
+    SELECT minute, status, count(*), sum(duration) FROM reached GROUP BY minute, status
 )
 SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", status AS "status!", version AS "version!",
        trigger AS "trigger!", attempt AS "attempt!", scheduled_for AS "scheduled_for!", started_at, ended_at,

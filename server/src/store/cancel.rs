@@ -95,15 +95,14 @@ impl Store {
             ),
             freed AS (DELETE FROM slots s USING changed c WHERE c.status = 4 AND s.occurrence_id = c.id),
             counted AS (
-                INSERT INTO stats_minute AS s (minute, status, shard, count)
-                SELECT date_trunc('minute', $5::timestamptz), 4, $9, count(*) FROM changed WHERE status = 4 HAVING count(*) > 0
-                ON CONFLICT (minute, status, shard) DO UPDATE SET count = s.count + excluded.count
+                INSERT INTO stats_deltas (minute, status, count)
+                SELECT date_trunc('minute', $5::timestamptz), 4, count(*) FROM changed WHERE status = 4 HAVING count(*) > 0
             ),
             noted AS (
                 INSERT INTO audit_log (at, who, action, object, before, after, address)
                 SELECT $5, $6, CASE WHEN status = 4 THEN 'occurrence.cancel' ELSE 'occurrence.ask_to_end' END,
                        'occurrence:' || id::text, jsonb_build_object('status', was),
-                       jsonb_build_object('status', status, 'reason', $10::text), $11
+                       jsonb_build_object('status', status, 'reason', $9::text), $10
                   FROM changed
             )
             SELECT c.id AS "id!", c.job_id AS "job_id!", c.job_name AS "job_name!", c.status AS "status!",
@@ -120,7 +119,6 @@ impl Store {
             edit.by,
             format!("Cancelled by {}{reason_clause}", edit.by),
             format!("Cancellation requested by {}{reason_clause}", edit.by),
-            self.shard(),
             reason,
             edit.address.map(|address| address.to_string())
         )

@@ -125,9 +125,8 @@ impl Store {
             ),
             freed AS (DELETE FROM slots s USING changed c WHERE s.occurrence_id = c.id),
             counted AS (
-                INSERT INTO stats_minute AS s (minute, status, shard, count)
-                SELECT date_trunc('minute', $4::timestamptz), 3, $9, count(*) FROM changed HAVING count(*) > 0
-                ON CONFLICT (minute, status, shard) DO UPDATE SET count = s.count + excluded.count
+                INSERT INTO stats_deltas (minute, status, count)
+                SELECT date_trunc('minute', $4::timestamptz), 3, count(*) FROM changed HAVING count(*) > 0
             )
             SELECT l.was AS "was!", c.id AS "id?", c.job_id AS "job_id?", c.job_name AS "job_name?",
                    c.status AS "status?", c.version AS "version?", c.trigger AS "trigger?", c.attempt AS "attempt?",
@@ -144,7 +143,6 @@ impl Store {
             run.by_worker,
             run.cause.as_str(),
             run.fingerprint,
-            self.shard()
         )
         .fetch_optional(self.pool())
         .await?;

@@ -261,14 +261,13 @@ impl Store {
                   FROM made m WHERE f.occurrence_id = m.retry_of
             ),
             counted AS (
-                INSERT INTO stats_minute AS s (minute, status, shard, count)
-                SELECT date_trunc('minute', $6::timestamptz), 0, $9, count(*) FROM made HAVING count(*) > 0
-                ON CONFLICT (minute, status, shard) DO UPDATE SET count = s.count + excluded.count
+                INSERT INTO stats_deltas (minute, status, count)
+                SELECT date_trunc('minute', $6::timestamptz), 0, count(*) FROM made HAVING count(*) > 0
             ),
             noted AS (
                 INSERT INTO audit_log (at, who, action, object, after, address)
                 SELECT $6, $7, 'failure.retry', 'occurrence:' || retry_of::text,
-                       jsonb_build_object('occurrence', id, 'reason', $8::text, 'edited', $5::jsonb IS NOT NULL), $10
+                       jsonb_build_object('occurrence', id, 'reason', $8::text, 'edited', $5::jsonb IS NOT NULL), $9
                   FROM made
             )
             SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", worker_id AS "worker_id!",
@@ -285,7 +284,6 @@ impl Store {
             edit.at,
             edit.by,
             reason,
-            self.shard(),
             edit.address.map(|address| address.to_string())
         )
         .fetch_all(self.pool())

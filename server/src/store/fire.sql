@@ -1,8 +1,7 @@
 -- Dispatches due jobs: one round trip, all or nothing. Called by plan.rs.
 --
--- $1 to $8 are arrays with one element per job; their names are in `wanted` below. $9: now. $10: the server's shard of
--- stats_minute. $11: the leader's epoch, or null for a server without a lease. $12, $13: the earliest and the latest
--- due time.
+-- $1 to $8 are arrays with one element per job; their names are in `wanted` below. $9: now. $10: the leader's epoch, or
+-- null for a server without a lease. $11, $12: the earliest and the latest due time.
 WITH wanted AS (
     SELECT * FROM unnest($1::uuid[], $2::int[], $3::timestamptz[], $4::timestamptz[], $5::uuid[], $6::timestamptz[],
                          $7::boolean[], $8::text[])
@@ -11,7 +10,7 @@ WITH wanted AS (
 -- A leader proves that its epoch is still the newest. The share lock makes a successor wait for this transaction, so
 -- that the last batch of an old leader and the first of a new one cannot run at once.
 fence AS (
-    SELECT epoch FROM leases WHERE role = 'dispatcher' AND epoch = $11::bigint FOR SHARE
+    SELECT epoch FROM leases WHERE role = 'dispatcher' AND epoch = $10::bigint FOR SHARE
 ),
 -- The compare. SKIP LOCKED: a job that another server is dispatching right now belongs to that server; waiting for it
 -- could only end in a deadlock or in finding it dispatched. The locked rows carry their due times along. Joining the
@@ -24,7 +23,7 @@ locked AS (
            -- Ahead of its due time no occurrence is skipped because an earlier one is open: that one may have ended by
            -- then.
            AND (w.due <= $9 OR j.overlap_policy <> 0 OR NOT EXISTS (SELECT 1 FROM slots s WHERE s.job_id = j.id))
-           AND ($11::bigint IS NULL OR EXISTS (SELECT 1 FROM fence))
+           AND ($10::bigint IS NULL OR EXISTS (SELECT 1 FROM fence))
            FOR UPDATE SKIP LOCKED) l
 ),
 -- The swap.
@@ -33,7 +32,7 @@ moved AS (
       FROM locked w
      WHERE j.id = w.job_id AND j.next_fire_at = w.due
        -- True for every row. The condition makes the planner expect few rows and look up each by its id; see apply.sql.
-       AND w.due BETWEEN $12 AND $13
+       AND w.due BETWEEN $11 AND $12
     RETURNING w.occurrence_id, w.created_at, w.due, w.is_skipped, w.remark,
               j.id, j.display_name, j.version, j.worker_id, j.job_type, j.job_data, j.priority, j.max_retries,
               j.timeout_seconds, j.overlap_policy, j.max_concurrent, j.concurrency_key, j.concurrency_key_limit,
@@ -75,8 +74,7 @@ slotted AS (
       FROM judged WHERE needs_slot AND status = 0
 ),
 counted AS (
-    INSERT INTO stats_minute AS s (minute, status, shard, count)
-    SELECT date_trunc('minute', $9::timestamptz), status, $10::smallint, count(*) FROM made GROUP BY status ORDER BY status
-    ON CONFLICT (minute, status, shard) DO UPDATE SET count = s.count + excluded.count
+    INSERT INTO stats_deltas (minute, status, count)
+    SELECT date_trunc('minute', $9::timestamptz), status, count(*) FROM made GROUP BY status
 )
 SELECT id AS "id!", status AS "status!", is_held AS "is_held!", note FROM made

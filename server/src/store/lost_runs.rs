@@ -163,7 +163,7 @@ impl Store {
             r#"
             WITH r AS (
                 SELECT * FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::smallint[], $5::timestamptz[],
-                                     $6::smallint[], $7::text[], $8::text[], $15::boolean[])
+                                     $6::smallint[], $7::text[], $8::text[], $14::boolean[])
                            AS r (id, created_at, attempt, was, sign, status, note, cause, takes_turn)
             ),
             fence AS (SELECT 1 FROM leases WHERE role = $9 AND epoch = $10 FOR SHARE),
@@ -207,9 +207,8 @@ impl Store {
                 RETURNING o.*, r.cause
             ),
             counted AS (
-                INSERT INTO stats_minute AS s (minute, status, shard, count)
-                SELECT date_trunc('minute', $13::timestamptz), status, $14, count(*) FROM changed GROUP BY status ORDER BY status
-                ON CONFLICT (minute, status, shard) DO UPDATE SET count = s.count + excluded.count
+                INSERT INTO stats_deltas (minute, status, count)
+                SELECT date_trunc('minute', $13::timestamptz), status, count(*) FROM changed GROUP BY status
             ),
             waiting AS (
                 INSERT INTO waits AS w (occurrence_id, created_at, until, lane)
@@ -246,7 +245,6 @@ impl Store {
             oldest,
             newest,
             now,
-            self.shard(),
             &quarantined
         )
         .fetch_all(self.pool())

@@ -188,17 +188,17 @@ impl Store {
                 SELECT *, overlap_policy <> 2 OR max_concurrent IS NOT NULL OR concurrency_key IS NOT NULL AS needs_slot
                   FROM jobs j
                  WHERE id = $3
-                   AND ($9 OR (is_active
+                   AND ($8 OR (is_active
                                AND NOT EXISTS (SELECT 1 FROM cluster_pause)
                                AND (overlap_policy <> 0 OR NOT EXISTS (SELECT 1 FROM slots s WHERE s.job_id = j.id))))
             ),
             -- Of two requests with the same key, the later one waits here for the earlier one and then inserts nothing.
             keyed AS (
                 INSERT INTO trigger_keys AS k (job_id, key, occurrence_id, created_at)
-                SELECT id, $10, $1, $7 FROM job WHERE $10::text IS NOT NULL
+                SELECT id, $9, $1, $7 FROM job WHERE $9::text IS NOT NULL
                 ON CONFLICT (job_id, key) DO UPDATE
                    SET occurrence_id = excluded.occurrence_id, created_at = excluded.created_at
-                 WHERE k.created_at < $11
+                 WHERE k.created_at < $10
                 RETURNING key
             ),
             made AS (
@@ -209,28 +209,27 @@ impl Store {
                 SELECT $1, $2, id, display_name, version, worker_id, job_type, coalesce($4, job_data),
                        $7, 'manual', $5, $6, 0, priority, max_retries, timeout_seconds,
                        jsonb_build_array(jsonb_build_object('status', 0, 'at', $7::timestamptz, 'attempt', 1, 'by', $5::text)),
-                       needs_slot AND NOT $9,
+                       needs_slot AND NOT $8,
                        CASE WHEN schedule ->> 'from' = 'end' THEN (schedule ->> 'seconds')::bigint END,
                        on_lost, heartbeat_timeout_seconds
-                  FROM job WHERE $10::text IS NULL OR EXISTS (SELECT 1 FROM keyed)
+                  FROM job WHERE $9::text IS NULL OR EXISTS (SELECT 1 FROM keyed)
                 RETURNING *
             ),
             slotted AS (
                 INSERT INTO slots (occurrence_id, created_at, job_id, priority, is_taken, replaces, job_limit, key, key_limit)
-                SELECT m.id, m.created_at, j.id, j.priority, $9, j.overlap_policy = 3,
+                SELECT m.id, m.created_at, j.id, j.priority, $8, j.overlap_policy = 3,
                        CASE WHEN j.overlap_policy <> 2 THEN 1 ELSE j.max_concurrent END,
                        j.concurrency_key, j.concurrency_key_limit
                   FROM made m JOIN job j ON j.id = m.job_id WHERE j.needs_slot
             ),
             counted AS (
-                INSERT INTO stats_minute AS s (minute, status, shard, count)
-                SELECT date_trunc('minute', $7::timestamptz), 0, $8, count(*) FROM made HAVING count(*) > 0
-                ON CONFLICT (minute, status, shard) DO UPDATE SET count = s.count + excluded.count
+                INSERT INTO stats_deltas (minute, status, count)
+                SELECT date_trunc('minute', $7::timestamptz), 0, count(*) FROM made HAVING count(*) > 0
             ),
             noted AS (
                 INSERT INTO audit_log (at, who, action, object, after, address)
                 SELECT $7, $5, 'job.run', 'job:' || job_id::text,
-                       jsonb_build_object('occurrence', id, 'reason', $6::text, 'forced', $9::boolean), $12
+                       jsonb_build_object('occurrence', id, 'reason', $6::text, 'forced', $8::boolean), $11
                   FROM made
             )
             SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", worker_id AS "worker_id!",
@@ -246,7 +245,6 @@ impl Store {
             request.by,
             request.reason,
             now,
-            self.shard(),
             request.force,
             request.key,
             now - IDEMPOTENCY_KEY_RETENTION,

@@ -40,6 +40,7 @@ pub mod audit;
 pub mod sample_job;
 pub mod sessions;
 pub mod snapshots;
+pub mod stats;
 pub mod users;
 
 use chrono::{DateTime, Utc};
@@ -57,9 +58,6 @@ pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: StorePool,
-    /// The shard of the roll-up table that this server writes, so that two servers do not wait for each other on one
-    /// row.
-    shard: i16,
 }
 
 impl Store {
@@ -98,12 +96,7 @@ impl Store {
     }
 
     fn new(pool: StorePool) -> Self {
-        Self { pool, shard: i16::from(rand::random::<u8>() % 16) }
-    }
-
-    /// Returns the roll-up shard of this server.
-    pub(crate) const fn shard(&self) -> i16 {
-        self.shard
+        Self { pool }
     }
 
     /// Returns the pool, for the modules of the store.

@@ -56,7 +56,7 @@ impl Store {
     ) -> Result<OverviewSnapshot> {
         let counts = sqlx::query!(
             r#"SELECT date_bin(make_interval(mins => $2), minute, '2000-01-01 00:00:00+00'::timestamptz) AS "start!",
-                      status, sum(count)::bigint AS "count!"
+                      status AS "status!", sum(count)::bigint AS "count!"
                  FROM stats_minute WHERE minute >= $1 AND status IN (2, 3, 4, 5, 7)
                 GROUP BY 1, 2 ORDER BY 1, 2"#,
             window.start(now),

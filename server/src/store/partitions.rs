@@ -197,18 +197,6 @@ impl Store {
         Ok(grown)
     }
 
-    /// Deletes status counts older than `before`. Returns the number of deleted rows.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn delete_old_stats(&self, before: DateTime<Utc>) -> Result<u64> {
-        Ok(sqlx::query!("DELETE FROM stats_minute WHERE minute < $1", before)
-            .execute(self.pool())
-            .await?
-            .rows_affected())
-    }
-
     /// Deletes failures older than `before`, a thousand at a time. Returns their number.
     ///
     /// # Errors

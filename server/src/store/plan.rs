@@ -152,7 +152,6 @@ impl Store {
             &skipped,
             &notes as &[Option<String>],
             now,
-            self.shard(),
             epoch,
             due.iter().min(),
             due.iter().max()

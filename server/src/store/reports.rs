@@ -90,7 +90,6 @@ impl Store {
             oldest,
             newest,
             now,
-            self.shard(),
             &fingerprints as &[Option<String>],
             &causes as &[Option<String>],
             &delayed_until as &[Option<DateTime<Utc>>],

@@ -38,6 +38,7 @@ mod rejected_messages;
 mod retention;
 mod schema;
 mod server_process;
+mod stats;
 mod status;
 mod users;
 mod versions;

@@ -1,0 +1,53 @@
+//! The counts of reached statuses by minute.
+//!
+//! Every statement that changes statuses appends what it counted to `stats_deltas`, because concurrent updates of one row
+//! per minute would wait for each other. The deltas are folded into `stats_folded` later. The view `stats_minute` has both,
+//! so that a reader misses nothing.
+
+use chrono::{DateTime, Utc};
+
+use super::{Result, Store};
+
+/// The most deltas that one statement folds.
+const FOLD_BATCH: i64 = 20_000;
+
+impl Store {
+    /// Folds deltas into the counts by minute, and returns the number of deltas. More are left if it is
+    /// 20,000.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; nothing was folded then.
+    pub async fn fold_stats(&self) -> Result<i64> {
+        // Another server may fold at the same time while no server leads; each takes other rows.
+        let folded = sqlx::query_scalar!(
+            r#"WITH taken AS (
+                   DELETE FROM stats_deltas
+                    WHERE ctid = ANY (ARRAY (SELECT ctid FROM stats_deltas LIMIT $1 FOR UPDATE SKIP LOCKED))
+                   RETURNING minute, status, count, duration_ms
+               ),
+               folded AS (
+                   INSERT INTO stats_folded AS s (minute, status, count, duration_ms)
+                   SELECT minute, status, sum(count), sum(duration_ms) FROM taken
+                    GROUP BY minute, status ORDER BY minute, status
+                   ON CONFLICT (minute, status) DO UPDATE
+                      SET count = s.count + excluded.count, duration_ms = s.duration_ms + excluded.duration_ms
+               )
+               SELECT count(*) AS "n!" FROM taken"#,
+            FOLD_BATCH
+        )
+        .fetch_one(self.pool())
+        .await?;
+        Ok(folded)
+    }
+
+    /// Deletes counts of minutes before an instant. Returns the number of deleted rows.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn delete_old_stats(&self, before: DateTime<Utc>) -> Result<u64> {
+        let deleted = sqlx::query!("DELETE FROM stats_folded WHERE minute < $1", before).execute(self.pool()).await?;
+        Ok(deleted.rows_affected())
+    }
+}

@@ -1,0 +1,45 @@
+//! Counts of reached statuses: what a page reads does not depend on what was folded.
+
+use milvaion_test_support::database::{self, TestConnection};
+
+/// The number of deltas, more than one statement folds.
+const DELTAS: i64 = 45_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn folding_changes_no_count_and_takes_each_delta_once() {
+    let url = database::create().await;
+    let store = database::open(&url).await;
+    let mut connection = TestConnection::open(&url).await;
+    let read = "SELECT coalesce(sum(count * 1000 + status), 0)::bigint FROM stats_minute";
+    let append = format!(
+        "INSERT INTO stats_deltas (minute, status, count, duration_ms)
+         SELECT date_trunc('minute', now()) - (n % 90) * interval '1 minute', n % 8, 1 + n % 3, n
+           FROM generate_series(1, {DELTAS}) n"
+    );
+    connection.execute(append.as_str()).await;
+    let counts = connection.count("SELECT sum(count)::bigint FROM stats_minute").await;
+    let rows = connection.count(read).await;
+
+    // Two servers at once, as while no server leads.
+    let fold = async || {
+        let mut folded = 0;
+        loop {
+            match store.fold_stats().await.expect("the statement succeeds") {
+                0 => return folded,
+                some => folded += some,
+            }
+        }
+    };
+    let (first, second) = tokio::join!(fold(), fold());
+    assert_eq!(first + second, DELTAS, "{first} and {second}");
+    assert_eq!(connection.count("SELECT count(*) FROM stats_deltas").await, 0);
+    assert_eq!(connection.count("SELECT sum(count)::bigint FROM stats_minute").await, counts);
+    assert_eq!(connection.count(read).await, rows);
+
+    connection.execute(append.as_str()).await;
+    assert_eq!(connection.count("SELECT sum(count)::bigint FROM stats_minute").await, 2 * counts);
+    // 90 minutes and 8 statuses have 360 pairs in common.
+    let tomorrow = milvaion_server::clock::machine_now() + chrono::TimeDelta::days(1);
+    assert_eq!(store.delete_old_stats(tomorrow).await.expect("deleted"), 360);
+    assert_eq!(connection.count("SELECT sum(count)::bigint FROM stats_minute").await, counts, "deltas are not deleted");
+}
