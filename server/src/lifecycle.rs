@@ -26,13 +26,14 @@ use crate::{
         lost_messages::LostMessageDetector,
         lost_runs::LostRunDetector,
         maintenance::Maintenance,
-        partition_analyze::PartitionAnalyzer,
         presence::WorkerPresence,
+        queue_expiry::QueueExpiry,
         republisher::{self, Republisher},
         sender::{MessageSender, PublishMarker},
         slot_granter::SlotGranter,
         snapshot_watch::{LastSnapshot, SnapshotWatch},
         stats_folder::StatsFolder,
+        vacuum::Vacuum,
     },
     broker::{Broker, publisher::Publisher},
     cache::Cache,
@@ -106,6 +107,7 @@ impl Server {
         let listener = listener::listen(config.http.host, config.http.port).await?;
         let address = listener.local_addr().map_err(ServerError::ListenerAddress)?;
         let store = Store::connect(&config.database).await.map_err(ServerError::Postgres)?;
+        let store = store.with_retention(config.retention.clone());
         store.align(&clock).await.map_err(ServerError::PostgresPreparation)?;
         store.ensure_partitions(clock.now()).await.map_err(ServerError::PostgresPreparation)?;
         warn_of_few_connections(&store, config.database.max_connections).await;
@@ -283,7 +285,8 @@ fn start_services(supervisor: &Supervisor, context: &Context) {
     supervisor.start(context, LostMessageDetector::new, &none);
     supervisor.start(context, WorkerPresence::new, &none);
     supervisor.start(context, Maintenance::new, &none);
-    supervisor.start(context, PartitionAnalyzer::new, &none);
+    supervisor.start(context, QueueExpiry::new, &none);
+    supervisor.start(context, Vacuum::new, &none);
     supervisor.start(context, ClockWatch::new, &none);
     supervisor.start(context, SnapshotWatch::new, &none);
     supervisor.start(context, StatsFolder::new, &none);

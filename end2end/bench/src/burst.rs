@@ -71,7 +71,7 @@ pub(crate) async fn flood(harness: &BenchHarness, runs: usize) -> anyhow::Result
         insert_and_dispatch(&env, LOW, 1).await?;
         let worker = env.worker().await?;
         env.wait_until("the first 500 completed occurrences", async || {
-            let done = "SELECT count(*) FROM (SELECT 1 FROM occurrences WHERE status = 2 LIMIT 500) o";
+            let done = "SELECT count(*) FROM (SELECT 1 FROM occurrences WHERE status = 'completed' LIMIT 500) o";
             Ok(sqlx::query_scalar::<_, i64>(done).fetch_one(&env.pool).await? == 500)
         })
         .await?;

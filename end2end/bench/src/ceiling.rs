@@ -127,9 +127,7 @@ async fn produce(
         if load != CeilingLoad::Broker {
             insert(&pool, &ids).await?;
             // Before the message, so that this update and the consumer's never wait for each other's row locks.
-            let statement = "UPDATE occurrences o SET published_at = now() \
-                               FROM unnest($1::uuid[], $2::timestamptz[]) AS p (id, created_at) \
-                              WHERE o.id = p.id AND o.created_at = p.created_at AND o.created_at BETWEEN $3 AND $4";
+            let statement = "UPDATE runs SET published_at = now(), publish_after = NULL WHERE id = ANY($1)";
             update(&pool, statement, &ids).await?;
         }
         if load != CeilingLoad::Database {
@@ -192,9 +190,9 @@ async fn consume(
 
 /// Inserts queued occurrences with the columns and sizes that the server writes.
 pub(crate) async fn insert(pool: &PgPool, ids: &[OccurrenceId]) -> anyhow::Result<()> {
-    let statement = "INSERT INTO occurrences (id, created_at, job_id, job_name, job_version, worker_id, job_type, job_data, \
-                                              scheduled_for, trigger, status, priority, status_changes) \
-         SELECT id, created_at, id, 'Bench', 1, 'bench', 'noop', '{}', created_at, 'schedule', 0, 3, \
+    let statement = "INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, \
+                                       trigger, status, priority, publish_after, status_changes) \
+         SELECT id, created_at, id, 'Bench', 1, 'bench', 'noop', created_at, 'schedule', 'queued', 3, created_at, \
                 jsonb_build_array(jsonb_build_object('status', 0, 'at', created_at, 'attempt', 1)) \
            FROM unnest($1::uuid[], $2::timestamptz[]) AS p (id, created_at)";
     let created: Vec<DateTime<Utc>> = ids.iter().map(|id| id.created_at()).collect();
@@ -203,27 +201,25 @@ pub(crate) async fn insert(pool: &PgPool, ids: &[OccurrenceId]) -> anyhow::Resul
     Ok(())
 }
 
-/// Updates queued occurrences to Completed, with the columns that the server writes.
+/// Moves queued occurrences to the history as Completed, with the columns that the server writes.
 async fn complete(pool: &PgPool, ids: &[OccurrenceId]) -> anyhow::Result<()> {
-    let statement = "UPDATE occurrences o \
-            SET status = 2, version = version + 1, instance_id = 'bench-00000000', started_at = now(), ended_at = now(), \
-                duration_ms = 0, last_heartbeat = now(), published_at = coalesce(published_at, now()), \
-                status_changes = status_changes || jsonb_build_array( \
+    let statement = "WITH gone AS (DELETE FROM runs WHERE id = ANY($1) AND status = 'queued' RETURNING *) \
+         INSERT INTO history (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger, \
+                              status, version, priority, attempt, max_retries, published_at, instance_id, started_at, \
+                              ended_at, duration_ms, status_changes, filed_at) \
+         SELECT id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger, \
+                'completed', version + 1, priority, attempt, max_retries, published_at, 'bench-00000000', now(), \
+                now(), 0, status_changes || jsonb_build_array( \
                     jsonb_build_object('status', 1, 'at', now(), 'attempt', 1), \
-                    jsonb_build_object('status', 2, 'at', now(), 'attempt', 1)) \
-           FROM unnest($1::uuid[], $2::timestamptz[]) AS p (id, created_at) \
-          WHERE o.id = p.id AND o.created_at = p.created_at AND o.created_at BETWEEN $3 AND $4 AND o.status = 0";
+                    jsonb_build_object('status', 2, 'at', now(), 'attempt', 1)), now() \
+           FROM gone";
     let updated = update(pool, statement, ids).await?;
     ensure!(updated == ids.len() as u64, "only {updated} of {} rows were updated", ids.len());
     Ok(())
 }
 
-/// Runs an update of these rows and returns their number. `$3` and `$4` are the oldest and the newest creation time, so
-/// that PostgreSQL prunes all partitions but one or two.
+/// Runs a statement on these rows and returns their number.
 async fn update(pool: &PgPool, statement: &'static str, ids: &[OccurrenceId]) -> anyhow::Result<u64> {
-    let created: Vec<DateTime<Utc>> = ids.iter().map(|id| id.created_at()).collect();
-    let (oldest, newest) = (created.iter().min().copied(), created.iter().max().copied());
     let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
-    let done = sqlx::query(statement).bind(ids).bind(created).bind(oldest).bind(newest).execute(pool).await?;
-    Ok(done.rows_affected())
+    Ok(sqlx::query(statement).bind(ids).execute(pool).await?.rows_affected())
 }

@@ -10,7 +10,11 @@ use milvaion_protocol::{
     topology::Topology,
 };
 use milvaion_server::{
-    cache::Cache, clock::machine_now, config::cache::CacheConfig, embedded::child::LaunchSpec, store::MIGRATOR,
+    cache::Cache,
+    clock::machine_now,
+    config::cache::CacheConfig,
+    embedded::child::LaunchSpec,
+    store::{MIGRATOR, Store},
 };
 use milvaion_test_support::{database::TestDatabase, http, net::free_port, process::ManagedProcess};
 use sqlx::{PgPool, postgres::PgPoolOptions};
@@ -158,8 +162,7 @@ impl BenchEnv {
     async fn open(harness: &BenchHarness, database: TestDatabase) -> anyhow::Result<Self> {
         let pool = PgPoolOptions::new().max_connections(12).connect(&database.url).await?;
         MIGRATOR.run(&pool).await?;
-        let today = machine_now().date_naive();
-        sqlx::query("SELECT ensure_partitions($1 - 1, $1 + 2)").bind(today).execute(&pool).await?;
+        Store::from_pool(pool.clone()).ensure_partitions(machine_now()).await?;
         let prefix = database.name.clone();
         let key_prefix = format!("{prefix}:");
         let cache = Cache::new(&CacheConfig { url: harness.redis_url.clone(), key_prefix: key_prefix.clone() })?;
@@ -232,7 +235,7 @@ impl BenchEnv {
     /// Waits until no occurrence is open.
     pub(crate) async fn wait_until_drained(&self) -> anyhow::Result<()> {
         self.wait_until("the end of all occurrences", async || {
-            let open = "SELECT NOT EXISTS (SELECT 1 FROM occurrences WHERE status IN (0, 1, 6))";
+            let open = "SELECT NOT EXISTS (SELECT 1 FROM runs)";
             Ok(sqlx::query_scalar(open).fetch_one(&self.pool).await?)
         })
         .await
@@ -241,7 +244,7 @@ impl BenchEnv {
     /// Checks that every occurrence is Completed, that no due time of a job has two occurrences, and that the worker
     /// counted as many `runs`. Returns the number of occurrences.
     pub(crate) async fn verify(&self, runs: i64) -> anyhow::Result<i64> {
-        let counts = "SELECT count(*), count(*) FILTER (WHERE status = 2), \
+        let counts = "SELECT count(*), count(*) FILTER (WHERE status = 'completed'), \
                              (SELECT count(*) FROM (SELECT FROM occurrences WHERE trigger = 'schedule' \
                                                      GROUP BY job_id, scheduled_for HAVING count(*) > 1) d) \
                         FROM occurrences";

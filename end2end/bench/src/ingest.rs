@@ -120,7 +120,7 @@ async fn logs_once(harness: &BenchHarness) -> anyhow::Result<RunSample> {
     let took = seconds(machine_now() - begun);
     is_over.store(true, Ordering::Relaxed);
     let sent = reports.await??;
-    let open = "SELECT NOT EXISTS (SELECT 1 FROM occurrences WHERE id = ANY($1) AND status = 0)";
+    let open = "SELECT NOT EXISTS (SELECT 1 FROM occurrences WHERE id = ANY($1) AND status = 'queued')";
     env.wait_until("the last report", async || Ok(sqlx::query_scalar(open).bind(&sent).fetch_one(&env.pool).await?))
         .await?;
     let statement =
@@ -139,9 +139,12 @@ async fn insert_published(pool: &PgPool, count: usize) -> anyhow::Result<Vec<Occ
     for chunk in ids.chunks(5_000) {
         ceiling::insert(pool, chunk).await?;
         let raw: Vec<Uuid> = chunk.iter().map(|id| id.0).collect();
-        sqlx::query("UPDATE occurrences SET published_at = now() WHERE id = ANY($1)").bind(raw).execute(pool).await?;
+        sqlx::query("UPDATE runs SET published_at = now(), publish_after = NULL WHERE id = ANY($1)")
+            .bind(raw)
+            .execute(pool)
+            .await?;
     }
-    sqlx::query("VACUUM ANALYZE occurrences").execute(pool).await?;
+    sqlx::query("VACUUM ANALYZE runs").execute(pool).await?;
     Ok(ids)
 }
 

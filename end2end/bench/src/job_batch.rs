@@ -41,13 +41,21 @@ impl JobBatch {
     /// Inserts the jobs and returns their ids and due times.
     pub(crate) async fn insert(self, pool: &PgPool) -> anyhow::Result<Vec<(JobId, Option<DateTime<Utc>>)>> {
         sqlx::query(UUID7_FUNCTION).execute(pool).await?;
-        let statement = "INSERT INTO jobs (id, display_name, worker_id, job_type, job_data, schedule, next_fire_at, priority, \
-                                           is_active, created_at, created_by, modified_at, modified_by) \
-             SELECT bench_uuid7(now()), 'Bench ' || n, $1, $2, '{}', $3::jsonb, \
-                    $4::timestamptz + n * interval '1 microsecond' * ($5::float8 / greatest($6::bigint, 1)), $7, \
-                    $4 IS NOT NULL, now(), 'bench', now(), 'bench' \
-               FROM generate_series(0, $6::bigint - 1) AS n \
-             RETURNING id, next_fire_at";
+        let statement = "WITH wanted AS MATERIALIZED ( \
+                 SELECT bench_uuid7(now()) AS id, n, \
+                        $4::timestamptz + n * interval '1 microsecond' * ($5::float8 / greatest($6::bigint, 1)) AS due \
+                   FROM generate_series(0, $6::bigint - 1) AS n), \
+             made AS ( \
+                 INSERT INTO jobs (id, display_name, worker_id, job_type, job_data, schedule, priority, \
+                                   is_active, created_at, created_by, modified_at, modified_by) \
+                 SELECT id, 'Bench ' || n, $1, $2, '{}', $3::jsonb, $7, $4 IS NOT NULL, now(), 'bench', now(), 'bench' \
+                   FROM wanted), \
+             kept AS ( \
+                 INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by) \
+                 SELECT id, 1, '{\"jobData\": {}}', now(), 'bench' FROM wanted), \
+             due AS ( \
+                 INSERT INTO job_due (job_id, priority, next_fire_at, version) SELECT id, $7, due, 1 FROM wanted) \
+             SELECT id, due FROM wanted";
         let rows: Vec<(uuid::Uuid, Option<DateTime<Utc>>)> = sqlx::query_as(statement)
             .bind(WORKER_ID)
             .bind(JOB_TYPE)
@@ -58,7 +66,7 @@ impl JobBatch {
             .bind(self.priority)
             .fetch_all(pool)
             .await?;
-        sqlx::query("ANALYZE jobs").execute(pool).await?;
+        sqlx::query("ANALYZE jobs, job_due").execute(pool).await?;
         Ok(rows.into_iter().map(|(id, at)| (JobId(id), at)).collect())
     }
 }
@@ -70,7 +78,7 @@ pub(crate) async fn warm_up(env: &BenchEnv) -> anyhow::Result<()> {
     let due = job_batch.insert(&env.pool).await?;
     env.notify_due(&due).await?;
     env.wait_until("the warm-up runs", async || {
-        let done = "SELECT count(*) FROM occurrences WHERE status = 2 AND job_id = ANY($1)";
+        let done = "SELECT count(*) FROM occurrences WHERE status = 'completed' AND job_id = ANY($1)";
         let ids: Vec<uuid::Uuid> = due.iter().map(|(id, _)| id.0).collect();
         Ok(sqlx::query_scalar::<_, i64>(done).bind(ids).fetch_one(&env.pool).await? == 50)
     })
@@ -83,10 +91,10 @@ pub(crate) fn idle_jobs(count: i64) -> JobBatch {
     JobBatch { count, schedule: EVERY_MONTH, first, spread: Duration::days(29), ..JobBatch::default() }
 }
 
-/// Pauses every active job that is due within an hour.
+/// Removes the due time of every job that is due within an hour.
 pub(crate) async fn pause(env: &BenchEnv) -> anyhow::Result<()> {
     let ids: Vec<uuid::Uuid> = sqlx::query_scalar(
-        "UPDATE jobs SET is_active = false, next_fire_at = NULL WHERE is_active AND next_fire_at < now() + interval '1 hour' RETURNING id",
+        "UPDATE job_due SET next_fire_at = NULL WHERE next_fire_at < now() + interval '1 hour' RETURNING job_id",
     )
     .fetch_all(&env.pool)
     .await?;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::ensure;
 use chrono::{DateTime, Duration, NaiveTime, Utc};
-use milvaion_server::clock::machine_now;
+use milvaion_server::{clock::machine_now, store::Store};
 use sqlx::{PgPool, postgres::PgPoolOptions};
 
 use crate::{
@@ -47,11 +47,10 @@ pub(crate) async fn fill(pool: &PgPool, rows: i64) -> anyhow::Result<()> {
     sqlx::query("ANALYZE bench_seed").execute(pool).await?;
     let now = machine_now();
     let today = now.date_naive();
-    sqlx::query("SELECT ensure_partitions($1, $2)")
-        .bind(today - Duration::days(SEED_DAYS - 1))
-        .bind(today + Duration::days(2))
-        .execute(pool)
-        .await?;
+    let store = Store::from_pool(pool.clone());
+    for back in (0..SEED_DAYS).rev() {
+        store.ensure_partitions(now - Duration::days(back)).await?;
+    }
     let each = rows / SEED_DAYS;
     for back in (0..SEED_DAYS).rev() {
         let from = (today - Duration::days(back)).and_time(NaiveTime::MIN).and_utc();
@@ -68,7 +67,7 @@ pub(crate) async fn fill(pool: &PgPool, rows: i64) -> anyhow::Result<()> {
         .execute(pool)
         .await?;
     sqlx::query("DROP TABLE bench_seed").execute(pool).await?;
-    sqlx::query("VACUUM (ANALYZE) occurrences").execute(pool).await?;
+    sqlx::query("VACUUM (ANALYZE) runs, history").execute(pool).await?;
     println!("    {rows} rows in {} s", begun.elapsed().as_secs());
     Ok(())
 }
@@ -80,32 +79,33 @@ async fn day(pool: &PgPool, from: DateTime<Utc>, upto: DateTime<Utc>, count: i64
     sqlx::query("SET LOCAL synchronous_commit = off").execute(&mut *transaction).await?;
     sqlx::query("SET LOCAL statement_timeout = 0").execute(&mut *transaction).await?;
     let statement = "
-        INSERT INTO occurrences (id, created_at, job_id, job_name, job_version, worker_id, job_type, job_data, scheduled_for,
-                                 trigger, status, version, priority, instance_id, started_at, ended_at, duration_ms,
-                                 exception, note, status_changes, last_heartbeat, published_at)
-        SELECT bench_uuid7(at), date_trunc('milliseconds', at), job.id, job.display_name, 1, $5, $6, '{}', at, 'schedule',
-               status, CASE status WHEN 0 THEN 1 WHEN 1 THEN 2 ELSE 3 END, 3,
-               CASE WHEN status NOT IN (0, 7) THEN $5 || '-0000000' || told.n % 8 END,
-               CASE WHEN status NOT IN (0, 7) THEN started END,
-               CASE WHEN status NOT IN (0, 1) THEN ended END,
-               CASE WHEN status NOT IN (0, 1, 7) THEN took END,
-               CASE WHEN status = 3 THEN 'the answer was 503\n  where it was asked for' END,
-               CASE status WHEN 3 THEN 'the answer was 503' WHEN 5 THEN 'its time was up' WHEN 7 THEN 'the one before still ran' END,
+        WITH told AS MATERIALIZED (
+        SELECT bench_uuid7(at) AS id, date_trunc('milliseconds', at) AS created_at, job.id AS job_id,
+               job.display_name AS job_name, at AS scheduled_for, status,
+               CASE WHEN status <> 'queued' AND status <> 'skipped' THEN $5 || '-0000000' || told.n % 8 END AS instance_id,
+               CASE WHEN status <> 'queued' AND status <> 'skipped' THEN started END AS started_at,
+               ended AS ended_at, CASE WHEN status <> 'skipped' THEN took END AS duration_ms,
+               CASE WHEN status = 'failed' THEN 'the answer was 503\n  where it was asked for' END AS exception,
+               CASE status WHEN 'failed' THEN 'the answer was 503' WHEN 'timed-out' THEN 'its time was up'
+                           WHEN 'skipped' THEN 'the one before still ran' END AS note,
                CASE status
-                   WHEN 0 THEN jsonb_build_array(jsonb_build_object('status', 0, 'at', at, 'attempt', 1))
-                   WHEN 7 THEN jsonb_build_array(jsonb_build_object('status', 7, 'at', at, 'attempt', 1))
-                   WHEN 1 THEN jsonb_build_array(jsonb_build_object('status', 0, 'at', at, 'attempt', 1),
-                                                 jsonb_build_object('status', 1, 'at', started, 'attempt', 1))
-                   ELSE jsonb_build_array(jsonb_build_object('status', 0, 'at', at, 'attempt', 1),
-                                          jsonb_build_object('status', 1, 'at', started, 'attempt', 1),
-                                          jsonb_build_object('status', status, 'at', ended, 'attempt', 1))
-               END,
-               CASE WHEN status <> 0 THEN ended END, at + interval '2 milliseconds'
+                   WHEN 'queued' THEN jsonb_build_array(jsonb_build_object('status', 0, 'at', at, 'attempt', 1))
+                   WHEN 'skipped' THEN jsonb_build_array(jsonb_build_object('status', 7, 'at', at, 'attempt', 1))
+                   WHEN 'running' THEN jsonb_build_array(jsonb_build_object('status', 0, 'at', at, 'attempt', 1),
+                                                         jsonb_build_object('status', 1, 'at', started, 'attempt', 1))
+                   ELSE jsonb_build_array(
+                       jsonb_build_object('status', 0, 'at', at, 'attempt', 1),
+                       jsonb_build_object('status', 1, 'at', started, 'attempt', 1),
+                       jsonb_build_object('status', CASE status WHEN 'completed' THEN 2 WHEN 'failed' THEN 3
+                                                                WHEN 'timed-out' THEN 5 ELSE 4 END,
+                                          'at', ended, 'attempt', 1))
+               END AS status_changes
           FROM (SELECT n, at, took, at + interval '3 milliseconds' AS started,
                        at + interval '3 milliseconds' + took * interval '1 millisecond' AS ended,
-                       CASE WHEN n >= $3 - $4 THEN n % 2
-                            WHEN dice < 9700 THEN 2 WHEN dice < 9850 THEN 3 WHEN dice < 9900 THEN 5 WHEN dice < 9950 THEN 4
-                            ELSE 7 END::smallint AS status,
+                       CASE WHEN n >= $3 - $4 THEN CASE n % 2 WHEN 0 THEN 'queued' ELSE 'running' END
+                            WHEN dice < 9700 THEN 'completed' WHEN dice < 9850 THEN 'failed'
+                            WHEN dice < 9900 THEN 'timed-out' WHEN dice < 9950 THEN 'cancelled'
+                            ELSE 'skipped' END::run_status AS status,
                        pick
                   FROM (SELECT n, $1::timestamptz + ($2::timestamptz - $1::timestamptz) * (n::float8 / $3::bigint) AS at,
                                1 + n * 7919 % 4000 AS took,
@@ -113,7 +113,20 @@ async fn day(pool: &PgPool, from: DateTime<Utc>, upto: DateTime<Utc>, count: i64
                                (hashint8extended(n, $8 + 1) & 2147483647) % $7::bigint AS pick
                           FROM generate_series(0, $3::bigint - 1) AS n) drawn) told
           JOIN bench_seed job ON job.n = told.pick
-         ORDER BY told.n";
+         ORDER BY told.n),
+        open AS (
+            INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger, status,
+                              priority, instance_id, started_at, last_heartbeat, status_changes, published_at)
+            SELECT id, created_at, job_id, job_name, 1, $5, $6, scheduled_for, 'schedule', status, 3, instance_id, started_at,
+                   started_at, status_changes, scheduled_for + interval '2 milliseconds'
+              FROM told WHERE status IN ('queued', 'running'))
+        INSERT INTO history (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger, status,
+                             version, priority, attempt, max_retries, instance_id, started_at, ended_at, duration_ms, exception,
+                             note, status_changes, published_at, filed_at)
+        SELECT id, created_at, job_id, job_name, 1, $5, $6, scheduled_for, 'schedule', status, 3, 3, 1, 0, instance_id,
+               started_at, ended_at, duration_ms, exception, note, status_changes,
+               scheduled_for + interval '2 milliseconds', ended_at
+          FROM told WHERE status NOT IN ('queued', 'running')";
     sqlx::query(statement)
         .bind(from)
         .bind(upto)

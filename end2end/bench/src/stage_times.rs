@@ -28,8 +28,7 @@ pub(crate) struct MeasurementWindow {
 impl MeasurementWindow {
     /// Returns the number of occurrences that were stored as Completed in the period.
     pub(crate) async fn completed(self, pool: &PgPool) -> anyhow::Result<i64> {
-        let statement =
-            "SELECT count(*) FROM occurrences WHERE status = 2 AND last_heartbeat >= $1 AND last_heartbeat < $2";
+        let statement = "SELECT count(*) FROM occurrences WHERE status = 'completed' AND last_heartbeat >= $1 AND last_heartbeat < $2";
         Ok(sqlx::query_scalar(statement).bind(self.from).bind(self.upto).fetch_one(pool).await?)
     }
 
@@ -40,7 +39,7 @@ impl MeasurementWindow {
                 "SELECT coalesce(percentile_disc(ARRAY[0.5, 0.99]) WITHIN GROUP \
                         (ORDER BY extract(epoch FROM {difference})::float8 * 1000), '{{0, 0}}') \
                    FROM occurrences \
-                  WHERE status = 2 AND last_heartbeat >= $1 AND last_heartbeat < $2 AND priority = coalesce($3, priority)"
+                  WHERE status = 'completed' AND last_heartbeat >= $1 AND last_heartbeat < $2 AND priority = coalesce($3, priority)"
             );
             let found: Vec<f64> = sqlx::query_scalar(sqlx::AssertSqlSafe(statement))
                 .bind(self.from)

@@ -100,9 +100,9 @@ impl RateController<'_> {
     /// Waits for the next check, and changes the rate if backlog or lateness call for it.
     async fn adjust(&mut self) -> anyhow::Result<()> {
         tokio::time::sleep(CONTROL_INTERVAL).await;
-        let statement = "SELECT coalesce(sum(count) FILTER (WHERE status = 0), 0)::bigint \
-                              - coalesce(sum(count) FILTER (WHERE status IN (2, 3, 4, 5, 7)), 0)::bigint, \
-                                (SELECT min(next_fire_at) FROM jobs WHERE priority = 3 AND next_fire_at IS NOT NULL) \
+        let statement = "SELECT coalesce(sum(count) FILTER (WHERE status = 'queued'), 0)::bigint \
+                              - coalesce(sum(count) FILTER (WHERE status IN ('completed', 'failed', 'cancelled', 'timed-out', 'skipped')), 0)::bigint, \
+                                (SELECT min(next_fire_at) FROM job_due WHERE priority = 3 AND next_fire_at IS NOT NULL) \
                            FROM stats_minute";
         let (open, earliest): (i64, Option<DateTime<Utc>>) =
             sqlx::query_as(statement).fetch_one(&self.env.pool).await?;
@@ -130,11 +130,10 @@ impl RateController<'_> {
     /// Makes exactly this many jobs due each second, at due times that are spread over it.
     async fn set(&mut self, wanted: i64) -> anyhow::Result<()> {
         let changed = if wanted > self.due {
-            self.update(self.due..wanted, "is_active = true, \
-                next_fire_at = date_trunc('second', now()) + interval '1 second' + b.n * 7919 % 1000 * interval '1 millisecond'")
+            self.update(self.due..wanted, "next_fire_at = date_trunc('second', now()) + interval '1 second' + b.n * 7919 % 1000 * interval '1 millisecond'")
                 .await?
         } else {
-            self.update(wanted..self.due, "is_active = false, next_fire_at = NULL").await?
+            self.update(wanted..self.due, "next_fire_at = NULL").await?
         };
         self.due = wanted;
         self.env.notify_due(&changed).await
@@ -143,8 +142,8 @@ impl RateController<'_> {
     /// Updates a range of the jobs with these SQL assignments (`changes`). Returns their ids and new due times.
     async fn update(&self, range: Range<i64>, changes: &str) -> anyhow::Result<Vec<(JobId, Option<DateTime<Utc>>)>> {
         let statement = format!(
-            "UPDATE jobs j SET {changes} FROM bench_jobs b WHERE b.id = j.id AND b.n >= $1 AND b.n < $2 \
-             RETURNING j.id, j.next_fire_at"
+            "UPDATE job_due j SET {changes} FROM bench_jobs b WHERE b.id = j.job_id AND b.n >= $1 AND b.n < $2 \
+             RETURNING j.job_id, j.next_fire_at"
         );
         let rows: Vec<(Uuid, Option<DateTime<Utc>>)> = sqlx::query_as(sqlx::AssertSqlSafe(statement))
             .bind(range.start)

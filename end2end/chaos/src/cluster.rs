@@ -204,10 +204,8 @@ impl<'a> ChaosCluster<'a> {
     /// Waits until every due job has its occurrence and every occurrence is published.
     pub(crate) async fn wait_until_current(&self) -> anyhow::Result<()> {
         self.wait_until("an up-to-date dispatcher", async |cluster| {
-            let behind = "SELECT (SELECT count(*) FROM jobs WHERE next_fire_at < now() - interval '1 second')
-                               + (SELECT count(*) FROM occurrences WHERE published_at IS NULL AND status = 0
-                                     AND created_at < now() - interval '2 seconds'
-                                     AND waits_until IS NULL)";
+            let behind = "SELECT (SELECT count(*) FROM job_due WHERE next_fire_at < now() - interval '1 second')
+                               + (SELECT count(*) FROM runs WHERE publish_after < now() - interval '2 seconds')";
             Ok(sqlx::query_scalar::<_, i64>(behind).fetch_one(&cluster.pool).await? == 0)
         })
         .await
@@ -215,7 +213,7 @@ impl<'a> ChaosCluster<'a> {
 
     /// Returns the number of open occurrences.
     pub(crate) async fn open_occurrences(&self) -> anyhow::Result<i64> {
-        let open = "SELECT count(*) FROM occurrences WHERE status IN (0, 1, 6)";
+        let open = "SELECT count(*) FROM runs";
         Ok(sqlx::query_scalar(open).fetch_one(&self.pool).await?)
     }
 

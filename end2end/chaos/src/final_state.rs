@@ -85,8 +85,8 @@ impl ChaosCluster<'_> {
         Ok(json!({
             "queues": self.queues().await?,
             "outboxes": outboxes,
-            "unpublished": count("SELECT count(*) FROM occurrences WHERE published_at IS NULL AND status = 0").await?,
-            "waits": count("SELECT count(*) FROM waits").await?,
+            "unpublished": count("SELECT count(*) FROM runs WHERE publish_after IS NOT NULL").await?,
+            "waits": count("SELECT count(*) FROM runs WHERE not_before IS NOT NULL").await?,
             "open_transactions": count(
                 "SELECT count(*) FROM pg_stat_activity
                   WHERE datname = current_database() AND state LIKE 'idle in transaction%'",
@@ -125,9 +125,10 @@ impl ChaosCluster<'_> {
     /// Reads the occurrences from the database, past every server, into `sql.jsonl`.
     async fn read_database(&self) -> anyhow::Result<()> {
         let query =
-            "SELECT o.id::text AS id, o.job_id::text AS job_id, o.scheduled_for, o.trigger, o.status, o.attempt,
+            "SELECT o.id::text AS id, o.job_id::text AS job_id, o.scheduled_for, o.trigger, o.attempt,
+                            (array_position(enum_range(NULL::run_status), o.status) - 1)::smallint AS status,
                             o.started_at, o.ended_at, o.note, o.instance_id, o.created_at, o.failures::int8 AS failures,
-                            o.duplicate_starts::int8 AS duplicate_starts, o.status_changes, k.key
+                            (SELECT count(*) FROM late_starts l WHERE l.run_id = o.id) AS duplicate_starts, o.status_changes, k.key
                        FROM occurrences o LEFT JOIN trigger_keys k ON k.occurrence_id = o.id
                       ORDER BY o.id";
         for row in sqlx::query(query).fetch_all(&self.pool).await? {

@@ -36,6 +36,7 @@ pub async fn config() -> ServerConfig {
             sweep: Duration::from_millis(200),
             rebuild: Duration::from_secs(60),
             republish: Duration::from_secs(1),
+            expire_queued: chrono::Duration::days(30),
         },
         lost_runs: Default::default(),
         retention: Default::default(),

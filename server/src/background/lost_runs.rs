@@ -173,7 +173,8 @@ impl LostRunDetector {
             let decision = decide_lost_run(run.on_lost, run.requeues, run.is_cancelled);
             (run, decision)
         }));
-        let mut updates = lost_run_updates(&lost);
+        let mut updates: Vec<LostRunUpdate> =
+            lost.iter().map(|(run, decision)| lost_run_update(run, *decision)).collect();
         if self.watch.observed_for() >= MIN_HEARTBEAT_TIMEOUT {
             // Everything that waited at the broker for this server has been read by now.
             updates.extend(self.store.expired_unknown_runs(now - LATE_REPORT_WINDOW).await?.into_iter().map(
@@ -232,24 +233,6 @@ impl LostRunDetector {
     }
 }
 
-/// Builds the updates of lost runs. A run that is requeued for its last attempt opens the quarantine of its worker,
-/// which then also applies to the runs that were lost together with it.
-fn lost_run_updates(lost: &[(StaleRun, LostRunDecision)]) -> Vec<LostRunUpdate> {
-    let is_requeue = |decision: LostRunDecision| decision == LostRunDecision::Requeue;
-    let requeued = lost.iter().filter(|(_, decision)| is_requeue(*decision));
-    let opened = quarantine::newly_quarantined(requeued.map(|(run, _)| (run.worker_id.as_str(), run.requeues + 1)));
-    lost.iter()
-        .map(|(run, decision)| {
-            // Measured up to the last heartbeat: the time without heartbeats says nothing about the run.
-            let lived = run.started_at.map(|started| run.last_seen_at - started);
-            let is_open = run.quarantine_is_open || opened.contains(run.worker_id.as_str());
-            let is_quarantined =
-                is_requeue(*decision) && quarantine::needs_quarantine(run.requeues + 1, lived, is_open);
-            lost_run_update(run, *decision, is_quarantined)
-        })
-        .collect()
-}
-
 /// Describes the evidence that a run is lost. It states nothing about the run that no heartbeat showed: an instance may
 /// be alive and no longer list the run, or may have stopped.
 fn loss_evidence(run: &StaleRun) -> String {
@@ -266,7 +249,8 @@ fn loss_evidence(run: &StaleRun) -> String {
     }
 }
 
-fn lost_run_update(run: &StaleRun, decision: LostRunDecision, is_quarantined: bool) -> LostRunUpdate {
+fn lost_run_update(run: &StaleRun, decision: LostRunDecision) -> LostRunUpdate {
+    let is_quarantined = decision == LostRunDecision::Requeue && quarantine::needs_quarantine(run.requeues + 1);
     let evidence = loss_evidence(run);
     let (status, cause, note) = match decision {
         LostRunDecision::Requeue => {
@@ -342,16 +326,13 @@ mod tests {
             heartbeat_timeout: Duration::from_secs(15),
             on_lost: LostRunRule::Requeue,
             requeues: 0,
-            worker_id: "w".into(),
-            started_at: None,
-            quarantine_is_open: false,
             is_cancelled: false,
         }
     }
 
     #[test]
     fn note_names_the_evidence_of_the_loss() {
-        let note = |run: StaleRun| lost_run_update(&run, LostRunDecision::Requeue, false).note;
+        let note = |run: StaleRun| lost_run_update(&run, LostRunDecision::Requeue).note;
         assert_eq!(note(run()), "No heartbeat of worker instance w-1 for 16 s; attempt 2 starts at once");
         assert_eq!(
             note(StaleRun { is_unreported: true, is_listed: false, ..run() }),

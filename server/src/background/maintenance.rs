@@ -1,9 +1,8 @@
 //! Maintenance of the database: creates partitions in advance, deletes expired data, and repairs inconsistencies.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use tokio::sync::Notify;
 
 use crate::{
     clock::Clock,
@@ -12,7 +11,7 @@ use crate::{
     engine::{RunsOn, Service, context::Context},
     store::{
         Store,
-        partitions::{DailyTable, PartitionDropOutcome},
+        partitions::{PARTITIONED_TABLES, PartitionDropOutcome, PartitionedTable},
         redeliveries::REDELIVERY_MEMORY,
     },
 };
@@ -32,20 +31,13 @@ pub struct Maintenance {
     pub clock: Clock,
     /// The retention periods.
     pub retention: RetentionConfig,
-    /// The activator of the slot granter.
-    pub activate_slot_granter: Arc<Notify>,
 }
 
 impl Maintenance {
     /// Creates the service of a server.
     #[must_use]
     pub fn new(context: &Context) -> Self {
-        Self {
-            store: context.store.clone(),
-            clock: context.clock.clone(),
-            retention: context.config.retention.clone(),
-            activate_slot_granter: context.activators.slot_granter.clone(),
-        }
+        Self { store: context.store.clone(), clock: context.clock.clone(), retention: context.config.retention.clone() }
     }
 }
 
@@ -56,8 +48,8 @@ pub struct MaintenanceReport {
     pub partitions: i32,
     /// Partitions dropped, one per day or month.
     pub dropped: Vec<String>,
-    /// Expired partitions that were kept because an occurrence in them is still open.
-    pub open: Vec<String>,
+    /// Expired partitions that were kept because an occurrence that is still kept needs a row of them.
+    pub needed: Vec<String>,
     /// Expired partitions that were kept because they were being read.
     pub busy: Vec<String>,
     /// Expired failures deleted.
@@ -66,8 +58,10 @@ pub struct MaintenanceReport {
     pub dead_letters: u64,
     /// Expired idempotency keys of manual runs deleted.
     pub trigger_keys: u64,
-    /// Slots freed that belonged to no open occurrence. Such slots indicate a bug.
-    pub slots: u64,
+    /// Jobs whose due time belongs to another version, so that they are never due. They indicate a bug.
+    pub mismatched_due_times: i64,
+    /// Expired records of late starts deleted.
+    pub late_starts: u64,
     /// Expired sessions deleted.
     pub sessions: u64,
     /// Rows of the minute statistics deleted.
@@ -85,24 +79,18 @@ pub struct MaintenanceReport {
 }
 
 impl Maintenance {
-    async fn drop_days(
+    async fn drop_expired(
         &self,
-        daily: DailyTable,
-        before: DateTime<Utc>,
+        table: PartitionedTable,
+        now: DateTime<Utc>,
         report: &mut MaintenanceReport,
     ) -> anyhow::Result<()> {
-        for day in self.store.partition_days_before(daily, before).await? {
-            let partition = daily.partition(day);
-            match self.store.drop_partition(daily, day).await? {
+        let before = now - self.store.retention_of(table);
+        for (partition, outcome) in self.store.drop_partitions(table, before).await? {
+            match outcome {
                 PartitionDropOutcome::Removed => report.dropped.push(partition),
                 PartitionDropOutcome::Locked => report.busy.push(partition),
-                PartitionDropOutcome::HasOpenRuns => {
-                    tracing::warn!(
-                        partition,
-                        "partition {partition} has expired, but an occurrence in it is still open; cancel it so that the partition can be dropped"
-                    );
-                    report.open.push(partition);
-                }
+                PartitionDropOutcome::IsNeeded => report.needed.push(partition),
             }
         }
         Ok(())
@@ -124,14 +112,13 @@ impl Service for Maintenance {
         // Partitions come first, because the next day cannot be written without them.
         let mut report =
             MaintenanceReport { partitions: self.store.ensure_partitions(now).await?, ..MaintenanceReport::default() };
-        report.slots = self.store.delete_stale_slots().await?;
-        if report.slots > 0 {
+        report.mismatched_due_times = self.store.count_mismatched_due_times().await?;
+        if report.mismatched_due_times > 0 {
             tracing::error!(
-                slots = report.slots,
-                "{} slots belonged to no open occurrence and were freed",
-                report.slots
+                jobs = report.mismatched_due_times,
+                "{} jobs have a due time of another version and are never due; save each of them once",
+                report.mismatched_due_times
             );
-            self.activate_slot_granter.notify_one();
         }
         // After a clock step, everything may look expired, and dropped data cannot be restored.
         if self.clock.is_settling() {
@@ -150,16 +137,20 @@ impl Service for Maintenance {
         for (partition, outcome) in self.store.drop_audit_months(now - self.retention.audit).await? {
             match outcome {
                 PartitionDropOutcome::Removed => report.dropped.push(partition),
-                PartitionDropOutcome::Locked | PartitionDropOutcome::HasOpenRuns => report.busy.push(partition),
+                PartitionDropOutcome::Locked | PartitionDropOutcome::IsNeeded => report.busy.push(partition),
             }
         }
-        self.drop_days(DailyTable::Logs, now - self.retention.logs, &mut report).await?;
-        self.drop_days(DailyTable::Occurrences, now - self.retention.occurrences, &mut report).await?;
+        // An occurrence that ended today may have a late start of yesterday.
+        let late_starts_before = now - self.retention.occurrences - chrono::Duration::days(1);
+        report.late_starts = self.store.delete_old_late_starts(late_starts_before).await?;
+        for table in PARTITIONED_TABLES {
+            self.drop_expired(table, now, &mut report).await?;
+        }
         Ok(report)
     }
 
     fn is_notable(report: &MaintenanceReport) -> bool {
-        // Partitions that are kept because of an open occurrence are logged separately.
-        MaintenanceReport { open: Vec::new(), ..report.clone() } != MaintenanceReport::default()
+        // A partition may be needed for months.
+        MaintenanceReport { needed: Vec::new(), ..report.clone() } != MaintenanceReport::default()
     }
 }

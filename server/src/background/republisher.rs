@@ -1,10 +1,10 @@
 //! Publishes unsent occurrences again: those that are committed but not confirmed by the broker.
 //!
 //! A row exists before its message does. A server that crashes between the two, a broker that is down and a lost
-//! confirm all leave the same state: `published_at IS NULL`. Publishing again is safe, because a worker claims an
+//! confirm all leave the same state: `publish_after` is set and has passed. Publishing again is safe, because a worker claims an
 //! occurrence before it runs it; the message is marked as republished, so that the worker checks the claim first.
 //!
-//! A row with `published_at IS NULL` may also belong to a message that this or another server is publishing right now.
+//! Such a row may also belong to a message that this or another server is publishing right now.
 //! In general only the age of the row distinguishes the two. For messages that this server itself failed to publish,
 //! the age does not matter: they are published again as soon as the connection is back. A lost connection then costs a
 //! moment instead of seconds.

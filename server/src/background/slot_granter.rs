@@ -23,16 +23,16 @@ use crate::{
     cache::Cache,
     clock::Clock,
     command::jobs::JobCommands,
-    domain::{
-        message::{QueuedOccurrence, message},
-        quarantine,
-    },
+    domain::message::{QueuedOccurrence, message},
     engine::{Service, context::Context},
     store::{Store, jobs::AuditStamp},
 };
 
 /// The most occurrences to which one statement grants a slot, or which it releases after their delay.
 const GRANT_BATCH: i64 = 500;
+
+/// The interval at which the quarantine is checked while a run waits in it.
+const QUARANTINE_POLL_INTERVAL: chrono::Duration = chrono::Duration::milliseconds(500);
 
 /// The background task that grants slots and releases delayed occurrences.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl Service for SlotGranter {
             report.replaced = self.jobs.cancel_all(&replaced, why, edit).await?.len();
         }
         loop {
-            let queued = self.store.grant_slots(GRANT_BATCH).await?;
+            let queued = self.store.grant_slots(GRANT_BATCH, self.clock.now()).await?;
             if queued.is_empty() {
                 break;
             }
@@ -120,7 +120,6 @@ impl Service for SlotGranter {
             report.retried += queued.len();
             self.send(queued).await;
         }
-        // A run released from quarantine is an ordinary delayed run from here on.
         let delays = if is_due(delays.outside_quarantine) || is_due(delays.in_quarantine) {
             loop {
                 let queued = self.store.release_delayed(self.clock.now(), GRANT_BATCH).await?;
@@ -134,10 +133,8 @@ impl Service for SlotGranter {
         } else {
             delays
         };
-        // No event marks the end of a quarantined run's observation, so the quarantine is polled while a run waits in
-        // it.
-        let quarantined =
-            delays.in_quarantine.map(|at| at.max(self.clock.now() + quarantine::QUARANTINE_POLL_INTERVAL));
+        // Not each change of the run ahead of it activates this task, so the quarantine is polled while a run waits in it.
+        let quarantined = delays.in_quarantine.map(|at| at.max(self.clock.now() + QUARANTINE_POLL_INTERVAL));
         self.next = delays.outside_quarantine.into_iter().chain(quarantined).min();
         let paused: Vec<_> = self.store.schedule_after_end(self.clock.now()).await?;
         report.paused = paused.len();

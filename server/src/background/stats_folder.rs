@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     engine::{RunsOn, Service, context::Context},
-    store::Store,
+    store::{Store, stats::FOLD_BATCH},
 };
 
 /// The time between two ticks. The overview reads what is not folded yet too, so nothing depends on it but the size of
@@ -47,7 +47,7 @@ impl Service for StatsFolder {
         loop {
             let folded = self.store.fold_stats().await?;
             report.deltas += folded;
-            if folded == 0 {
+            if folded < FOLD_BATCH {
                 return Ok(report);
             }
         }

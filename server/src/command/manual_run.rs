@@ -20,7 +20,10 @@ use crate::{
     broker::publisher::OutgoingMessage,
     domain::message::message,
     error::chain,
-    store::manual_runs::{CreatedOccurrence, ManualRunOutcome, ManualRunRefusal, NewManualRun},
+    store::{
+        create::MAX_OPEN_RUNS_PER_JOB,
+        manual_runs::{CreatedOccurrence, ManualRunOutcome, ManualRunRefusal, NewManualRun},
+    },
 };
 
 /// The maximum length of an idempotency key, in characters.
@@ -149,6 +152,10 @@ fn describe(refusal: &ManualRunRefusal) -> String {
              its end, cancel it, or run the job anyway."
                 .into()
         }
+        ManualRunRefusal::TooManyOpenRuns => format!(
+            "This job has {MAX_OPEN_RUNS_PER_JOB} open occurrences, which is the limit. Start a worker for it, or cancel \
+             some of them."
+        ),
     }
 }
 

@@ -18,6 +18,9 @@ pub struct BackgroundConfig {
     /// `REPUBLISH_SECONDS`: interval, in seconds, at which unsent occurrences are published again, and the minimum age,
     /// in seconds, of an occurrence that is. From 1 to 3,600. Default 5.
     pub republish: Duration,
+    /// `EXPIRE_QUEUED_HOURS`: time, in hours, after which an occurrence that no worker has begun is skipped. From 1 to
+    /// 44,400. Default 720, which is 30 days.
+    pub expire_queued: chrono::Duration,
 }
 
 impl BackgroundConfig {
@@ -28,6 +31,7 @@ impl BackgroundConfig {
             sweep: Duration::from_millis(read.number("SWEEP_MILLISECONDS", 1_000, 100, 10_000)),
             rebuild: Duration::from_secs(read.number("REBUILD_SECONDS", 300, 5, 3_600)),
             republish: Duration::from_secs(read.number("REPUBLISH_SECONDS", 5, 1, 3_600)),
+            expire_queued: chrono::Duration::hours(read.number("EXPIRE_QUEUED_HOURS", 720, 1, 44_400)),
         }
     }
 }

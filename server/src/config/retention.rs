@@ -3,15 +3,16 @@
 use chrono::Duration;
 
 use super::EnvReader;
+use crate::domain::partitions::MAX_RETENTION;
 
-/// Ages after which rows are deleted. Occurrences and logs are deleted by whole days in UTC: a day is kept until its
-/// last hour is old enough, and as long as an occurrence of that day is open.
+/// Ages after which rows are deleted. Occurrences and logs are deleted by whole days in UTC, by weeks if they are kept for
+/// more than 56 days, and by months if they are kept for more than 430: each is kept until its last hour is old enough.
 #[derive(Clone, Debug)]
 pub struct RetentionConfig {
-    /// `KEEP_OCCURRENCES_DAYS`: retention of ended occurrences, in days; open occurrences are always kept. From 1 to
-    /// 3,650. Default 30.
+    /// `KEEP_OCCURRENCES_DAYS`: retention of ended occurrences, in days from the end; open occurrences are always kept.
+    /// From 1 to 1,850. Default 30.
     pub occurrences: Duration,
-    /// `KEEP_LOGS_DAYS`: retention of the log lines of occurrences, in days. From 1 to 3,650. Default 14.
+    /// `KEEP_LOGS_DAYS`: retention of the log lines of occurrences, in days. From 1 to 1,850. Default 14.
     pub logs: Duration,
     /// `KEEP_FAILED_DAYS`: retention of failures, resolved or not, in days. From 1 to 3,650. Default 180.
     pub failed: Duration,
@@ -40,11 +41,15 @@ impl RetentionConfig {
         let default = Self::default();
         // Each month of the audit log is a partition, and a query of the log locks all of them.
         let audit = Duration::days(read.number("KEEP_AUDIT_DAYS", default.audit.num_days(), 30, 1_850));
+        let mut partitioned =
+            |name: &str, default: Duration| Duration::days(read.number(name, default.num_days(), 1, MAX_RETENTION));
+        let occurrences = partitioned("KEEP_OCCURRENCES_DAYS", default.occurrences);
+        let logs = partitioned("KEEP_LOGS_DAYS", default.logs);
         let mut days = |name: &str, default: Duration| Duration::days(read.number(name, default.num_days(), 1, 3_650));
         Self {
             audit,
-            occurrences: days("KEEP_OCCURRENCES_DAYS", default.occurrences),
-            logs: days("KEEP_LOGS_DAYS", default.logs),
+            occurrences,
+            logs,
             failed: days("KEEP_FAILED_DAYS", default.failed),
             dead_letters: days("KEEP_DEAD_LETTERS_DAYS", default.dead_letters),
         }

@@ -43,12 +43,6 @@ pub struct StaleRun {
     pub on_lost: LostRunRule,
     /// Number of times it was requeued already.
     pub requeues: i16,
-    /// The worker that runs it.
-    pub worker_id: String,
-    /// The start of this attempt, if it is recorded.
-    pub started_at: Option<DateTime<Utc>>,
-    /// True if a quarantine is open for the worker.
-    pub quarantine_is_open: bool,
     /// True if its cancellation was requested.
     pub is_cancelled: bool,
 }
@@ -216,9 +210,6 @@ mod tests {
             heartbeat_timeout: secs(15),
             on_lost: LostRunRule::Requeue,
             requeues: 0,
-            worker_id: "w".into(),
-            started_at: None,
-            quarantine_is_open: false,
             is_cancelled: false,
         }
     }

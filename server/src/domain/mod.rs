@@ -14,6 +14,7 @@ pub mod liveness;
 pub mod lost_run;
 pub mod message;
 pub mod network;
+pub mod partitions;
 pub mod quarantine;
 pub mod retry;
 pub mod send_time;

@@ -8,10 +8,7 @@
 //! with every start. The *failures* count against the job's maximum number of retries. An attempt that was lost with
 //! its worker, or handed back because the worker stopped, is repeated without counting as a failure.
 
-use std::{
-    collections::{HashMap, HashSet},
-    time::Duration,
-};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{failures::FailureCause, views::StatusChange};
@@ -37,8 +34,6 @@ const MAX_OCCURRENCE_ATTEMPTS: i32 = 10_000;
 /// The history and the rules of an occurrence that a retry decision needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetryContext {
-    /// The worker that runs it.
-    pub worker_id: String,
     /// Number of failed attempts so far.
     pub failures: i16,
     /// Maximum number of retries.
@@ -53,30 +48,12 @@ pub struct RetryContext {
     pub on_lost: LostRunRule,
     /// Number of times it was requeued already.
     pub requeues: i16,
-    /// Time from the start of this attempt to its last heartbeat, if the start is recorded.
-    pub ran_for: Option<chrono::Duration>,
-    /// True if a quarantine is open for the worker; see [`open_quarantines`].
-    pub quarantine_is_open: bool,
 }
 
 impl RetryContext {
     /// Returns the decision for the case that this attempt was lost.
     fn lost_run_decision(&self) -> LostRunDecision {
         lost_run::decide_lost_run(self.on_lost, self.requeues, self.is_cancelled)
-    }
-}
-
-/// Opens the quarantine of each worker for which a lost run is about to start its last attempt. The runs that died with
-/// it may then be quarantined as well.
-pub fn open_quarantines(changes: &[AttemptChange], contexts: &mut HashMap<OccurrenceId, RetryContext>) {
-    let lost = changes.iter().filter(|change| change.is_lost);
-    let requeued = lost
-        .filter_map(|change| contexts.get(&change.occurrence_id))
-        .filter(|context| context.lost_run_decision() == LostRunDecision::Requeue)
-        .map(|context| (context.worker_id.as_str(), context.requeues + 1));
-    let opened: HashSet<String> = quarantine::newly_quarantined(requeued).into_iter().map(str::to_owned).collect();
-    for context in contexts.values_mut().filter(|context| opened.contains(&context.worker_id)) {
-        context.quarantine_is_open = true;
     }
 }
 
@@ -109,7 +86,7 @@ pub fn decide(change: &mut AttemptChange, context: &RetryContext, now: DateTime<
         return;
     }
     // Regardless of how this attempt ended, a run that was lost so often has no requeue left and stays in quarantine.
-    change.is_quarantined = quarantine::needs_quarantine(context.requeues, None, context.quarantine_is_open);
+    change.is_quarantined = quarantine::needs_quarantine(context.requeues);
     let requested = change.retry_after.map(|wait| wait.min(MAX_RETRY_DELAY));
     let attempts_exhausted = change.attempt >= MAX_OCCURRENCE_ATTEMPTS;
     if change.is_lost {
@@ -161,10 +138,7 @@ fn decide_lost(change: &mut AttemptChange, context: &RetryContext, now: DateTime
         }
         LostRunDecision::Requeue => {
             change.is_requeue = true;
-            // If the server never received a heartbeat of the run, the start time in the report is used.
-            let lived = context.ran_for.or_else(|| change.started_at.map(|started| now - started));
-            change.is_quarantined =
-                quarantine::needs_quarantine(context.requeues + 1, lived, context.quarantine_is_open);
+            change.is_quarantined = quarantine::needs_quarantine(context.requeues + 1);
             let next = change.attempt + 1;
             let start = if change.is_quarantined { quarantine::QUARANTINE_NOTE } else { "at once" };
             let note = format!("{}; attempt {next} starts {start}", with_reason(LOST_ATTEMPT, change));

@@ -58,7 +58,7 @@ impl BatchHandler for LogConsumer {
             return Ok(());
         }
         faults::crash_point("logs.before_commit");
-        self.store.append_logs(&lines).await?;
+        self.store.append_logs(&lines, self.clock.now()).await?;
         faults::crash_point("logs.after_commit");
         let mut by_occurrence: BTreeMap<OccurrenceId, Vec<LogLine>> = BTreeMap::new();
         for (id, line) in lines {

@@ -133,8 +133,7 @@ impl StatusConsumer {
         if failed.is_empty() {
             return Ok(());
         }
-        let mut contexts = self.store.retry_contexts(&failed).await?;
-        retry::open_quarantines(changes, &mut contexts);
+        let contexts = self.store.retry_contexts(&failed).await?;
         for change in changes {
             // A report about another attempt than the current one has no context, and the guarded update ignores it.
             if let Some(context) = contexts.get(&change.occurrence_id) {
@@ -149,7 +148,7 @@ impl StatusConsumer {
         if suspects.is_empty() {
             return Ok(());
         }
-        let rows = match self.store.record_duplicates(&suspects).await {
+        let rows = match self.store.record_late_starts(&suspects).await {
             Ok(rows) => rows,
             // The batch is redelivered, and the starts in it are examined then.
             Err(error) if error.is_outage() => return Err(error.into()),

@@ -54,9 +54,8 @@ impl Store {
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn last_runs(&self, id: JobId, limit: i64) -> Result<(Vec<EndedRun>, Option<DateTime<Utc>>)> {
         let rows = sqlx::query!(
-            r#"SELECT o.status, coalesce(f.failed_at, o.last_heartbeat, o.ended_at) AS "at!"
-                 FROM (SELECT * FROM occurrences WHERE job_id = $1 AND status IN (2, 3, 5) ORDER BY id DESC LIMIT $2) o
-                 LEFT JOIN failed_occurrences f ON f.occurrence_id = o.id"#,
+            r#"SELECT status::text AS "status!", filed_at FROM history
+                WHERE job_id = $1 AND status IN ('completed', 'failed', 'timed-out') ORDER BY id DESC LIMIT $2"#,
             id.0,
             limit
         )
@@ -68,7 +67,7 @@ impl Store {
             .flatten();
         let runs = rows
             .into_iter()
-            .map(|row| Ok(EndedRun { status: status(row.status)?, at: row.at }))
+            .map(|row| Ok(EndedRun { status: status(&row.status)?, at: row.filed_at }))
             .collect::<Result<_>>()?;
         Ok((runs, since))
     }
@@ -89,10 +88,13 @@ impl Store {
         let definition = JobInput { is_active: false, ..job.definition.clone() };
         let done = sqlx::query!(
             "WITH changed AS (
-                UPDATE jobs SET is_active = false, next_fire_at = NULL, paused_reason = $3, auto_disabled_at = $4,
+                UPDATE jobs SET is_active = false, paused_reason = $3, auto_disabled_at = $4,
                        enable_again_at = $5, modified_at = $4, modified_by = $6, version = version + 1
                  WHERE id = $1 AND version = $2 AND is_active
                 RETURNING id, version
+             ),
+             due AS (
+                UPDATE job_due d SET next_fire_at = NULL, version = c.version FROM changed c WHERE d.job_id = c.id
              ),
              kept AS (
                 INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
@@ -147,11 +149,14 @@ impl Store {
         let definition = JobInput { is_active: true, ..job.definition.clone() };
         let done = sqlx::query!(
             "WITH changed AS (
-                UPDATE jobs SET is_active = true, next_fire_at = $3, paused_reason = NULL, auto_disabled_at = NULL,
+                UPDATE jobs SET is_active = true, paused_reason = NULL, auto_disabled_at = NULL,
                        enable_again_at = NULL, failures_since = $4, modified_at = $4, modified_by = $5,
                        version = version + 1
                  WHERE id = $1 AND version = $2 AND NOT is_active AND enable_again_at <= $4
                 RETURNING id, version
+             ),
+             due AS (
+                UPDATE job_due d SET next_fire_at = $3, version = c.version FROM changed c WHERE d.job_id = c.id
              ),
              kept AS (
                 INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)

@@ -225,8 +225,10 @@ impl Store {
         next: Option<DateTime<Utc>>,
     ) -> Result<bool> {
         let done = sqlx::query!(
-            "UPDATE jobs SET next_fire_at = $4
-              WHERE id = $1 AND version = $2 AND is_active AND next_fire_at IS NOT DISTINCT FROM $3",
+            "UPDATE job_due d SET next_fire_at = $4
+               FROM jobs j
+              WHERE d.job_id = $1 AND d.version = $2 AND d.next_fire_at IS NOT DISTINCT FROM $3
+                AND j.id = $1 AND j.version = $2 AND j.is_active",
             id.0,
             version,
             was,

@@ -3,7 +3,8 @@
 //! An occurrence that no worker runs is Cancelled at once. For a running one only a cancellation request is stored: its
 //! worker ends it, and the request stays in the row until then.
 
-use chrono::{DateTime, Utc};
+use std::collections::HashMap;
+
 use milvaion_api::views::OccurrenceRow;
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
@@ -13,8 +14,10 @@ use uuid::Uuid;
 
 use super::{
     Result, Store,
+    finish::{RunEnd, finish_runs},
     jobs::AuditStamp,
-    occurrences::{occurrence_row, status},
+    occurrences::{filed_since, occurrence_row, status},
+    partitions::with_partitions,
 };
 
 /// The effect of a cancellation on one occurrence.
@@ -56,75 +59,96 @@ impl Store {
         reason: Option<&str>,
         edit: AuditStamp<'_>,
     ) -> Result<Vec<CancelOutcome>> {
-        let created: Vec<DateTime<Utc>> = ids.iter().map(|id| id.created_at()).collect();
-        let (Some(oldest), Some(newest)) = (created.iter().min().copied(), created.iter().max().copied()) else {
+        if ids.is_empty() {
             return Ok(Vec::new());
-        };
+        }
+        with_partitions!(self, edit.at, self.try_cancel(ids, reason, edit))
+    }
+
+    async fn try_cancel(
+        &self,
+        ids: &[OccurrenceId],
+        reason: Option<&str>,
+        edit: AuditStamp<'_>,
+    ) -> Result<Vec<CancelOutcome>> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         let reason_clause = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-        let rows = sqlx::query!(
-            r#"
-            WITH wanted AS (SELECT * FROM unnest($1::uuid[], $2::timestamptz[]) AS w (id, created_at)),
-            -- The guard against ended occurrences. Rows are locked in the order of ids, as everywhere.
-            locked AS (
-                SELECT o.id, o.created_at, o.status AS was
-                  FROM occurrences o JOIN wanted w ON w.id = o.id AND w.created_at = o.created_at
-                 WHERE o.created_at BETWEEN $3 AND $4
-                   AND (o.status IN (0, 6) OR (o.status = 1 AND o.cancel_requested_at IS NULL))
-                 ORDER BY o.id
-                   FOR UPDATE OF o
-            ),
-            changed AS (
-                UPDATE occurrences o
-                   SET status = CASE WHEN l.was = 1 THEN 1 ELSE 4 END,
-                       version = o.version + 1,
-                       ended_at = CASE WHEN l.was = 1 THEN NULL ELSE $5::timestamptz END,
-                       is_held = false,
-                       waits_until = NULL,
-                       cancel_requested_at = coalesce(o.cancel_requested_at, $5),
-                       cancel_requested_by = coalesce(o.cancel_requested_by, $6),
-                       note = CASE WHEN l.was = 1 THEN $8 ELSE $7 END,
-                       status_changes = o.status_changes || jsonb_build_array(jsonb_build_object(
-                           'status', CASE WHEN l.was = 1 THEN 1 ELSE 4 END, 'at', $5::timestamptz, 'attempt', o.attempt,
-                           'by', $6::text, 'note', CASE WHEN l.was = 1 THEN $8::text ELSE $7::text END))
-                  FROM locked l
-                 WHERE o.id = l.id AND o.created_at = l.created_at
-                RETURNING o.id, o.job_id, o.job_name, o.status, o.version, o.trigger, o.attempt, o.scheduled_for,
-                          o.started_at, o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, o.waits_until,
-                          o.cancel_requested_at, l.was
-            ),
-            freed AS (DELETE FROM slots s USING changed c WHERE c.status = 4 AND s.occurrence_id = c.id),
-            counted AS (
-                INSERT INTO stats_deltas (minute, status, count)
-                SELECT date_trunc('minute', $5::timestamptz), 4, count(*) FROM changed WHERE status = 4 HAVING count(*) > 0
-            ),
-            noted AS (
-                INSERT INTO audit_log (at, who, action, object, before, after, address)
-                SELECT $5, $6, CASE WHEN status = 4 THEN 'occurrence.cancel' ELSE 'occurrence.ask_to_end' END,
-                       'occurrence:' || id::text, jsonb_build_object('status', was),
-                       jsonb_build_object('status', status, 'reason', $9::text), $10
-                  FROM changed
+        let mut tx = self.pool().begin().await?;
+        // Rows are locked in the order of ids, as everywhere. An ended occurrence has no row here.
+        let open = sqlx::query!(
+            r#"SELECT id, attempt, status::text AS "status!" FROM runs
+                WHERE id = ANY($1) AND (status <> 'running' OR cancel_requested_at IS NULL)
+                ORDER BY id FOR UPDATE"#,
+            &ids
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let mut statuses = HashMap::with_capacity(open.len());
+        let (mut ends, mut running) = (Vec::new(), Vec::new());
+        for row in open {
+            let (id, was) = (OccurrenceId(row.id), status(&row.status)?);
+            statuses.insert(id, was);
+            if was == OccurrenceStatus::Running {
+                running.push(row.id);
+            } else {
+                let note = format!("Cancelled by {}{reason_clause}", edit.by);
+                let mut end = RunEnd::new(id, row.attempt, OccurrenceStatus::Cancelled, note, edit.at);
+                end.cancelled_by = Some(edit.by.to_owned());
+                end.steps.iter_mut().for_each(|step| step.by = Some(edit.by.to_owned()));
+                ends.push(end);
+            }
+        }
+        let mut rows = Vec::with_capacity(statuses.len());
+        if !ends.is_empty() {
+            rows.extend(finish_runs(&mut *tx, &ends, edit.at).await?.into_iter().map(|run| run.row));
+        }
+        if !running.is_empty() {
+            let asked = sqlx::query!(
+                r#"UPDATE runs o
+                      SET version = o.version + 1,
+                          cancel_requested_at = $2,
+                          cancel_requested_by = $3,
+                          note = $4,
+                          status_changes = o.status_changes || jsonb_build_array(jsonb_build_object(
+                              'status', 1, 'at', $2::timestamptz, 'attempt', o.attempt, 'by', $3::text, 'note', $4::text))
+                    WHERE o.id = ANY($1)
+                RETURNING o.id, o.job_id, o.job_name, o.status::text AS "status!", o.version, o.trigger, o.attempt,
+                          o.scheduled_for, o.started_at, NULL::timestamptz AS ended_at, NULL::bigint AS duration_ms,
+                          o.instance_id, o.progress, o.note, o.not_before AS waits_until, o.cancel_requested_at"#,
+                &running,
+                edit.at,
+                edit.by,
+                format!("Cancellation requested by {}{reason_clause}", edit.by)
             )
-            SELECT c.id AS "id!", c.job_id AS "job_id!", c.job_name AS "job_name!", c.status AS "status!",
-                   c.version AS "version!", c.trigger AS "trigger!", c.attempt AS "attempt!",
-                   c.scheduled_for AS "scheduled_for!", c.started_at, c.ended_at, c.duration_ms, c.instance_id,
-                   c.progress, c.note, c.waits_until, c.cancel_requested_at, c.was AS "was!"
-              FROM changed c
-            "#,
-            &ids,
-            &created,
-            oldest,
-            newest,
+            .fetch_all(&mut *tx)
+            .await?;
+            for row in asked {
+                rows.push(occurrence_row!(row)?);
+            }
+        }
+        let outcomes: Vec<CancelOutcome> =
+            rows.into_iter().filter_map(|row| Some(CancelOutcome { was: *statuses.get(&row.id)?, row })).collect();
+        let changed: Vec<Uuid> = outcomes.iter().map(|outcome| outcome.row.id.0).collect();
+        let was: Vec<i16> = outcomes.iter().map(|outcome| outcome.was.code()).collect();
+        let is: Vec<i16> = outcomes.iter().map(|outcome| outcome.row.status.code()).collect();
+        sqlx::query!(
+            "INSERT INTO audit_log (at, who, action, object, before, after, address)
+             SELECT $4, $5, CASE WHEN status = 4 THEN 'occurrence.cancel' ELSE 'occurrence.ask_to_end' END,
+                    'occurrence:' || id::text, jsonb_build_object('status', was),
+                    jsonb_build_object('status', status, 'reason', $6::text), $7
+               FROM unnest($1::uuid[], $2::smallint[], $3::smallint[]) AS c (id, was, status)",
+            &changed,
+            &was,
+            &is,
             edit.at,
             edit.by,
-            format!("Cancelled by {}{reason_clause}", edit.by),
-            format!("Cancellation requested by {}{reason_clause}", edit.by),
             reason,
             edit.address.map(|address| address.to_string())
         )
-        .fetch_all(self.pool())
+        .execute(&mut *tx)
         .await?;
-        rows.into_iter().map(|row| Ok(CancelOutcome { was: status(row.was)?, row: occurrence_row!(row)? })).collect()
+        tx.commit().await?;
+        Ok(outcomes)
     }
 
     /// Returns the status and the job of an occurrence, or `None` if it does not exist.
@@ -134,13 +158,13 @@ impl Store {
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn occurrence_status(&self, id: OccurrenceId) -> Result<Option<(OccurrenceStatus, JobId)>> {
         let row = sqlx::query!(
-            "SELECT status, job_id FROM occurrences WHERE id = $1 AND created_at = $2",
+            r#"SELECT status::text AS "status!", job_id AS "job_id!" FROM occurrences WHERE id = $1 AND filed_at >= $2"#,
             id.0,
-            id.created_at()
+            filed_since(id)
         )
         .fetch_optional(self.pool())
         .await?;
-        row.map(|row| Ok((status(row.status)?, JobId(row.job_id)))).transpose()
+        row.map(|row| Ok((status(&row.status)?, JobId(row.job_id)))).transpose()
     }
 
     /// Returns at most `limit` open occurrences with a cancellation request, oldest first.
@@ -150,10 +174,10 @@ impl Store {
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn open_cancel_requests(&self, limit: i64) -> Result<Vec<OpenCancelRequest>> {
         let rows = sqlx::query!(
-            r#"SELECT id, status, attempt, coalesce(cancel_requested_by, 'system') AS "by!", coalesce(note, '') AS "reason!"
-                 FROM occurrences
-                WHERE cancel_requested_at IS NOT NULL AND status IN (0, 1, 6)
-                ORDER BY created_at
+            r#"SELECT id, status::text AS "status!", attempt, coalesce(cancel_requested_by, 'system') AS "by!", coalesce(note, '') AS "reason!"
+                 FROM runs
+                WHERE cancel_requested_at IS NOT NULL
+                ORDER BY cancel_requested_at
                 LIMIT $1"#,
             limit
         )
@@ -163,7 +187,7 @@ impl Store {
             .map(|row| {
                 Ok(OpenCancelRequest {
                     id: OccurrenceId(row.id),
-                    status: status(row.status)?,
+                    status: status(&row.status)?,
                     attempt: row.attempt,
                     by: row.by,
                     reason: row.reason,

@@ -17,8 +17,10 @@ use uuid::Uuid;
 
 use super::{
     Result, Store,
+    finish::{RunEnd, finish_runs},
     jobs::AuditStamp,
-    occurrences::{RawOccurrenceRow, status},
+    occurrences::{filed_since, status},
+    partitions::with_partitions,
 };
 use crate::domain::message::MESSAGE_ID_KEY;
 
@@ -84,105 +86,74 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then nothing changed.
     pub async fn fail_dead_lettered(&self, run: &DeadLetteredRun, now: DateTime<Utc>) -> Result<DeadLetterOutcome> {
-        let row = sqlx::query!(
+        with_partitions!(self, now, self.try_fail_dead_lettered(run, now))
+    }
+
+    async fn try_fail_dead_lettered(&self, run: &DeadLetteredRun, now: DateTime<Utc>) -> Result<DeadLetterOutcome> {
+        let mut tx = self.pool().begin().await?;
+        let open =
+            sqlx::query!(r#"SELECT status::text AS "status!", attempt FROM runs WHERE id = $1 FOR UPDATE"#, run.id.0)
+                .fetch_optional(&mut *tx)
+                .await?;
+        let Some(open) = open else {
+            // A separate statement: it sees the end of a run that ended while this one waited for the row.
+            drop(tx);
+            return self.record_dead_letter_of_ended(run, now).await;
+        };
+        let was = status(&open.status)?;
+        // The guard against later attempts, and against a run that is in other hands.
+        if open.attempt > run.attempt || (was == OccurrenceStatus::Running && !run.by_worker) {
+            return Ok(DeadLetterOutcome::Unchanged(was));
+        }
+        let end = RunEnd {
+            exception: Some(run.reason.clone()),
+            fingerprint: Some(run.fingerprint.clone()),
+            cause: Some(run.cause.as_str().to_owned()),
+            ..RunEnd::new(run.id, open.attempt, OccurrenceStatus::Failed, run.reason.clone(), now)
+        };
+        let ended = finish_runs(&mut *tx, &[end], now).await?;
+        tx.commit().await?;
+        Ok(ended
+            .into_iter()
+            .next()
+            .map_or(DeadLetterOutcome::Unchanged(was), |ended| DeadLetterOutcome::Failed(Box::new(ended.row))))
+    }
+
+    /// Inserts a missing failure record of an occurrence that has failed already.
+    async fn record_dead_letter_of_ended(
+        &self,
+        run: &DeadLetteredRun,
+        now: DateTime<Utc>,
+    ) -> Result<DeadLetterOutcome> {
+        let was = sqlx::query_scalar!(
             r#"
-            WITH locked AS (
-                SELECT id, created_at, status AS was, attempt AS had
-                  FROM occurrences WHERE id = $1 AND created_at = $2 FOR UPDATE
-            ),
-            -- The guard against ended occurrences and later attempts.
-            changed AS (
-                UPDATE occurrences o
-                   SET status = 3,
-                       version = o.version + 1,
-                       attempt = greatest(o.attempt, $3),
-                       ended_at = $4,
-                       is_held = false,
-                       waits_until = NULL,
-                       note = $5,
-                       exception = coalesce(o.exception, $5),
-                       published_at = coalesce(o.published_at, $4),
-                       status_changes = o.status_changes || jsonb_build_array(jsonb_build_object(
-                           'status', 3, 'at', $4::timestamptz, 'attempt', greatest(o.attempt, $3), 'note', $5::text))
-                  FROM locked l
-                 WHERE o.id = l.id AND o.created_at = l.created_at
-                   AND (l.was IN (0, 6) OR (l.was = 1 AND $6)) AND l.had <= $3
-                RETURNING o.*
-            ),
+            WITH ended AS (SELECT * FROM occurrences WHERE id = $1 AND filed_at >= $2),
             record AS (
                 INSERT INTO failed_occurrences (occurrence_id, job_id, job_name, failed_at, cause, exception, fingerprint,
                                                 job_data, job_version, worker_id, job_type, attempt)
-                SELECT id, job_id, job_name, ended_at, $7, exception, $8, job_data, job_version, worker_id, job_type, attempt
-                  FROM changed
-                UNION ALL
-                SELECT o.id, o.job_id, o.job_name, o.ended_at, $7, coalesce(o.exception, $5), $8, o.job_data, o.job_version,
-                       o.worker_id, o.job_type, o.attempt
-                  FROM occurrences o JOIN locked l ON l.id = o.id AND l.created_at = o.created_at
-                 WHERE l.was IN (3, 5)
+                SELECT id, job_id, job_name, coalesce(ended_at, $3), $4, coalesce(exception, $5), $6,
+                       coalesce(job_data, 'null'), job_version, worker_id, job_type, attempt
+                  FROM ended WHERE status IN ('failed', 'timed-out')
                 ON CONFLICT (occurrence_id) DO UPDATE SET cause = excluded.cause
                  -- The failure report carried no cause for the end of the retries; a dead letter by the worker does.
-                 WHERE $6 AND failed_occurrences.cause IN ('failed', 'timed_out')
-            ),
-            freed AS (DELETE FROM slots s USING changed c WHERE s.occurrence_id = c.id),
-            counted AS (
-                INSERT INTO stats_deltas (minute, status, count)
-                SELECT date_trunc('minute', $4::timestamptz), 3, count(*) FROM changed HAVING count(*) > 0
+                 WHERE $7 AND failed_occurrences.cause IN ('failed', 'timed_out')
             )
-            SELECT l.was AS "was!", c.id AS "id?", c.job_id AS "job_id?", c.job_name AS "job_name?",
-                   c.status AS "status?", c.version AS "version?", c.trigger AS "trigger?", c.attempt AS "attempt?",
-                   c.scheduled_for AS "scheduled_for?", c.started_at AS "started_at?", c.ended_at AS "ended_at?",
-                   c.duration_ms AS "duration_ms?", c.instance_id AS "instance_id?", c.progress AS "progress?",
-                   c.note AS "note?", c.cancel_requested_at AS "cancel_requested_at?"
-              FROM locked l LEFT JOIN changed c ON true
-            "#,
+            SELECT status::text AS "status!" FROM ended"#,
             run.id.0,
-            run.id.created_at(),
-            run.attempt,
+            filed_since(run.id),
             now,
-            run.reason,
-            run.by_worker,
             run.cause.as_str(),
+            run.reason,
             run.fingerprint,
+            run.by_worker
         )
         .fetch_optional(self.pool())
         .await?;
-        let Some(row) = row else { return Ok(DeadLetterOutcome::Unknown) };
-        let was = status(row.was)?;
-        let changed =
-            (row.id, row.job_id, row.job_name, row.status, row.version, row.trigger, row.attempt, row.scheduled_for);
-        let (
-            Some(id),
-            Some(job_id),
-            Some(job_name),
-            Some(status),
-            Some(version),
-            Some(trigger),
-            Some(attempt),
-            Some(scheduled_for),
-        ) = changed
-        else {
-            let on_record = matches!(was, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut);
-            return Ok(if on_record { DeadLetterOutcome::AlreadyFailed } else { DeadLetterOutcome::Unchanged(was) });
-        };
-        let changed = OccurrenceRow::try_from(RawOccurrenceRow {
-            id,
-            job_id,
-            job_name,
-            status,
-            version,
-            trigger,
-            attempt,
-            scheduled_for,
-            started_at: row.started_at,
-            ended_at: row.ended_at,
-            duration_ms: row.duration_ms,
-            instance_id: row.instance_id,
-            progress: row.progress,
-            note: row.note,
-            waits_until: None,
-            cancel_requested_at: row.cancel_requested_at,
-        })?;
-        Ok(DeadLetterOutcome::Failed(Box::new(changed)))
+        let Some(was) = was else { return Ok(DeadLetterOutcome::Unknown) };
+        Ok(match status(&was)? {
+            OccurrenceStatus::Failed | OccurrenceStatus::TimedOut => DeadLetterOutcome::AlreadyFailed,
+            was => DeadLetterOutcome::Unchanged(was),
+        })
     }
 
     /// Inserts a dead letter; for one that is stored already, only increments its number of copies.
@@ -243,17 +214,19 @@ impl Store {
         }
         let ids: Vec<Uuid> = named.iter().map(|id| id.0).collect();
         let created: Vec<DateTime<Utc>> = named.iter().map(|id| id.created_at()).collect();
-        let found: Vec<(Uuid, i16)> = sqlx::query_as(
-            "SELECT DISTINCT o.id, o.status
+        let found: Vec<(Uuid, String)> = sqlx::query_as(
+            "SELECT DISTINCT o.id, o.status::text
                FROM unnest($1::uuid[], $2::timestamptz[]) AS w (id, created_at)
-               JOIN occurrences o ON o.id = w.id AND o.created_at = w.created_at",
+              CROSS JOIN LATERAL (
+                    SELECT id, status FROM occurrences o
+                     WHERE o.id = w.id AND o.filed_at >= w.created_at - interval '1 hour') o",
         )
         .bind(&ids)
         .bind(&created)
         .fetch_all(self.pool())
         .await?;
-        for (id, number) in found {
-            let present = status(number)?;
+        for (id, word) in found {
+            let present = status(&word)?;
             for row in rows.iter_mut().filter(|row| row.occurrence_id == Some(OccurrenceId(id))) {
                 row.occurrence_status = Some(present);
             }

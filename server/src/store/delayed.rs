@@ -1,9 +1,12 @@
 //! Delayed occurrences, whose next attempt must not start yet, and the conversion of rows to [`QueuedOccurrence`].
+//!
+//! A quarantined occurrence is delayed too, until no other quarantined run of its worker is under way
+//! (`domain::quarantine`).
 
 use chrono::{DateTime, Utc};
 
 use super::{Result, Store};
-use crate::domain::message::QueuedOccurrence;
+use crate::domain::{message::QueuedOccurrence, quarantine::MAX_RELEASE_WAIT};
 
 /// Converts a row of a statement to a [`QueuedOccurrence`]. It is a macro because every checked statement has its own
 /// row type.
@@ -15,7 +18,7 @@ macro_rules! queued_occurrence {
             job_name: $row.job_name,
             worker_id: $row.worker_id,
             job_type: $row.job_type,
-            job_data: $row.job_data,
+            job_data: $row.job_data.unwrap_or_default(),
             scheduled_for: $row.scheduled_for,
             attempt: $row.attempt,
             failures: $row.failures,
@@ -44,26 +47,57 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then nothing was released.
     pub async fn release_delayed(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<QueuedOccurrence>> {
-        // An occurrence that was cancelled meanwhile, or whose partition was dropped, only loses its row in `waits`.
         let rows = sqlx::query!(
-            "WITH due AS (
-                 DELETE FROM waits w
-                  USING (SELECT occurrence_id FROM waits
-                          WHERE until <= $1 AND lane IS NULL AND NOT EXISTS (SELECT 1 FROM cluster_pause)
-                          ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED) d
-                  WHERE w.occurrence_id = d.occurrence_id
-                 RETURNING w.occurrence_id, w.created_at
-             )
-             UPDATE occurrences o SET is_held = false, waits_until = NULL, version = o.version + 1
-               FROM due d
-              WHERE o.id = d.occurrence_id AND o.created_at = d.created_at AND o.status = 0 AND o.is_held
-             RETURNING o.id, o.job_id, o.job_name, o.worker_id, o.job_type, o.job_data, o.scheduled_for, o.attempt,
-                       o.failures, o.max_retries, o.priority, o.timeout_seconds",
+            "UPDATE runs
+                SET not_before = NULL, publish_after = CASE WHEN has_slot THEN $1 END, version = version + 1
+              WHERE id = ANY (ARRAY (
+                    SELECT id FROM runs
+                     WHERE not_before <= $1 AND NOT is_quarantined AND NOT EXISTS (SELECT 1 FROM cluster_pause)
+                     ORDER BY not_before LIMIT $2 FOR UPDATE SKIP LOCKED))
+            RETURNING id, job_id, job_name, worker_id, job_type,
+                      run_input(id, own_input, has_long_input, job_id, job_version) AS job_data, scheduled_for, attempt,
+                      failures, max_retries, priority, timeout_seconds",
             now,
             limit
         )
         .fetch_all(self.pool())
         .await?;
+        Ok(rows.into_iter().map(|row| queued_occurrence!(row)).collect())
+    }
+
+    /// Releases the oldest quarantined occurrence of each worker that has no other quarantined run under way. Releases
+    /// none while the cluster is paused.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then nothing was released.
+    pub async fn release_quarantined(&self, now: DateTime<Utc>) -> Result<Vec<QueuedOccurrence>> {
+        let mut tx = self.pool().begin().await?;
+        // A separate statement, so that the next one sees the changes of the server that held the lock before.
+        sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.quarantine'))").execute(&mut *tx).await?;
+        let rows = sqlx::query!(
+            "UPDATE runs
+                SET not_before = NULL, publish_after = CASE WHEN has_slot THEN $1 END, version = version + 1
+              WHERE id = ANY (ARRAY (
+                    SELECT DISTINCT ON (w.worker_id) w.id FROM runs w
+                     WHERE w.not_before <= $1 AND w.is_quarantined AND NOT EXISTS (SELECT 1 FROM cluster_pause)
+                       AND NOT EXISTS (
+                           SELECT 1 FROM runs r
+                            WHERE (r.status <> 'queued' OR r.is_quarantined) AND r.is_quarantined
+                              AND r.not_before IS NULL AND r.worker_id = w.worker_id
+                              -- One that no instance starts, because none offers its job type, is not waited for.
+                              AND (r.status <> 'queued' OR coalesce(r.published_at, r.publish_after) > $2))
+                     ORDER BY w.worker_id, w.id))
+                AND not_before IS NOT NULL
+            RETURNING id, job_id, job_name, worker_id, job_type,
+                      run_input(id, own_input, has_long_input, job_id, job_version) AS job_data, scheduled_for, attempt,
+                      failures, max_retries, priority, timeout_seconds",
+            now,
+            now - MAX_RELEASE_WAIT
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        tx.commit().await?;
         Ok(rows.into_iter().map(|row| queued_occurrence!(row)).collect())
     }
 
@@ -75,11 +109,13 @@ impl Store {
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn next_delayed_times(&self) -> Result<NextDelayedTimes> {
         let row = sqlx::query!(
-            "SELECT (SELECT min(until) FROM waits WHERE lane IS NULL AND NOT EXISTS (SELECT 1 FROM cluster_pause)) AS plain,
-                    (SELECT min(until) FROM waits WHERE lane IS NOT NULL AND NOT EXISTS (SELECT 1 FROM cluster_pause)) AS in_lane"
+            "SELECT (SELECT not_before FROM runs WHERE not_before IS NOT NULL AND NOT is_quarantined
+                        AND NOT EXISTS (SELECT 1 FROM cluster_pause) ORDER BY not_before LIMIT 1) AS plain,
+                    (SELECT min(not_before) FROM runs WHERE (status <> 'queued' OR is_quarantined) AND is_quarantined
+                        AND NOT EXISTS (SELECT 1 FROM cluster_pause)) AS quarantined"
         )
         .fetch_one(self.pool())
         .await?;
-        Ok(NextDelayedTimes { outside_quarantine: row.plain, in_quarantine: row.in_lane })
+        Ok(NextDelayedTimes { outside_quarantine: row.plain, in_quarantine: row.quarantined })
     }
 }

@@ -54,6 +54,17 @@ impl StoreError {
         }
     }
 
+    /// Returns true if a row belongs to a partition that does not exist.
+    #[must_use]
+    pub fn is_missing_partition(&self) -> bool {
+        match self {
+            Self::Driver(sqlx::Error::Database(error)) => {
+                error.code().is_some_and(|code| code == "23514") && error.constraint().is_none()
+            }
+            _ => false,
+        }
+    }
+
     /// Returns true if PostgreSQL is unreachable, shutting down or out of resources.
     #[must_use]
     pub fn is_outage(&self) -> bool {

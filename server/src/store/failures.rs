@@ -1,5 +1,7 @@
 //! Failures: occurrences that used up their retries, until a user resolves them.
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
 use milvaion_api::{
     failures::{FailureCause, FailureFilter, FailureGroup, FailureRow, MAX_COUNTED_FAILURES, MAX_FAILURE_TEXT_WORDS},
@@ -12,8 +14,10 @@ use uuid::Uuid;
 
 use super::{
     Result, Store, StoreError,
+    create::{BirthCause, RunBirth, RunRequest, create_runs},
     jobs::{AuditStamp, like},
-    manual_runs::{CreatedOccurrence, RawCreatedOccurrence},
+    manual_runs::CreatedOccurrence,
+    partitions::with_partitions,
 };
 use crate::domain::transition::first_line;
 
@@ -213,99 +217,78 @@ impl Store {
         force: bool,
         edit: AuditStamp<'_>,
     ) -> Result<Vec<(OccurrenceId, CreatedOccurrence)>> {
+        with_partitions!(self, edit.at, self.try_retry_failures(wanted, input, reason, force, edit))
+    }
+
+    async fn try_retry_failures(
+        &self,
+        wanted: &[(OccurrenceId, OccurrenceId)],
+        input: Option<&Value>,
+        reason: Option<&str>,
+        force: bool,
+        edit: AuditStamp<'_>,
+    ) -> Result<Vec<(OccurrenceId, CreatedOccurrence)>> {
         let old: Vec<Uuid> = wanted.iter().map(|(old, _)| old.0).collect();
-        let new: Vec<Uuid> = wanted.iter().map(|(_, new)| new.0).collect();
-        let created: Vec<DateTime<Utc>> = wanted.iter().map(|(_, new)| new.created_at()).collect();
-        let rows = sqlx::query!(
-            r#"
-            WITH wanted AS (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[]) AS w (old, new, created_at)),
-            -- Of two concurrent retries of one failure, the later one waits here and then finds it retried.
-            locked AS (
-                SELECT f.occurrence_id AS old, f.job_id, f.job_data AS failed_with, w.new, w.created_at
-                  FROM failed_occurrences f JOIN wanted w ON w.old = f.occurrence_id
-                 WHERE f.retried_as IS NULL OR $4
-                 ORDER BY f.occurrence_id
-                   FOR UPDATE OF f
-            ),
-            -- `Rules` also decides which jobs need a slot; a test compares the two.
-            job AS (
-                SELECT j.*, j.overlap_policy <> 2 OR j.max_concurrent IS NOT NULL OR j.concurrency_key IS NOT NULL AS needs_slot
-                  FROM jobs j WHERE j.id IN (SELECT job_id FROM locked)
-            ),
-            made AS (
-                INSERT INTO occurrences (id, created_at, job_id, job_name, job_version, worker_id, job_type, job_data,
-                                         scheduled_for, trigger, triggered_by, trigger_reason, status, priority,
-                                         max_retries, timeout_seconds, status_changes, is_held, pause_after_seconds,
-                                         on_lost, heartbeat_timeout_seconds, retry_of)
-                SELECT l.new, l.created_at, j.id, j.display_name, j.version, j.worker_id, j.job_type,
-                       coalesce($5, l.failed_with), $6, 'retry', $7, $8, 0, j.priority, j.max_retries, j.timeout_seconds,
-                       jsonb_build_array(jsonb_build_object('status', 0, 'at', $6::timestamptz, 'attempt', 1, 'by', $7::text)),
-                       j.needs_slot,
-                       CASE WHEN j.schedule ->> 'from' = 'end' THEN (j.schedule ->> 'seconds')::bigint END,
-                       j.on_lost, j.heartbeat_timeout_seconds, l.old
-                  FROM locked l JOIN job j ON j.id = l.job_id
-                RETURNING *
-            ),
-            slotted AS (
-                INSERT INTO slots (occurrence_id, created_at, job_id, priority, is_taken, replaces, job_limit, key, key_limit)
-                SELECT m.id, m.created_at, j.id, j.priority, false, j.overlap_policy = 3,
-                       -- A run that a user requested is never skipped, but it waits if the job's runs must not overlap.
-                       CASE WHEN j.overlap_policy <> 2 THEN 1 ELSE j.max_concurrent END,
-                       j.concurrency_key, j.concurrency_key_limit
-                  FROM made m JOIN job j ON j.id = m.job_id WHERE j.needs_slot
-            ),
-            settled AS (
-                UPDATE failed_occurrences f
-                   SET retried_as = m.id, resolved_at = $6, resolved_by = $7, resolution_action = 'retry',
-                       resolution_note = coalesce($8, f.resolution_note)
-                  FROM made m WHERE f.occurrence_id = m.retry_of
-            ),
-            counted AS (
-                INSERT INTO stats_deltas (minute, status, count)
-                SELECT date_trunc('minute', $6::timestamptz), 0, count(*) FROM made HAVING count(*) > 0
-            ),
-            noted AS (
-                INSERT INTO audit_log (at, who, action, object, after, address)
-                SELECT $6, $7, 'failure.retry', 'occurrence:' || retry_of::text,
-                       jsonb_build_object('occurrence', id, 'reason', $8::text, 'edited', $5::jsonb IS NOT NULL), $9
-                  FROM made
-            )
-            SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", worker_id AS "worker_id!",
-                   job_type AS "job_type!", job_data AS "job_data!", scheduled_for AS "scheduled_for!",
-                   trigger AS "trigger!", priority AS "priority!", max_retries AS "max_retries!", timeout_seconds,
-                   is_held AS "is_held!", retry_of AS "retry_of!"
-              FROM made
-            "#,
+        let new: HashMap<Uuid, OccurrenceId> = wanted.iter().map(|(old, new)| (old.0, *new)).collect();
+        let mut tx = self.pool().begin().await?;
+        // Of two concurrent retries of one failure, the later one waits here and then finds it retried.
+        let failures = sqlx::query!(
+            "SELECT occurrence_id, job_id, job_data FROM failed_occurrences
+              WHERE occurrence_id = ANY($1) AND (retried_as IS NULL OR $2)
+              ORDER BY occurrence_id FOR UPDATE",
             &old,
-            &new,
-            &created,
-            force,
-            input,
+            force
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let births: Vec<RunBirth> = failures
+            .into_iter()
+            .filter_map(|failure| {
+                Some(RunBirth {
+                    id: *new.get(&failure.occurrence_id)?,
+                    job_id: JobId(failure.job_id),
+                    cause: BirthCause::Request(RunRequest {
+                        by: edit.by.to_owned(),
+                        reason: reason.map(str::to_owned),
+                        input: Some(input.unwrap_or(&failure.job_data).clone()),
+                        retry_of: Some(OccurrenceId(failure.occurrence_id)),
+                        is_checked: false,
+                        takes_slot: false,
+                        key: None,
+                        address: edit.address,
+                    }),
+                })
+            })
+            .collect();
+        let runs = create_runs(&mut *tx, &births, None, edit.at).await?;
+        let old: Vec<Option<Uuid>> = runs.iter().map(|run| run.retry_of).collect();
+        let made: Vec<Uuid> = runs.iter().map(|run| run.id).collect();
+        sqlx::query!(
+            "WITH m AS (SELECT * FROM unnest($1::uuid[], $2::uuid[]) AS m (old, id)),
+             settled AS (
+                UPDATE failed_occurrences f
+                   SET retried_as = m.id, resolved_at = $3, resolved_by = $4, resolution_action = 'retry',
+                       resolution_note = coalesce($5, f.resolution_note)
+                  FROM m WHERE f.occurrence_id = m.old
+             )
+             INSERT INTO audit_log (at, who, action, object, after, address)
+             SELECT $3, $4, 'failure.retry', 'occurrence:' || old::text,
+                    jsonb_build_object('occurrence', id, 'reason', $5::text, 'edited', $6::boolean), $7
+               FROM m",
+            &old as &[Option<Uuid>],
+            &made,
             edit.at,
             edit.by,
             reason,
+            input.is_some(),
             edit.address.map(|address| address.to_string())
         )
-        .fetch_all(self.pool())
+        .execute(&mut *tx)
         .await?;
-        rows.into_iter()
-            .map(|row| {
-                let made = RawCreatedOccurrence {
-                    id: row.id,
-                    job_id: row.job_id,
-                    job_name: row.job_name,
-                    worker_id: row.worker_id,
-                    job_type: row.job_type,
-                    job_data: row.job_data,
-                    scheduled_for: row.scheduled_for,
-                    trigger: row.trigger,
-                    priority: row.priority,
-                    max_retries: row.max_retries,
-                    timeout_seconds: row.timeout_seconds,
-                    is_held: row.is_held,
-                };
-                Ok((OccurrenceId(row.retry_of), CreatedOccurrence::try_from(made)?))
-            })
+        tx.commit().await?;
+        runs.into_iter()
+            .filter_map(|run| Some((OccurrenceId(run.retry_of?), run)))
+            .map(|(old, run)| Ok((old, CreatedOccurrence::try_from(run)?)))
             .collect()
     }
 }

@@ -83,15 +83,18 @@ impl Store {
         let rules = RuleColumns::of(&job.rules);
         sqlx::query!(
             "WITH made AS (
-                INSERT INTO jobs (id, display_name, description, tags, worker_id, job_type, job_data, schedule, next_fire_at,
-                                  is_active, priority, timeout_seconds, created_at, created_by, modified_at, modified_by,
+                INSERT INTO jobs (id, display_name, description, tags, worker_id, job_type, job_data, schedule, is_active,
+                                  priority, timeout_seconds, created_at, created_by, modified_at, modified_by,
                                   start_at, end_at, jitter_seconds, calendars, blackout, misfire_policy, catch_up_limit,
                                   catch_up_window_seconds, overlap_policy, max_concurrent, concurrency_key,
                                   concurrency_key_limit, max_retries, base_retry_delay_seconds, heartbeat_timeout_seconds,
                                   on_lost, auto_disable, retry_jitter_percent)
-                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $13, $14,
+                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $10, $11, $12, $13, $14, $13, $14,
                         $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33)
-                RETURNING id, version
+                RETURNING id, version, priority
+             ),
+             due AS (
+                INSERT INTO job_due (job_id, priority, next_fire_at, version) SELECT id, priority, $9, version FROM made
              ),
              kept AS (
                 INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
@@ -155,9 +158,15 @@ impl Store {
         let rules = RuleColumns::of(&job.rules);
         Ok(sqlx::query_scalar!(
             r#"WITH before AS (SELECT definition FROM job_versions WHERE job_id = $1 AND version = $2),
+             -- The job is locked before its due time, as everywhere.
+             locked AS (SELECT id FROM jobs WHERE id = $1 AND version = $2 FOR NO KEY UPDATE),
+             unmoved AS (
+                SELECT d.job_id FROM job_due d
+                 WHERE d.job_id IN (SELECT id FROM locked) AND d.next_fire_at IS NOT DISTINCT FROM $35 FOR UPDATE OF d
+             ),
              changed AS (
                 UPDATE jobs SET display_name = $3, description = $4, tags = $5, worker_id = $6, job_type = $7, job_data = $8,
-                       schedule = $9, next_fire_at = $10, is_active = $11, priority = $12, timeout_seconds = $13,
+                       schedule = $9, is_active = $11, priority = $12, timeout_seconds = $13,
                        modified_at = $14, modified_by = $15, version = version + 1,
                        paused_reason = CASE WHEN $11 THEN NULL ELSE paused_reason END,
                        auto_disabled_at = CASE WHEN $11 THEN NULL ELSE auto_disabled_at END,
@@ -168,8 +177,12 @@ impl Store {
                        max_concurrent = $26, concurrency_key = $27, concurrency_key_limit = $28, max_retries = $29,
                        base_retry_delay_seconds = $30, heartbeat_timeout_seconds = $31, on_lost = $32, auto_disable = $33,
                        retry_jitter_percent = $34
-                 WHERE id = $1 AND version = $2 AND next_fire_at IS NOT DISTINCT FROM $35
-                RETURNING id, version
+                 WHERE id IN (SELECT job_id FROM unmoved)
+                RETURNING id, version, priority
+             ),
+             due AS (
+                UPDATE job_due d SET next_fire_at = $10, priority = c.priority, version = c.version
+                  FROM changed c WHERE d.job_id = c.id
              ),
              kept AS (
                 INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
@@ -238,11 +251,14 @@ impl Store {
         let definition = JobInput { is_active: active, ..job.definition.clone() };
         let done = sqlx::query!(
             "WITH changed AS (
-                UPDATE jobs SET is_active = $3, next_fire_at = $4, paused_reason = $5, modified_at = $6, modified_by = $7,
+                UPDATE jobs SET is_active = $3, paused_reason = $5, modified_at = $6, modified_by = $7,
                        version = version + 1, auto_disabled_at = NULL, enable_again_at = NULL,
                        failures_since = CASE WHEN $3 THEN $6 ELSE failures_since END
                  WHERE id = $1 AND version = $2
                 RETURNING id, version
+             ),
+             due AS (
+                UPDATE job_due d SET next_fire_at = $4, version = c.version FROM changed c WHERE d.job_id = c.id
              ),
              kept AS (
                 INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
@@ -265,6 +281,20 @@ impl Store {
         .execute(self.pool())
         .await?;
         Ok(done.rows_affected() == 1)
+    }
+
+    /// Returns the number of jobs whose due time belongs to another version of the definition. They are never due. A
+    /// correct server leaves none, because each statement that changes a version changes both.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL fails.
+    pub async fn count_mismatched_due_times(&self) -> Result<i64> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT count(*) AS "count!" FROM job_due d JOIN jobs j ON j.id = d.job_id WHERE j.version <> d.version"#
+        )
+        .fetch_one(self.pool())
+        .await?)
     }
 
     /// Deletes a job; its occurrences and versions remain. Returns its name, or `None` if it does not exist.
@@ -296,7 +326,12 @@ impl Store {
     ///
     /// Returns [`StoreError`] if PostgreSQL fails or the row cannot be read.
     pub async fn job(&self, id: JobId) -> Result<Option<StoredJob>> {
-        let Some(row) = sqlx::query!("SELECT * FROM jobs WHERE id = $1", id.0).fetch_optional(self.pool()).await?
+        let Some(row) = sqlx::query!(
+            "SELECT j.*, d.next_fire_at, d.last_fire_at FROM jobs j JOIN job_due d ON d.job_id = j.id WHERE j.id = $1",
+            id.0
+        )
+        .fetch_optional(self.pool())
+        .await?
         else {
             return Ok(None);
         };

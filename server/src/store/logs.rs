@@ -8,7 +8,7 @@ use milvaion_protocol::{
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Result, Store};
+use super::{Result, Store, occurrences::filed_since, partitions::with_partitions};
 
 /// A stored log line.
 #[derive(Debug)]
@@ -28,34 +28,46 @@ impl From<LogLineRow> for LogLine {
 }
 
 impl Store {
-    /// Appends log lines. Lines that are stored already, and lines of unknown occurrences, are left out. Returns the
-    /// number of new lines.
+    /// Appends log lines, dated `now`. Lines of unknown occurrences are left out. A line that was appended before is
+    /// appended again; readers take one row for each number. Returns the number of appended lines.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then no line was appended.
-    pub async fn append_logs(&self, lines: &[(OccurrenceId, LogLine)]) -> Result<u64> {
+    pub async fn append_logs(&self, lines: &[(OccurrenceId, LogLine)], now: DateTime<Utc>) -> Result<u64> {
+        with_partitions!(self, now, self.try_append_logs(lines, now))
+    }
+
+    async fn try_append_logs(&self, lines: &[(OccurrenceId, LogLine)], now: DateTime<Utc>) -> Result<u64> {
         let ids: Vec<Uuid> = lines.iter().map(|(id, _)| id.0).collect();
-        let created: Vec<DateTime<Utc>> = lines.iter().map(|(id, _)| id.created_at()).collect();
+        let mut known = ids.clone();
+        known.sort_unstable();
+        known.dedup();
         let seqs: Vec<i64> = lines.iter().map(|(_, line)| line.seq).collect();
         let ats: Vec<DateTime<Utc>> = lines.iter().map(|(_, line)| line.at).collect();
         let levels: Vec<i16> = lines.iter().map(|(_, line)| line.level.code()).collect();
         let messages: Vec<&str> = lines.iter().map(|(_, line)| line.message.as_str()).collect();
         let data: Vec<Option<&Value>> = lines.iter().map(|(_, line)| line.data.as_ref()).collect();
         let done = sqlx::query!(
-            "INSERT INTO occurrence_logs (occurrence_id, created_at, seq, at, level, message, data)
-             SELECT l.* FROM unnest($1::uuid[], $2::timestamptz[], $3::bigint[], $4::timestamptz[], $5::smallint[],
-                                    $6::text[], $7::jsonb[]) AS l (id, created_at, seq, at, level, message, data)
-              -- Also excludes lines whose partition was dropped or never existed.
-              WHERE EXISTS (SELECT 1 FROM occurrences o WHERE o.id = l.id AND o.created_at = l.created_at)
-             ON CONFLICT DO NOTHING",
+            "WITH known AS (
+                SELECT k.id FROM unnest($1::uuid[], $2::timestamptz[]) AS k (id, filed_since)
+                 CROSS JOIN LATERAL (
+                    SELECT 1 FROM occurrences o WHERE o.id = k.id AND o.filed_at >= k.filed_since LIMIT 1) o
+             )
+             INSERT INTO occurrence_logs (occurrence_id, arrived_at, seq, at, level, message, data)
+             SELECT l.id, $9, l.seq, l.at, l.level, l.message, l.data
+               FROM unnest($3::uuid[], $4::bigint[], $5::timestamptz[], $6::smallint[], $7::text[], $8::jsonb[])
+                 AS l (id, seq, at, level, message, data)
+              WHERE l.id IN (SELECT id FROM known)",
+            &known,
+            &known.iter().map(|id| filed_since(OccurrenceId(*id))).collect::<Vec<_>>(),
             &ids,
-            &created,
             &seqs,
             &ats,
             &levels,
             &messages as &[&str],
-            &data as &[Option<&Value>]
+            &data as &[Option<&Value>],
+            now
         )
         .execute(self.pool())
         .await?;
@@ -85,11 +97,11 @@ impl Store {
     ) -> Result<Vec<LogLine>> {
         let mut rows = sqlx::query_as!(
             LogLineRow,
-            "SELECT seq, at, level, message, data FROM occurrence_logs
-              WHERE occurrence_id = $1 AND created_at = $2 AND seq > $3 AND seq < $4
+            "SELECT DISTINCT ON (seq) seq, at, level, message, data FROM occurrence_logs
+              WHERE occurrence_id = $1 AND arrived_at >= $2 AND seq > $3 AND seq < $4
               ORDER BY seq DESC LIMIT $5",
             id.0,
-            id.created_at(),
+            filed_since(id),
             after,
             before,
             limit
@@ -114,11 +126,11 @@ impl Store {
     ) -> Result<Vec<LogLine>> {
         let rows = sqlx::query_as!(
             LogLineRow,
-            "SELECT seq, at, level, message, data FROM occurrence_logs
-              WHERE occurrence_id = $1 AND created_at = $2 AND seq > $3 AND seq < $4
+            "SELECT DISTINCT ON (seq) seq, at, level, message, data FROM occurrence_logs
+              WHERE occurrence_id = $1 AND arrived_at >= $2 AND seq > $3 AND seq < $4
               ORDER BY seq LIMIT $5",
             id.0,
-            id.created_at(),
+            filed_since(id),
             after,
             before,
             limit
@@ -135,10 +147,10 @@ impl Store {
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn count_log_lines(&self, id: OccurrenceId, after: i64, before: i64) -> Result<i64> {
         Ok(sqlx::query_scalar!(
-            r#"SELECT count(*) AS "count!" FROM occurrence_logs
-                WHERE occurrence_id = $1 AND created_at = $2 AND seq > $3 AND seq < $4"#,
+            r#"SELECT count(DISTINCT seq) AS "count!" FROM occurrence_logs
+                WHERE occurrence_id = $1 AND arrived_at >= $2 AND seq > $3 AND seq < $4"#,
             id.0,
-            id.created_at(),
+            filed_since(id),
             after,
             before
         )

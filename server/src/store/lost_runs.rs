@@ -1,13 +1,19 @@
 //! Runs whose worker stopped reporting them, and messages that the broker lost.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use chrono::{DateTime, Utc};
-use milvaion_api::views::OccurrenceRow;
+use milvaion_api::views::{OccurrenceRow, StatusChange};
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
 use uuid::Uuid;
 
-use super::{Result, Store, leases::FencingToken, occurrences::occurrence_row};
+use super::{
+    Result, Store,
+    advance::{RunAdvance, advance_runs},
+    finish::{RunEnd, finish_runs},
+    leases::FencingToken,
+    partitions::with_partitions,
+};
 use crate::domain::lost_run::{LostRunRule, StaleRun};
 
 /// Maximum number of runs that are processed at once; the rest follows in the next tick.
@@ -68,24 +74,29 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Vec<StaleRun>> {
         let default_seconds = i32::try_from(default_timeout.as_secs()).unwrap_or(i32::MAX);
+        // Two steps join the runs with the lists of the instances by hash: a search of each run in a list of thousands
+        // would take a second.
         let rows = sqlx::query!(
             r#"
-            SELECT o.id, o.attempt, o.on_lost, o.rescues, o.worker_id, o.started_at,
-                   EXISTS (SELECT 1 FROM waits w WHERE w.lane = o.worker_id) AS "lane_is_open!",
+            WITH listed AS (
+                SELECT DISTINCT i.id AS instance_id, run_id FROM worker_instances i, unnest(i.running_ids) AS run_id
+            )
+            SELECT o.id, o.attempt, o.on_lost, o.requeues,
                    o.cancel_requested_at IS NOT NULL AS "is_cancelled!",
                    coalesce(i.stopped_at IS NULL AND i.last_heartbeat_at >= $1, false) AS "is_forgotten!",
-                   coalesce(i.stopped_at IS NULL AND o.id = ANY(i.running_ids), false) AS "is_listed!",
+                   coalesce(i.stopped_at IS NULL AND l.run_id IS NOT NULL, false) AS "is_listed!",
                    i.stopped_at IS NOT NULL AS "is_stopped!", o.instance_id,
                    coalesce(o.heartbeat_timeout_seconds, $2) AS "limit!",
                    s.sign AS "sign!"
-              FROM occurrences o
+              FROM runs o
               LEFT JOIN worker_instances i ON i.id = o.instance_id
+              LEFT JOIN listed l ON l.run_id = o.id AND l.instance_id = o.instance_id
              CROSS JOIN LATERAL (
                    -- The last report about this run itself, or the worker's last heartbeat if it lists the run.
                    SELECT greatest(coalesce(o.last_heartbeat, o.started_at, o.created_at),
-                                   CASE WHEN o.id = ANY(i.running_ids) THEN i.last_heartbeat_at END) AS sign
+                                   CASE WHEN l.run_id IS NOT NULL THEN i.last_heartbeat_at END) AS sign
                  ) s
-             WHERE o.status = 1 AND s.sign < $1
+             WHERE o.status = 'running' AND s.sign < $1
              ORDER BY s.sign + make_interval(secs => coalesce(o.heartbeat_timeout_seconds, $2)), o.id
              LIMIT $3
             "#,
@@ -108,10 +119,7 @@ impl Store {
                 instance_id: row.instance_id,
                 heartbeat_timeout: Duration::from_secs(u64::try_from(row.limit).unwrap_or_default()),
                 on_lost: LostRunRule::from_word(&row.on_lost),
-                requeues: row.rescues,
-                worker_id: row.worker_id,
-                started_at: row.started_at,
-                quarantine_is_open: row.lane_is_open,
+                requeues: row.requeues,
                 is_cancelled: row.is_cancelled,
             })
             .collect())
@@ -124,8 +132,8 @@ impl Store {
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn expired_unknown_runs(&self, before: DateTime<Utc>) -> Result<Vec<(OccurrenceId, i32)>> {
         let rows = sqlx::query!(
-            "SELECT id, attempt FROM occurrences
-              WHERE status = 6 AND (status_changes -> -1 ->> 'at')::timestamptz < $1 ORDER BY id LIMIT $2",
+            "SELECT id, attempt FROM runs
+              WHERE status = 'unknown' AND (status_changes -> -1 ->> 'at')::timestamptz < $1 ORDER BY id LIMIT $2",
             before,
             LOST_RUN_BATCH_SIZE
         )
@@ -146,113 +154,69 @@ impl Store {
         fence: Option<FencingToken>,
         now: DateTime<Utc>,
     ) -> Result<UpdatedLostRuns> {
-        let Some(newest) = lost_runs.iter().map(|lost| lost.id.created_at()).max() else {
+        if lost_runs.is_empty() {
             return Ok(UpdatedLostRuns::default());
-        };
-        let oldest = lost_runs.iter().map(|lost| lost.id.created_at()).min().unwrap_or(newest);
+        }
+        with_partitions!(self, now, self.try_update_lost_runs(lost_runs, fence, now))
+    }
+
+    async fn try_update_lost_runs(
+        &self,
+        lost_runs: &[LostRunUpdate],
+        fence: Option<FencingToken>,
+        now: DateTime<Utc>,
+    ) -> Result<UpdatedLostRuns> {
+        let mut lost_runs: Vec<&LostRunUpdate> = lost_runs.iter().collect();
+        lost_runs.sort_by_key(|lost| lost.id);
+        lost_runs.dedup_by_key(|lost| lost.id);
         let ids: Vec<Uuid> = lost_runs.iter().map(|lost| lost.id.0).collect();
-        let created: Vec<DateTime<Utc>> = lost_runs.iter().map(|lost| lost.id.created_at()).collect();
         let attempts: Vec<i32> = lost_runs.iter().map(|lost| lost.attempt).collect();
-        let was: Vec<i16> = lost_runs.iter().map(|lost| lost.was.code()).collect();
+        let was: Vec<&str> = lost_runs.iter().map(|lost| lost.was.slug()).collect();
         let last_seen: Vec<Option<DateTime<Utc>>> = lost_runs.iter().map(|lost| lost.last_seen_at).collect();
-        let statuses: Vec<i16> = lost_runs.iter().map(|lost| lost.status.code()).collect();
-        let notes: Vec<String> = lost_runs.iter().map(|lost| lost.note.clone()).collect();
-        let causes: Vec<Option<String>> = lost_runs.iter().map(|lost| lost.cause.map(str::to_owned)).collect();
-        let quarantined: Vec<bool> = lost_runs.iter().map(|lost| lost.is_quarantined).collect();
-        let rows = sqlx::query!(
+        let mut tx = self.pool().begin().await?;
+        // The guard: the row is as it was read and the run is still silent. Rows are locked in the order of ids.
+        let still_lost: HashSet<Uuid> = sqlx::query_scalar!(
             r#"
             WITH r AS (
-                SELECT * FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::smallint[], $5::timestamptz[],
-                                     $6::smallint[], $7::text[], $8::text[], $14::boolean[])
-                           AS r (id, created_at, attempt, was, sign, status, note, cause, takes_turn)
+                SELECT * FROM unnest($1::uuid[], $2::int[], $3::text[]::run_status[], $4::timestamptz[])
+                           AS r (id, attempt, was, sign)
             ),
-            fence AS (SELECT 1 FROM leases WHERE role = $9 AND epoch = $10 FOR SHARE),
-            -- The guard: the row is as it was read and the run is still silent. Rows are locked in the order of ids.
-            locked AS (
-                SELECT r.*
-                  FROM occurrences o
-                  JOIN r ON r.id = o.id AND r.created_at = o.created_at AND r.attempt = o.attempt
-                 WHERE o.created_at BETWEEN $11 AND $12
-                   AND o.status = r.was
-                   AND ((r.was = 1 AND r.status IN (0, 3, 4, 6)) OR (r.was = 6 AND r.status = 3))
-                   AND (r.sign IS NULL OR NOT EXISTS (
-                            SELECT 1 FROM worker_instances i
-                             WHERE i.id = o.instance_id AND i.last_heartbeat_at > r.sign AND o.id = ANY(i.running_ids)))
-                   AND (r.sign IS NULL OR coalesce(o.last_heartbeat, r.sign) <= r.sign)
-                   AND ($10::bigint IS NULL OR EXISTS (SELECT 1 FROM fence))
-                 ORDER BY o.id
-                   FOR UPDATE OF o
-            ),
-            changed AS (
-                UPDATE occurrences o
-                   SET status = r.status,
-                       version = o.version + 1,
-                       attempt = o.attempt + CASE WHEN r.status = 0 THEN 1 ELSE 0 END,
-                       rescues = o.rescues + CASE WHEN r.status = 0 THEN 1 ELSE 0 END,
-                       is_held = r.takes_turn OR o.is_held,
-                       waits_until = CASE WHEN r.takes_turn THEN $13::timestamptz END,
-                       instance_id = CASE WHEN r.status <> 0 THEN o.instance_id END,
-                       started_at = CASE WHEN r.status <> 0 THEN o.started_at END,
-                       progress = CASE WHEN r.status <> 0 THEN o.progress END,
-                       published_at = CASE WHEN r.status <> 0 THEN o.published_at END,
-                       ended_at = CASE WHEN r.status IN (3, 4) THEN $13::timestamptz END,
-                       -- The exception of an earlier attempt is not the reason for this end.
-                       exception = CASE WHEN r.status = 3 THEN r.note ELSE o.exception END,
-                       note = CASE WHEN r.status <> 0 THEN r.note ELSE o.note END,
-                       status_changes = o.status_changes || jsonb_build_array(jsonb_build_object(
-                           'status', r.status, 'at', $13::timestamptz,
-                           'attempt', o.attempt + CASE WHEN r.status = 0 THEN 1 ELSE 0 END, 'note', r.note))
-                  FROM locked r
-                 WHERE o.id = r.id AND o.created_at = r.created_at AND o.attempt = r.attempt
-                RETURNING o.*, r.cause
-            ),
-            counted AS (
-                INSERT INTO stats_deltas (minute, status, count)
-                SELECT date_trunc('minute', $13::timestamptz), status, count(*) FROM changed GROUP BY status
-            ),
-            waiting AS (
-                INSERT INTO waits AS w (occurrence_id, created_at, until, lane)
-                SELECT id, created_at, waits_until, worker_id FROM changed WHERE waits_until IS NOT NULL
-                ON CONFLICT (occurrence_id) DO UPDATE SET until = excluded.until, lane = excluded.lane
-            ),
-            freed AS (
-                DELETE FROM slots WHERE occurrence_id IN (SELECT id FROM changed WHERE status IN (3, 4))
-            ),
-            kept AS (
-                INSERT INTO failed_occurrences (occurrence_id, job_id, job_name, failed_at, cause, exception, fingerprint,
-                                                job_data, job_version, worker_id, job_type, attempt)
-                SELECT id, job_id, job_name, $13, cause, exception, cause || ':' || worker_id || '/' || job_type,
-                       job_data, job_version, worker_id, job_type, attempt
-                  FROM changed WHERE status = 3
-                ON CONFLICT (occurrence_id) DO NOTHING
-            )
-            SELECT c.id AS "id!", c.job_id AS "job_id!", c.job_name AS "job_name!", c.status AS "status!",
-                   c.version AS "version!", c.trigger AS "trigger!", c.attempt AS "attempt!",
-                   c.scheduled_for AS "scheduled_for!", c.started_at, c.ended_at, c.duration_ms, c.instance_id, c.progress,
-                   c.note, c.waits_until, c.cancel_requested_at
-              FROM changed c
+            fence AS (SELECT 1 FROM leases WHERE role = $5 AND epoch = $6 FOR SHARE)
+            SELECT o.id AS "id!"
+              FROM r CROSS JOIN LATERAL (
+                   SELECT o.id FROM runs o
+                    WHERE o.id = r.id AND o.attempt = r.attempt AND o.status = r.was
+                      AND (r.sign IS NULL OR NOT EXISTS (
+                               SELECT 1 FROM worker_instances i
+                                WHERE i.id = o.instance_id AND i.last_heartbeat_at > r.sign AND o.id = ANY(i.running_ids)))
+                      AND (r.sign IS NULL OR coalesce(o.last_heartbeat, r.sign) <= r.sign)
+                      AND ($6::bigint IS NULL OR EXISTS (SELECT 1 FROM fence))
+                      FOR UPDATE) o
             "#,
             &ids,
-            &created,
             &attempts,
-            &was,
+            &was as &[&str],
             &last_seen as &[Option<DateTime<Utc>>],
-            &statuses,
-            &notes,
-            &causes as &[Option<String>],
             fence.map(|fence| fence.role),
-            fence.map(|fence| fence.epoch),
-            oldest,
-            newest,
-            now,
-            &quarantined
+            fence.map(|fence| fence.epoch)
         )
-        .fetch_all(self.pool())
-        .await?;
+        .fetch_all(&mut *tx)
+        .await?
+        .into_iter()
+        .collect();
+        let lost_runs = lost_runs.into_iter().filter(|lost| still_lost.contains(&lost.id.0));
+        let (ends, advances): (Vec<&LostRunUpdate>, Vec<&LostRunUpdate>) =
+            lost_runs.partition(|lost| lost.status.is_final());
+        let ends: Vec<RunEnd> = ends.into_iter().map(|lost| end(lost, now)).collect();
+        let advances: Vec<RunAdvance> = advances.into_iter().map(|lost| advance(lost, now)).collect();
         let mut updated = UpdatedLostRuns::default();
-        for row in rows {
-            updated.rows.push(occurrence_row!(row)?);
+        if !ends.is_empty() {
+            updated.rows.extend(finish_runs(&mut *tx, &ends, now).await?.into_iter().map(|run| run.row));
         }
+        if !advances.is_empty() {
+            updated.rows.extend(advance_runs(&mut *tx, &advances, now).await?.into_iter().map(|run| run.row));
+        }
+        tx.commit().await?;
         Ok(updated)
     }
 
@@ -271,8 +235,8 @@ impl Store {
         let rows = sqlx::query!(
             r#"
             WITH waiting AS (
-                SELECT worker_id, job_type, count(*) AS count FROM occurrences
-                 WHERE status = 0 AND NOT is_held AND published_at < $1
+                SELECT worker_id, job_type, count(*) AS count FROM runs
+                 WHERE status = 'queued' AND published_at < $1
                  GROUP BY worker_id, job_type
                  ORDER BY count(*) DESC LIMIT 500
             )
@@ -283,8 +247,8 @@ impl Store {
                              WHERE t.worker_id = w.worker_id AND t.job_type = w.job_type
                                AND i.stopped_at IS NULL AND i.last_heartbeat_at >= $2
                                AND (i.running >= i.capacity
-                                    OR (SELECT count(*) FROM occurrences r
-                                         WHERE r.status = 1 AND r.instance_id = i.id AND r.job_type = t.job_type)
+                                    OR (SELECT count(*) FROM runs r
+                                         WHERE r.status = 'running' AND r.instance_id = i.id AND r.job_type = t.job_type)
                                        >= t.concurrency)), 0)::bigint AS "held!"
               FROM waiting w
             "#,
@@ -320,14 +284,13 @@ impl Store {
         let result = sqlx::query!(
             "WITH fence AS (SELECT 1 FROM leases WHERE role = $5 AND epoch = $6 FOR SHARE),
                   oldest AS (
-                      SELECT id, created_at FROM occurrences
-                       WHERE status = 0 AND NOT is_held AND published_at < $3 AND worker_id = $1 AND job_type = $2
+                      SELECT id FROM runs
+                       WHERE status = 'queued' AND published_at < $3 AND worker_id = $1 AND job_type = $2
                          AND ($6::bigint IS NULL OR EXISTS (SELECT 1 FROM fence))
                        ORDER BY id LIMIT $4
                          FOR UPDATE SKIP LOCKED
                   )
-             UPDATE occurrences o SET published_at = NULL
-               FROM oldest WHERE o.id = oldest.id AND o.created_at = oldest.created_at AND o.status = 0",
+             UPDATE runs SET published_at = NULL, publish_after = published_at WHERE id = ANY (ARRAY (SELECT id FROM oldest))",
             waiting.worker_id,
             waiting.job_type,
             before,
@@ -338,5 +301,39 @@ impl Store {
         .execute(self.pool())
         .await?;
         Ok(result.rows_affected())
+    }
+}
+
+/// Returns the end of a lost run.
+fn end(lost: &LostRunUpdate, now: DateTime<Utc>) -> RunEnd {
+    let failed = lost.status == OccurrenceStatus::Failed;
+    RunEnd {
+        // The exception of an earlier attempt is not the reason for this end.
+        exception: failed.then(|| lost.note.clone()),
+        keeps_exception: !failed,
+        cause: lost.cause.map(str::to_owned),
+        ..RunEnd::new(lost.id, lost.attempt, lost.status, lost.note.clone(), now)
+    }
+}
+
+/// Returns the change of a lost run that stays open: its next attempt, or an unknown outcome.
+fn advance(lost: &LostRunUpdate, now: DateTime<Utc>) -> RunAdvance {
+    let is_requeue = lost.status == OccurrenceStatus::Queued;
+    let attempt = lost.attempt + i32::from(is_requeue);
+    RunAdvance {
+        id: lost.id,
+        attempt: lost.attempt,
+        status: lost.status,
+        instance_id: None,
+        started_at: None,
+        exception: None,
+        note: (!is_requeue).then(|| lost.note.clone()),
+        progress: None,
+        steps: vec![StatusChange { status: lost.status, at: now, attempt, by: None, note: Some(lost.note.clone()) }],
+        not_before: lost.is_quarantined.then_some(now),
+        counts_as_failure: false,
+        is_requeue,
+        is_quarantined: lost.is_quarantined,
+        is_decided: true,
     }
 }

@@ -2,18 +2,23 @@
 
 use std::net::IpAddr;
 
-use chrono::{DateTime, Duration, Utc};
+use chrono::{DateTime, Utc};
 use milvaion_api::views::OccurrenceRow;
-use milvaion_protocol::id::{JobId, OccurrenceId};
+use milvaion_protocol::{
+    id::{JobId, OccurrenceId},
+    status::OccurrenceStatus,
+};
 use serde_json::Value;
-use sqlx::PgConnection;
-use uuid::Uuid;
 
-use super::{Result, Store, occurrences::RawOccurrenceRow};
+use super::{
+    Result, Store,
+    create::{
+        BirthCause, CreatedRun, IDEMPOTENCY_KEY_RETENTION, MAX_OPEN_RUNS_PER_JOB, RunBirth, RunRequest, create_runs,
+    },
+    occurrences::RawOccurrenceRow,
+    partitions::with_partitions,
+};
 use crate::domain::message::QueuedOccurrence;
-
-/// Retention of an idempotency key.
-pub const IDEMPOTENCY_KEY_RETENTION: Duration = Duration::days(7);
 
 /// Maximum number of tries: the reason of a refusal may disappear between the insert and the query for the reason.
 const MAX_INSERT_TRIES: usize = 3;
@@ -86,38 +91,23 @@ pub enum ManualRunRefusal {
     ClusterPaused(String),
     /// The job skips overlapping runs, and its previous occurrence is open.
     PreviousRunOpen,
+    /// [`MAX_OPEN_RUNS_PER_JOB`] occurrences of the job are open.
+    TooManyOpenRuns,
 }
 
-/// A row of a statement that inserts occurrences.
-#[derive(Debug)]
-pub(super) struct RawCreatedOccurrence {
-    pub(super) id: Uuid,
-    pub(super) job_id: Uuid,
-    pub(super) job_name: String,
-    pub(super) worker_id: String,
-    pub(super) job_type: String,
-    pub(super) job_data: Value,
-    pub(super) scheduled_for: DateTime<Utc>,
-    pub(super) trigger: String,
-    pub(super) priority: i16,
-    pub(super) max_retries: i16,
-    pub(super) timeout_seconds: Option<i32>,
-    pub(super) is_held: bool,
-}
-
-impl TryFrom<RawCreatedOccurrence> for CreatedOccurrence {
+impl TryFrom<CreatedRun> for CreatedOccurrence {
     type Error = super::StoreError;
 
-    fn try_from(raw: RawCreatedOccurrence) -> Result<Self> {
+    fn try_from(run: CreatedRun) -> Result<Self> {
         let row = OccurrenceRow::try_from(RawOccurrenceRow {
-            id: raw.id,
-            job_id: raw.job_id,
-            job_name: raw.job_name.clone(),
-            status: 0,
+            id: run.id,
+            job_id: run.job_id,
+            job_name: run.job_name.clone(),
+            status: OccurrenceStatus::Queued.slug().to_owned(),
             version: 1,
-            trigger: raw.trigger,
+            trigger: run.trigger,
             attempt: 1,
-            scheduled_for: raw.scheduled_for,
+            scheduled_for: run.scheduled_for,
             started_at: None,
             ended_at: None,
             duration_ms: None,
@@ -128,20 +118,20 @@ impl TryFrom<RawCreatedOccurrence> for CreatedOccurrence {
             cancel_requested_at: None,
         })?;
         let queued = QueuedOccurrence {
-            id: OccurrenceId(raw.id),
-            job_id: JobId(raw.job_id),
-            job_name: raw.job_name,
-            worker_id: raw.worker_id,
-            job_type: raw.job_type,
-            job_data: raw.job_data,
-            scheduled_for: raw.scheduled_for,
+            id: OccurrenceId(run.id),
+            job_id: JobId(run.job_id),
+            job_name: run.job_name,
+            worker_id: run.worker_id,
+            job_type: run.job_type,
+            job_data: run.job_data.unwrap_or_default(),
+            scheduled_for: run.scheduled_for,
             attempt: 1,
             failures: 0,
-            max_retries: raw.max_retries,
-            priority: raw.priority,
-            timeout_seconds: raw.timeout_seconds,
+            max_retries: run.max_retries,
+            priority: run.priority,
+            timeout_seconds: run.timeout_seconds,
         };
-        Ok(Self { row, queued, is_held: raw.is_held })
+        Ok(Self { row, queued, is_held: run.is_held })
     }
 }
 
@@ -152,18 +142,28 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn insert_manual_run(&self, request: &NewManualRun, now: DateTime<Utc>) -> Result<ManualRunOutcome> {
+        let birth = [RunBirth {
+            id: request.id,
+            job_id: request.job_id,
+            cause: BirthCause::Request(RunRequest {
+                by: request.by.clone(),
+                reason: request.reason.clone(),
+                input: request.job_data.clone(),
+                retry_of: None,
+                is_checked: !request.force,
+                takes_slot: request.force,
+                key: request.key.clone(),
+                address: request.address,
+            }),
+        }];
         for _ in 0..MAX_INSERT_TRIES {
-            let mut transaction = self.pool().begin().await?;
-            if request.exclusive && !request.force {
-                // A concurrent request waits here and then finds this one's slot.
-                sqlx::query!("SELECT id FROM jobs WHERE id = $1 FOR NO KEY UPDATE", request.job_id.0)
-                    .fetch_optional(&mut *transaction)
-                    .await?;
-            }
-            let created = self.try_insert(&mut transaction, request, now).await?;
-            transaction.commit().await?;
-            if let Some(created) = created {
-                return Ok(ManualRunOutcome::Created(Box::new(created)));
+            let created = if request.exclusive && !request.force {
+                with_partitions!(self, now, self.create_exclusive_run(&birth, now))?
+            } else {
+                with_partitions!(self, now, create_runs(self.pool(), &birth, None, now))?
+            };
+            if let Some(run) = created.into_iter().next() {
+                return Ok(ManualRunOutcome::Created(Box::new(run.try_into()?)));
             }
             if let Some(outcome) = self.refusal(request, now).await? {
                 return Ok(outcome);
@@ -172,87 +172,16 @@ impl Store {
         Ok(ManualRunOutcome::Refused(ManualRunRefusal::PreviousRunOpen))
     }
 
-    async fn try_insert(
-        &self,
-        connection: &mut PgConnection,
-        request: &NewManualRun,
-        now: DateTime<Utc>,
-    ) -> Result<Option<CreatedOccurrence>> {
-        let created = sqlx::query_as!(
-            RawCreatedOccurrence,
-            r#"
-            -- `Rules` also decides which jobs need a slot and how many the job allows; a test compares the two. This
-            -- statement adds one rule: if a job's runs must not overlap, a manual run waits for a scheduled run of the
-            -- same moment.
-            WITH job AS (
-                SELECT *, overlap_policy <> 2 OR max_concurrent IS NOT NULL OR concurrency_key IS NOT NULL AS needs_slot
-                  FROM jobs j
-                 WHERE id = $3
-                   AND ($8 OR (is_active
-                               AND NOT EXISTS (SELECT 1 FROM cluster_pause)
-                               AND (overlap_policy <> 0 OR NOT EXISTS (SELECT 1 FROM slots s WHERE s.job_id = j.id))))
-            ),
-            -- Of two requests with the same key, the later one waits here for the earlier one and then inserts nothing.
-            keyed AS (
-                INSERT INTO trigger_keys AS k (job_id, key, occurrence_id, created_at)
-                SELECT id, $9, $1, $7 FROM job WHERE $9::text IS NOT NULL
-                ON CONFLICT (job_id, key) DO UPDATE
-                   SET occurrence_id = excluded.occurrence_id, created_at = excluded.created_at
-                 WHERE k.created_at < $10
-                RETURNING key
-            ),
-            made AS (
-                INSERT INTO occurrences (id, created_at, job_id, job_name, job_version, worker_id, job_type, job_data,
-                                         scheduled_for, trigger, triggered_by, trigger_reason, status, priority,
-                                         max_retries, timeout_seconds, status_changes, is_held, pause_after_seconds,
-                                         on_lost, heartbeat_timeout_seconds)
-                SELECT $1, $2, id, display_name, version, worker_id, job_type, coalesce($4, job_data),
-                       $7, 'manual', $5, $6, 0, priority, max_retries, timeout_seconds,
-                       jsonb_build_array(jsonb_build_object('status', 0, 'at', $7::timestamptz, 'attempt', 1, 'by', $5::text)),
-                       needs_slot AND NOT $8,
-                       CASE WHEN schedule ->> 'from' = 'end' THEN (schedule ->> 'seconds')::bigint END,
-                       on_lost, heartbeat_timeout_seconds
-                  FROM job WHERE $9::text IS NULL OR EXISTS (SELECT 1 FROM keyed)
-                RETURNING *
-            ),
-            slotted AS (
-                INSERT INTO slots (occurrence_id, created_at, job_id, priority, is_taken, replaces, job_limit, key, key_limit)
-                SELECT m.id, m.created_at, j.id, j.priority, $8, j.overlap_policy = 3,
-                       CASE WHEN j.overlap_policy <> 2 THEN 1 ELSE j.max_concurrent END,
-                       j.concurrency_key, j.concurrency_key_limit
-                  FROM made m JOIN job j ON j.id = m.job_id WHERE j.needs_slot
-            ),
-            counted AS (
-                INSERT INTO stats_deltas (minute, status, count)
-                SELECT date_trunc('minute', $7::timestamptz), 0, count(*) FROM made HAVING count(*) > 0
-            ),
-            noted AS (
-                INSERT INTO audit_log (at, who, action, object, after, address)
-                SELECT $7, $5, 'job.run', 'job:' || job_id::text,
-                       jsonb_build_object('occurrence', id, 'reason', $6::text, 'forced', $8::boolean), $11
-                  FROM made
-            )
-            SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", worker_id AS "worker_id!",
-                   job_type AS "job_type!", job_data AS "job_data!", scheduled_for AS "scheduled_for!",
-                   trigger AS "trigger!", priority AS "priority!", max_retries AS "max_retries!", timeout_seconds,
-                   is_held AS "is_held!"
-              FROM made
-            "#,
-            request.id.0,
-            request.id.created_at(),
-            request.job_id.0,
-            request.job_data,
-            request.by,
-            request.reason,
-            now,
-            request.force,
-            request.key,
-            now - IDEMPOTENCY_KEY_RETENTION,
-            request.address.map(|address| address.to_string())
-        )
-        .fetch_optional(connection)
-        .await?;
-        created.map(CreatedOccurrence::try_from).transpose()
+    /// Creates the occurrence of an exclusive request.
+    async fn create_exclusive_run(&self, birth: &[RunBirth; 1], now: DateTime<Utc>) -> Result<Vec<CreatedRun>> {
+        let mut tx = self.pool().begin().await?;
+        // A concurrent request waits here and then finds this one's occurrence.
+        sqlx::query!("SELECT id FROM jobs WHERE id = $1 FOR NO KEY UPDATE", birth[0].job_id.0)
+            .fetch_optional(&mut *tx)
+            .await?;
+        let created = create_runs(&mut *tx, birth, None, now).await?;
+        tx.commit().await?;
+        Ok(created)
     }
 
     /// Returns the reason why nothing was inserted, or `None` if the reason no longer exists.
@@ -262,11 +191,14 @@ impl Store {
                       (SELECT k.occurrence_id FROM trigger_keys k
                         WHERE k.job_id = j.id AND k.key = $2 AND k.created_at >= $3) AS before,
                       (SELECT reason FROM cluster_pause) AS stopped,
-                      j.overlap_policy = 0 AND EXISTS (SELECT 1 FROM slots s WHERE s.job_id = j.id) AS "is_open!"
+                      j.overlap_policy = 0 AND EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id) AS "is_open!",
+                      EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id OFFSET $4::bigint - 1)
+                          AS "is_full!"
                  FROM jobs j WHERE j.id = $1"#,
             request.job_id.0,
             request.key,
-            now - IDEMPOTENCY_KEY_RETENTION
+            now - IDEMPOTENCY_KEY_RETENTION,
+            MAX_OPEN_RUNS_PER_JOB
         )
         .fetch_optional(self.pool())
         .await?
@@ -275,6 +207,10 @@ impl Store {
         };
         Ok(if let Some(before) = row.before {
             Some(ManualRunOutcome::Duplicate(OccurrenceId(before)))
+        } else if row.is_full {
+            Some(ManualRunOutcome::Refused(ManualRunRefusal::TooManyOpenRuns))
+        } else if request.force {
+            None
         } else if let Some(reason) = row.stopped {
             Some(ManualRunOutcome::Refused(ManualRunRefusal::ClusterPaused(reason)))
         } else if !row.is_active {

@@ -10,13 +10,15 @@
 pub mod error;
 mod pool;
 
+pub mod advance;
 pub mod auto_disable;
 pub mod calendars;
 pub mod cancel;
+pub mod create;
 pub mod dead_letters;
 pub mod delayed;
-pub mod duplicates;
 pub mod failures;
+pub mod finish;
 pub mod jobs;
 pub mod manual_runs;
 pub mod occurrences;
@@ -28,12 +30,12 @@ pub mod slots;
 pub mod versions;
 
 pub mod cluster;
+pub mod late_starts;
 pub mod leases;
 pub mod logs;
 pub mod lost_runs;
 pub mod overview;
 pub mod partitions;
-mod quarantine;
 pub mod workers;
 
 pub mod audit;
@@ -47,9 +49,13 @@ use chrono::{DateTime, Utc};
 use sqlx::PgPool;
 
 pub use error::{Result, StoreError};
+use partitions::{PartitionedTable, RECEIPT_RETENTION};
 use pool::StorePool;
 
-use crate::{clock::Clock, config::database::DatabaseConfig};
+use crate::{
+    clock::Clock,
+    config::{database::DatabaseConfig, retention::RetentionConfig},
+};
 
 /// All migrations, compiled in.
 pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
@@ -58,6 +64,8 @@ pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: StorePool,
+    /// The retention periods, which decide how wide partitions are.
+    retention: RetentionConfig,
 }
 
 impl Store {
@@ -96,7 +104,23 @@ impl Store {
     }
 
     fn new(pool: StorePool) -> Self {
-        Self { pool }
+        Self { pool, retention: RetentionConfig::default() }
+    }
+
+    /// Sets the retention periods; the default ones apply otherwise.
+    #[must_use]
+    pub fn with_retention(self, retention: RetentionConfig) -> Self {
+        Self { retention, ..self }
+    }
+
+    /// Returns the time for which the rows of a table are kept.
+    #[must_use]
+    pub const fn retention_of(&self, table: PartitionedTable) -> chrono::Duration {
+        match table {
+            PartitionedTable::History | PartitionedTable::Inputs => self.retention.occurrences,
+            PartitionedTable::Logs => self.retention.logs,
+            PartitionedTable::Receipts => RECEIPT_RETENTION,
+        }
     }
 
     /// Returns the pool, for the modules of the store.

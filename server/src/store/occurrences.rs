@@ -2,18 +2,19 @@
 
 use chrono::{DateTime, Duration, Utc};
 use milvaion_api::{
+    duplicates,
     page::{self, ListPage, OccurrenceFilter},
-    views::{OccurrenceRow, OccurrenceView, StatusChange, TriggerSource},
+    views::{OccurrenceRow, OccurrenceView, TriggerSource},
 };
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
-    status::{ALL_STATUSES, OccurrenceStatus},
+    status::OccurrenceStatus,
 };
 use serde_json::Value;
 use sqlx::{Postgres, QueryBuilder};
 use uuid::Uuid;
 
-use super::{Result, Store, StoreError};
+use super::{Result, Store, StoreError, late_starts::status_history};
 
 /// A row of the list as the database returns it.
 #[derive(Debug, sqlx::FromRow)]
@@ -21,7 +22,7 @@ pub struct RawOccurrenceRow {
     pub(super) id: Uuid,
     pub(super) job_id: Uuid,
     pub(super) job_name: String,
-    pub(super) status: i16,
+    pub(super) status: String,
     pub(super) version: i32,
     pub(super) trigger: String,
     pub(super) attempt: i32,
@@ -72,7 +73,7 @@ impl TryFrom<RawOccurrenceRow> for OccurrenceRow {
             id: OccurrenceId(row.id),
             job_id: JobId(row.job_id),
             job_name: row.job_name,
-            status: status(row.status)?,
+            status: status(&row.status)?,
             version: row.version,
             trigger: TriggerSource::parse(&row.trigger).ok_or_else(|| corrupt("trigger", row.trigger))?,
             attempt: row.attempt,
@@ -89,21 +90,30 @@ impl TryFrom<RawOccurrenceRow> for OccurrenceRow {
     }
 }
 
-/// Returns the status for a stored code.
-pub(super) fn status(code: i16) -> Result<OccurrenceStatus> {
-    OccurrenceStatus::from_code(code).ok_or_else(|| StoreError::Corrupt {
+/// Returns the status for a stored word.
+pub(super) fn status(word: &str) -> Result<OccurrenceStatus> {
+    OccurrenceStatus::from_slug(word).ok_or_else(|| StoreError::Corrupt {
         table: "occurrences",
         column: "status",
-        detail: code.to_string(),
+        detail: word.to_owned(),
     })
 }
 
-/// Columns of a list row, for statements that are built at run time.
-const ROW_COLUMNS: &str = "id, job_id, job_name, status, version, trigger, attempt, scheduled_for, started_at, ended_at, \
-                   duration_ms, instance_id, progress, note, waits_until, cancel_requested_at";
+/// Returns the instant before which an occurrence was certainly not filed, so that a look-up by id reads no older
+/// partition. The hour allows for clocks that differ.
+pub(super) fn filed_since(id: OccurrenceId) -> DateTime<Utc> {
+    id.created_at() - Duration::hours(1)
+}
 
-/// The age beyond which an ended occurrence is found by the index `occurrences_slow_end`, which repeats it.
+/// Columns of a list row, for statements that are built at run time.
+const ROW_COLUMNS: &str = "id, job_id, job_name, status::text AS status, version, trigger, attempt, scheduled_for, \
+                   started_at, ended_at, duration_ms, instance_id, progress, note, not_before AS waits_until, \
+                   cancel_requested_at";
+
+/// The age beyond which an ended occurrence is found by the index `history_slow_end`, which repeats it.
 const SLOW_END: Duration = Duration::minutes(10);
+/// The time by which a worker's clock, which dates an end, may be ahead of the server's, which files it.
+const FILED_TOLERANCE: Duration = Duration::hours(1);
 
 /// Starts a query for rows, after the text `before`.
 fn select_rows(before: &str) -> QueryBuilder<Postgres> {
@@ -116,16 +126,17 @@ fn push_filter(query: &mut QueryBuilder<Postgres>, filter: &OccurrenceFilter) {
         query.push(" AND job_id = ").push_bind(job.0);
     }
     if let Some(status) = filter.status {
-        // The status is a literal, because the planner uses a partial index only if it can see the status.
-        query.push(format!(" AND status = {}", status.code()));
+        // A literal, because the planner uses a partial index only if it can see the status. An open occurrence is filed
+        // at infinity, and the planner then leaves out the history.
+        query.push(format!(" AND status = '{}'", status.slug()));
+        query.push(if status.is_final() { " AND filed_at < 'infinity'" } else { " AND filed_at = 'infinity'" });
     }
     if let Some(before) = filter.before {
-        // The id alone orders; the second condition only excludes younger partitions.
         query.push(" AND id < ").push_bind(before.0);
-        query.push(" AND created_at <= ").push_bind(before.created_at());
     }
     if let Some(since) = filter.since {
-        query.push(" AND created_at >= ").push_bind(since);
+        query.push(" AND id >= ").push_bind(OccurrenceId::from_parts(since, [0; 10]).0);
+        query.push(" AND filed_at >= ").push_bind(since - FILED_TOLERANCE);
     }
 }
 
@@ -133,7 +144,7 @@ fn push_filter(query: &mut QueryBuilder<Postgres>, filter: &OccurrenceFilter) {
 ///
 /// Three parts keep it from reading the whole history for a window in which little ended: what was created shortly
 /// before the window or in it, by id; what ended in it long after its creation, by the index of slow ends; and what is
-/// still open, by the index of open occurrences. Each part returns at most the rows of a page.
+/// still open. Each part returns at most the rows of a page.
 fn ended_since(filter: &OccurrenceFilter, since: DateTime<Utc>, fetched: i64) -> QueryBuilder<Postgres> {
     let edge = since - SLOW_END;
     let first_id = OccurrenceId::from_parts(edge, [0; 10]);
@@ -141,27 +152,24 @@ fn ended_since(filter: &OccurrenceFilter, since: DateTime<Utc>, fetched: i64) ->
         query.push(" ORDER BY id DESC LIMIT ").push_bind(fetched);
     };
     // OFFSET 0 keeps the order out of the inner query: the planner would otherwise read by id until the page is full.
-    let mut query = select_rows(&format!("SELECT {ROW_COLUMNS} FROM ((SELECT * FROM ("));
+    let mut query = select_rows("SELECT * FROM ((SELECT * FROM (");
     query.push(" AND ended_at - created_at > interval '10 minutes' AND ended_at >= ").push_bind(since);
-    query.push(" AND created_at < ").push_bind(edge);
+    query.push(" AND filed_at < 'infinity' AND filed_at >= ").push_bind(since - FILED_TOLERANCE);
+    query.push(" AND id < ").push_bind(first_id.0);
     push_filter(&mut query, filter);
     query.push(" OFFSET 0) AS slow");
     page(&mut query);
     query.push(format!(") UNION ALL (SELECT {ROW_COLUMNS} FROM occurrences WHERE id >= ")).push_bind(first_id.0);
-    query.push(" AND created_at >= ").push_bind(edge);
-    query.push(" AND (ended_at IS NULL OR ended_at >= ").push_bind(since).push(")");
+    query.push(" AND filed_at < 'infinity' AND filed_at >= ").push_bind(since - FILED_TOLERANCE);
+    query.push(" AND ended_at >= ").push_bind(since);
     push_filter(&mut query, filter);
     page(&mut query);
     query.push(")");
     if filter.status.is_none() {
-        // One part for each status: the index of open occurrences has the order of ids only within a status.
-        for status in ALL_STATUSES.into_iter().filter(|status| !status.is_final()) {
-            query.push(format!(" UNION ALL (SELECT {ROW_COLUMNS} FROM occurrences WHERE status = {}", status.code()));
-            query.push(" AND created_at < ").push_bind(edge);
-            push_filter(&mut query, filter);
-            page(&mut query);
-            query.push(")");
-        }
+        query.push(format!(" UNION ALL (SELECT {ROW_COLUMNS} FROM occurrences WHERE filed_at = 'infinity'"));
+        push_filter(&mut query, filter);
+        page(&mut query);
+        query.push(")");
     }
     query.push(") AS listed");
     query
@@ -223,7 +231,15 @@ impl Store {
         alive_since: DateTime<Utc>,
     ) -> Result<Option<OccurrenceView>> {
         let Some(row) = sqlx::query!(
-            r#"SELECT o.*,
+            r#"SELECT o.id AS "id!", o.job_id AS "job_id!", o.job_name AS "job_name!", o.status::text AS "status!",
+                      o.version + (SELECT count(*) FROM late_starts l WHERE l.run_id = o.id AND l.is_after_end)::int
+                          AS "version!",
+                      o.trigger AS "trigger!", o.attempt AS "attempt!", o.scheduled_for AS "scheduled_for!", o.started_at,
+                      o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, o.not_before AS waits_until,
+                      o.cancel_requested_at, o.worker_id AS "worker_id!", o.job_type AS "job_type!",
+                      o.job_version AS "job_version!", o.job_data, o.triggered_by, o.trigger_reason, o.retry_of,
+                      o.published_at, o.is_held AS "is_held!", o.result, o.exception,
+                      o.status_changes AS "status_changes!",
                       EXISTS (SELECT 1 FROM jobs j WHERE j.id = o.job_id) AS "job_exists!",
                       EXISTS (SELECT 1 FROM worker_instances i JOIN instance_job_types t ON t.instance_id = i.id
                                WHERE i.worker_id = o.worker_id AND t.job_type = o.job_type
@@ -231,9 +247,9 @@ impl Store {
                       EXISTS (SELECT 1 FROM worker_instances i
                                WHERE i.id = o.instance_id AND i.stopped_at IS NULL
                                  AND i.last_heartbeat_at >= $3) AS "instance_alive!"
-                 FROM occurrences o WHERE o.id = $1 AND o.created_at = $2"#,
+                 FROM occurrences o WHERE o.id = $1 AND o.filed_at >= $2"#,
             id.0,
-            id.created_at(),
+            filed_since(id),
             alive_since
         )
         .fetch_optional(self.pool())
@@ -252,15 +268,16 @@ impl Store {
             Some(first) if log_has_earlier && log_after.is_some() => self.count_log_lines(id, after, first.seq).await?,
             _ => 0,
         };
-        let changes: Vec<StatusChange> = serde_json::from_value(row.status_changes).map_err(|error| {
-            StoreError::Corrupt { table: "occurrences", column: "status_changes", detail: error.to_string() }
-        })?;
+        let mut changes = status_history(row.status_changes)?;
+        for (attempt, instance, at) in self.late_starts(id).await? {
+            duplicates::record_duplicate_start(&mut changes, attempt, &instance, at);
+        }
         Ok(Some(OccurrenceView {
             row: occurrence_row!(row)?,
             worker_id: row.worker_id,
             job_type: row.job_type,
             job_version: row.job_version,
-            job_data: row.job_data,
+            job_data: row.job_data.unwrap_or_default(),
             triggered_by: row.triggered_by,
             trigger_reason: row.trigger_reason,
             repeats: row.retry_of.map(OccurrenceId),

@@ -1,7 +1,7 @@
 //! The figures of the overview page.
 //!
 //! What ended in a window is summed from the roll-up table, in which each occurrence counts once for its final status.
-//! What is open now is counted from the index of open occurrences, up to a limit. No statement counts ended occurrences.
+//! What is open now is counted in the table of open occurrences, up to a limit. No statement counts ended occurrences.
 
 use std::collections::BTreeMap;
 
@@ -56,9 +56,10 @@ impl Store {
     ) -> Result<OverviewSnapshot> {
         let counts = sqlx::query!(
             r#"SELECT date_bin(make_interval(mins => $2), minute, '2000-01-01 00:00:00+00'::timestamptz) AS "start!",
-                      status AS "status!", sum(count)::bigint AS "count!"
-                 FROM stats_minute WHERE minute >= $1 AND status IN (2, 3, 4, 5, 7)
-                GROUP BY 1, 2 ORDER BY 1, 2"#,
+                      status::text AS "status!", sum(count)::bigint AS "count!"
+                 FROM stats_minute
+                WHERE minute >= $1 AND status IN ('completed', 'failed', 'cancelled', 'timed-out', 'skipped')
+                GROUP BY 1, status ORDER BY 1, status"#,
             window.start(now),
             i32::try_from(window.bar_minutes()).unwrap_or(i32::MAX)
         )
@@ -67,18 +68,17 @@ impl Store {
         let mut bars: Vec<BarCount> = Vec::new();
         let mut sum: BTreeMap<OccurrenceStatus, i64> = BTreeMap::new();
         for row in counts {
-            let status = status(row.status)?;
+            let status = status(&row.status)?;
             *sum.entry(status).or_default() += row.count;
             match bars.last_mut().filter(|last| last.start == row.start) {
                 Some(last) => last.counts.push((status, row.count)),
                 None => bars.push(BarCount { start: row.start, counts: vec![(status, row.count)] }),
             }
         }
-        // The statuses are literals, so that the planner uses the index of open occurrences.
         let open = sqlx::query!(
-            r#"SELECT (SELECT count(*) FROM (SELECT FROM occurrences WHERE status = 0 LIMIT $1) q) AS "queued!",
-                      (SELECT count(*) FROM (SELECT FROM occurrences WHERE status = 1 LIMIT $1) r) AS "running!",
-                      (SELECT count(*) FROM (SELECT FROM occurrences WHERE status = 6 LIMIT $1) u) AS "unknown!""#,
+            r#"SELECT (SELECT count(*) FROM (SELECT FROM runs WHERE status = 'queued' LIMIT $1) q) AS "queued!",
+                      (SELECT count(*) FROM (SELECT FROM runs WHERE status = 'running' LIMIT $1) r) AS "running!",
+                      (SELECT count(*) FROM (SELECT FROM runs WHERE status = 'unknown' LIMIT $1) u) AS "unknown!""#,
             MAX_COUNTED_OPEN + 1
         )
         .fetch_one(self.pool())
@@ -97,8 +97,14 @@ impl Store {
         .fetch_one(self.pool())
         .await?;
         let next_due = sqlx::query!(
-            r#"SELECT id, display_name, next_fire_at AS "at!" FROM jobs WHERE next_fire_at IS NOT NULL
-                ORDER BY next_fire_at LIMIT 10"#
+            r#"SELECT j.id, j.display_name, d.next_fire_at AS "at!"
+                 FROM (SELECT d.* FROM (VALUES (5::smallint), (4), (3), (2), (1)) AS p (priority)
+                        CROSS JOIN LATERAL (
+                              SELECT job_id, next_fire_at FROM job_due
+                               WHERE priority = p.priority AND next_fire_at IS NOT NULL
+                               ORDER BY next_fire_at LIMIT 10) d) d
+                 JOIN jobs j ON j.id = d.job_id
+                ORDER BY d.next_fire_at LIMIT 10"#
         )
         .fetch_all(self.pool())
         .await?

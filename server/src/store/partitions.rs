@@ -1,45 +1,88 @@
-//! Daily and monthly partitions, which are created ahead of time and dropped after their retention.
+//! Partitions, which are created ahead of time and dropped after their retention.
+//!
+//! Nothing here may make other statements wait. A partition is created by itself and then attached, and detached
+//! concurrently before it is dropped; none of these steps waits for readers of the table, or lets others wait, for longer
+//! than two seconds. There is no default partition, which would forbid both.
+//!
+//! The bounds are read from the catalogue, never from names or settings; `domain::partitions` says which are missing.
 
-use chrono::{DateTime, Days, Duration, Months, NaiveDate, NaiveTime, Utc};
-use sqlx::{AssertSqlSafe, Executor};
+use std::time::Duration as StdDuration;
+
+use chrono::{DateTime, Duration, Months, NaiveDate, NaiveTime, Utc};
+use milvaion_protocol::id::OccurrenceId;
+use sqlx::{AssertSqlSafe, Executor, PgConnection};
 
 use super::{Result, Store};
+use crate::domain::partitions::{PartitionBounds, PartitionWidth, missing_partitions};
 
-/// Number of days for which partitions are created ahead. A server that was down for longer creates them at start.
-const PARTITION_DAYS_AHEAD: i64 = 7;
 /// Number of days for which the monthly partitions of the audit log are created ahead.
 const AUDIT_DAYS_AHEAD: i64 = 62;
-/// Minimum size, in blocks, of a partition to analyze: below it a full scan for one row is cheap.
-const MIN_ANALYZE_BLOCKS: i64 = 32;
-/// Growth factor since the last ANALYZE from which a partition is analyzed again.
-const ANALYZE_GROWTH_FACTOR: i64 = 4;
+/// Retention of the receipts of requested occurrences.
+pub const RECEIPT_RETENTION: Duration = Duration::days(7);
 /// Maximum number of rows that one statement deletes, so that no statement holds its locks for long.
 const DELETE_BATCH_SIZE: i64 = 1_000;
 /// Maximum number of such statements in one call; the rest follows in the next call.
 const MAX_DELETE_BATCHES: usize = 500;
+/// The longest time that VACUUM may take on one table.
+const VACUUM_LIMIT: StdDuration = StdDuration::from_secs(600);
 
-/// The tables with daily partitions.
+/// Runs statements that insert rows dated `now`. If a partition is missing, because the clock was set forward, it is created
+/// and the statements run once more. A macro, because the future of a generic function of this kind is not `Send`.
+macro_rules! with_partitions {
+    ($store:expr, $now:expr, $statements:expr) => {
+        match $statements.await {
+            Err(error) if error.is_missing_partition() => {
+                $store.ensure_partitions($now).await?;
+                $statements.await
+            }
+            done => done,
+        }
+    };
+}
+pub(super) use with_partitions;
+
+/// The tables whose partitions follow a retention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DailyTable {
-    /// The occurrences.
-    Occurrences,
-    /// The log lines of occurrences.
+pub enum PartitionedTable {
+    /// The ended occurrences, by the time at which the end was recorded.
+    History,
+    /// The log lines of occurrences, by arrival.
     Logs,
+    /// The long inputs of occurrences, by the creation of the occurrence.
+    Inputs,
+    /// The receipts of requested occurrences, by the creation of the occurrence.
+    Receipts,
 }
 
-impl DailyTable {
+/// All of them.
+pub const PARTITIONED_TABLES: [PartitionedTable; 4] =
+    [PartitionedTable::History, PartitionedTable::Logs, PartitionedTable::Inputs, PartitionedTable::Receipts];
+
+impl PartitionedTable {
     const fn table(self) -> &'static str {
         match self {
-            Self::Occurrences => "occurrences",
+            Self::History => "history",
             Self::Logs => "occurrence_logs",
+            Self::Inputs => "run_inputs",
+            Self::Receipts => "receipts",
         }
     }
 
-    /// Returns the name of a day's partition.
+    /// Returns the name of the partition that begins on a day.
     #[must_use]
-    pub fn partition(self, day: NaiveDate) -> String {
-        format!("{}_{}", self.table(), day.format("%Y%m%d"))
+    pub fn partition(self, first_day: NaiveDate) -> String {
+        format!("{}_{}", self.table(), first_day.format("%Y%m%d"))
     }
+}
+
+/// A partition in the catalogue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Partition {
+    name: String,
+    from: DateTime<Utc>,
+    to: DateTime<Utc>,
+    /// True if a detachment was interrupted.
+    is_detaching: bool,
 }
 
 /// The result of dropping a partition whose retention has ended.
@@ -47,79 +90,139 @@ impl DailyTable {
 pub enum PartitionDropOutcome {
     /// It was dropped.
     Removed,
-    /// It was kept, because an occurrence in it is still open.
-    HasOpenRuns,
+    /// It was kept, because an occurrence that is still kept needs a row of it.
+    IsNeeded,
     /// It was kept, because a reader holds a lock; the next tick tries again.
     Locked,
 }
 
 impl Store {
-    /// Creates missing partitions: of each day from yesterday to seven days ahead, and of each month of the audit log up
-    /// to two months ahead. Returns the number created.
+    /// Creates missing partitions: from yesterday to seven days ahead, and of each month of the audit log up to two months
+    /// ahead. Returns the number created.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn ensure_partitions(&self, now: DateTime<Utc>) -> Result<i32> {
-        let from = (now - Duration::days(1)).date_naive();
-        let upto = (now + Duration::days(PARTITION_DAYS_AHEAD)).date_naive();
-        let months = (now + Duration::days(AUDIT_DAYS_AHEAD)).date_naive();
+        let mut tx = self.pool().begin().await?;
+        sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.ensure_partitions'))").execute(&mut *tx).await?;
+        let mut made = 0;
+        for table in PARTITIONED_TABLES {
+            let width = PartitionWidth::for_retention(self.retention_of(table));
+            let existing: Vec<PartitionBounds> =
+                partitions(&mut tx, table).await?.into_iter().map(|partition| (partition.from, partition.to)).collect();
+            for (from, to) in missing_partitions(&existing, width, now) {
+                // Names and bounds are built from dates, never from user input.
+                let (parent, name) = (table.table(), table.partition(from.date_naive()));
+                let (from, to) = (from.to_rfc3339(), to.to_rfc3339());
+                tx.execute(AssertSqlSafe(format!("CREATE TABLE {name} (LIKE {parent} INCLUDING ALL)"))).await?;
+                let attach =
+                    format!("ALTER TABLE {parent} ATTACH PARTITION {name} FOR VALUES FROM ('{from}') TO ('{to}')");
+                tx.execute(AssertSqlSafe(attach)).await?;
+                made += 1;
+            }
+        }
+        tx.commit().await?;
+        // The last one, because it waits for readers of the audit log. It is created two months ahead, so it can wait.
+        let mut tx = self.pool().begin().await?;
+        tx.execute("SET LOCAL lock_timeout = '2s'").await?;
+        let audit = sqlx::query_scalar!(
+            r#"SELECT ensure_audit_partitions($1, $2) AS "made!""#,
+            (now - Duration::days(1)).date_naive(),
+            (now + Duration::days(AUDIT_DAYS_AHEAD)).date_naive()
+        )
+        .fetch_one(&mut *tx)
+        .await;
+        match audit {
+            Ok(audit) => {
+                tx.commit().await?;
+                Ok(made + audit)
+            }
+            Err(error) if is_lock_timeout(&error) => Ok(made),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Drops the partitions of a table that ended at or before `before`, oldest first. Returns the name of each with the
+    /// outcome.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn drop_partitions(
+        &self,
+        table: PartitionedTable,
+        before: DateTime<Utc>,
+    ) -> Result<Vec<(String, PartitionDropOutcome)>> {
+        let mut connection = self.pool().acquire().await?;
+        let mut existing = connection.run(async |connection| partitions(connection, table).await).await?;
+        existing.retain(|partition| partition.to <= before || partition.is_detaching);
+        // PostgreSQL detaches one partition at a time.
+        existing.sort_by_key(|partition| (!partition.is_detaching, partition.from));
+        connection.run(async |connection| drop_detached(connection, table).await).await?;
+        let mut outcomes = Vec::new();
+        for partition in existing {
+            let is_needed = table == PartitionedTable::Inputs && self.has_run_with_input(&partition).await?;
+            let outcome = if is_needed {
+                PartitionDropOutcome::IsNeeded
+            } else {
+                let dropped =
+                    connection.run(async |connection| drop_partition(connection, table, &partition).await).await;
+                match dropped {
+                    Ok(()) => PartitionDropOutcome::Removed,
+                    Err(error) if is_lock_timeout(&error) => PartitionDropOutcome::Locked,
+                    Err(error) => return Err(error.into()),
+                }
+            };
+            outcomes.push((partition.name, outcome));
+            if outcome == PartitionDropOutcome::Locked {
+                break;
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Returns true if an occurrence is still kept whose input is in this partition of the inputs.
+    async fn has_run_with_input(&self, partition: &Partition) -> Result<bool> {
+        let first_id = |instant| OccurrenceId::from_parts(instant, [0; 10]).0;
         Ok(sqlx::query_scalar!(
-            r#"SELECT ensure_partitions($1, $2) + ensure_audit_partitions($1, $3) AS "made!""#,
-            from,
-            upto,
-            months
+            r#"SELECT EXISTS (SELECT 1 FROM runs WHERE id >= $1 AND id < $2 AND has_long_input)
+                   OR EXISTS (SELECT 1 FROM history WHERE id >= $1 AND id < $2 AND has_long_input) AS "is_kept!""#,
+            first_id(partition.from),
+            first_id(partition.to)
         )
         .fetch_one(self.pool())
         .await?)
     }
 
-    /// Returns the days of a table's partitions that ended at or before `before`, oldest first.
+    /// Removes dead rows from the tables whose rows are short-lived, if one has more than `dead_rows` of them. Autovacuum
+    /// looks at a table once a minute at best, and may be busy with a large one for hours. Returns the tables.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn partition_days_before(&self, daily: DailyTable, before: DateTime<Utc>) -> Result<Vec<NaiveDate>> {
-        let names = self.partition_names(daily.table()).await?;
-        let day = |name: String| {
-            let digits = name.strip_prefix(daily.table())?.strip_prefix('_')?;
-            NaiveDate::parse_from_str(digits, "%Y%m%d").ok()
-        };
-        // A day ends at the midnight of the next day.
-        Ok(names.into_iter().filter_map(day).filter(|day| midnight(*day + Days::new(1)) <= before).collect())
-    }
-
-    /// Drops one day's partition, unless an occurrence of that day is still open. Waits at most two seconds for readers
-    /// of the table, so that other statements do not queue behind this one for long.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn drop_partition(&self, daily: DailyTable, day: NaiveDate) -> Result<PartitionDropOutcome> {
-        let mut tx = self.pool().begin().await?;
-        tx.execute("SET LOCAL lock_timeout = '2s'").await?;
-        let has_open = sqlx::query_scalar!(
-            r#"SELECT EXISTS (SELECT 1 FROM occurrences WHERE created_at >= $1 AND created_at < $2 AND status IN (0, 1, 6))
-                      AS "open!""#,
-            midnight(day),
-            midnight(day + Days::new(1))
+    pub async fn vacuum_busy_tables(&self, dead_rows: i64) -> Result<Vec<String>> {
+        let busy = sqlx::query_scalar!(
+            r#"SELECT relname AS "name!" FROM pg_stat_user_tables
+                WHERE schemaname = current_schema() AND relname IN ('runs', 'job_due', 'stats_deltas') AND n_dead_tup > $1"#,
+            dead_rows
         )
-        .fetch_one(&mut *tx)
+        .fetch_all(self.pool())
         .await?;
-        if has_open {
-            return Ok(PartitionDropOutcome::HasOpenRuns);
+        for table in &busy {
+            let mut connection = self.pool().acquire().await?;
+            // The name is one of the three above.
+            let vacuum = format!("VACUUM {table}");
+            connection
+                .run_within(VACUUM_LIMIT, async |connection| {
+                    connection.execute("SET statement_timeout = 0").await?;
+                    let done = connection.execute(AssertSqlSafe(vacuum)).await;
+                    connection.execute("RESET statement_timeout").await?;
+                    done
+                })
+                .await?;
         }
-        // The name is built from a date, never from user input.
-        let (table, partition) = (daily.table(), daily.partition(day));
-        for statement in
-            [format!("ALTER TABLE {table} DETACH PARTITION {partition}"), format!("DROP TABLE {partition}")]
-        {
-            if let Err(error) = tx.execute(AssertSqlSafe(statement)).await {
-                return if is_lock_timeout(&error) { Ok(PartitionDropOutcome::Locked) } else { Err(error.into()) };
-            }
-        }
-        tx.commit().await?;
-        Ok(PartitionDropOutcome::Removed)
+        Ok(busy)
     }
 
     /// Drops the months of the audit log that ended at or before `before`. Waits at most two seconds for readers of each.
@@ -167,34 +270,6 @@ impl Store {
         )
         .fetch_all(self.pool())
         .await?)
-    }
-
-    /// Runs ANALYZE on the partitions of a day and of the day before that have grown to several times their size at the
-    /// last ANALYZE, so that cached plans are replanned. Returns their names.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn analyze_grown_partitions(&self, day: NaiveDate) -> Result<Vec<String>> {
-        let days: Vec<String> = [DailyTable::Occurrences, DailyTable::Logs]
-            .iter()
-            .flat_map(|daily| [day, day - Days::new(1)].map(|day| daily.partition(day)))
-            .collect();
-        let grown = sqlx::query_scalar!(
-            r#"SELECT c.relname AS "name!" FROM pg_class c
-                WHERE c.relname = ANY($1::text[]) AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-                  AND pg_relation_size(c.oid) / current_setting('block_size')::bigint >= greatest($2::bigint, $3::bigint * c.relpages)"#,
-            &days,
-            MIN_ANALYZE_BLOCKS,
-            ANALYZE_GROWTH_FACTOR
-        )
-        .fetch_all(self.pool())
-        .await?;
-        for partition in &grown {
-            // The name is built from a date, never from user input.
-            self.pool().execute(AssertSqlSafe(format!("ANALYZE {partition}"))).await?;
-        }
-        Ok(grown)
     }
 
     /// Deletes failures older than `before`, a thousand at a time. Returns their number.
@@ -246,23 +321,62 @@ impl Store {
         }
         Ok(total)
     }
+}
 
-    /// Deletes slots of occurrences that have ended or no longer exist. A correct server leaves none, because each
-    /// statement that ends an occurrence deletes its slot. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn delete_stale_slots(&self) -> Result<u64> {
-        Ok(sqlx::query!(
-            "DELETE FROM slots s WHERE NOT EXISTS
-                (SELECT 1 FROM occurrences o
-                  WHERE o.id = s.occurrence_id AND o.created_at = s.created_at AND o.status IN (0, 1, 6))"
-        )
-        .execute(self.pool())
-        .await?
-        .rows_affected())
+/// Returns the partitions of a table, in the order of time.
+async fn partitions(connection: &mut PgConnection, table: PartitionedTable) -> sqlx::Result<Vec<Partition>> {
+    sqlx::query_as!(
+        Partition,
+        r#"SELECT name AS "name!", bounds[1]::timestamptz AS "from!", bounds[2]::timestamptz AS "to!",
+                  is_detaching AS "is_detaching!"
+             FROM (SELECT c.relname AS name, i.inhdetachpending AS is_detaching,
+                          regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''(.*)''\) TO \(''(.*)''\)') AS bounds
+                     FROM pg_inherits i
+                     JOIN pg_class c ON c.oid = i.inhrelid
+                     JOIN pg_class p ON p.oid = i.inhparent
+                    WHERE p.relname = $1
+                      AND p.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())) c
+            ORDER BY 2"#,
+        table.table()
+    )
+    .fetch_all(connection)
+    .await
+}
+
+/// Detaches and drops a partition. Waits at most two seconds for each lock.
+async fn drop_partition(
+    connection: &mut PgConnection,
+    table: PartitionedTable,
+    partition: &Partition,
+) -> sqlx::Result<()> {
+    let (parent, name) = (table.table(), &partition.name);
+    let how = if partition.is_detaching { "FINALIZE" } else { "CONCURRENTLY" };
+    connection.execute("SET lock_timeout = '2s'").await?;
+    // The names come from the catalogue.
+    let mut done =
+        connection.execute(AssertSqlSafe(format!("ALTER TABLE {parent} DETACH PARTITION {name} {how}"))).await;
+    if done.is_ok() {
+        done = connection.execute(AssertSqlSafe(format!("DROP TABLE {name}"))).await;
     }
+    connection.execute("RESET lock_timeout").await?;
+    done.map(drop)
+}
+
+/// Drops tables that were detached from a table and not dropped, because the process ended in between.
+async fn drop_detached(connection: &mut PgConnection, table: PartitionedTable) -> sqlx::Result<()> {
+    let detached = sqlx::query_scalar!(
+        r#"SELECT c.relname AS "name!" FROM pg_class c
+            WHERE c.relkind = 'r' AND NOT c.relispartition AND c.relname ~ ('^' || $1::text || '_[0-9]{8}$')
+              AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"#,
+        table.table()
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    for name in detached {
+        // The name comes from the catalogue.
+        connection.execute(AssertSqlSafe(format!("DROP TABLE {name}"))).await?;
+    }
+    Ok(())
 }
 
 /// Returns true if a statement failed because a lock was not granted in time.

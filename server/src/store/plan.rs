@@ -9,7 +9,13 @@ use milvaion_schedule::{rules::Rules, schedule::Schedule};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Result, Store, StoreError, delayed::queued_occurrence, occurrences::status, rules::rules_in};
+use super::{
+    Result, Store, StoreError,
+    create::{BirthCause, RunBirth, create_runs},
+    delayed::queued_occurrence,
+    partitions::with_partitions,
+    rules::rules_in,
+};
 use crate::{domain::message::QueuedOccurrence, faults};
 use milvaion_schedule::due::DueAction;
 
@@ -82,18 +88,19 @@ impl Store {
         // One index probe for each priority, as many as it takes to fill the batch: sorting all due jobs would take
         // longer the longer the backlog is.
         let rows = sqlx::query!(
-            r#"SELECT j.id, j.display_name, j.worker_id, j.job_type, j.job_data, j.schedule, j.next_fire_at AS "next_fire_at!",
+            r#"SELECT j.id, j.display_name, j.worker_id, j.job_type, j.job_data, j.schedule, d.next_fire_at AS "next_fire_at!",
                       j.version, j.priority, j.timeout_seconds, j.start_at, j.end_at, j.jitter_seconds, j.calendars,
                       j.blackout, j.misfire_policy, j.catch_up_limit, j.catch_up_window_seconds, j.overlap_policy,
                       j.max_concurrent, j.concurrency_key, j.concurrency_key_limit, j.max_retries,
                       j.base_retry_delay_seconds, j.retry_jitter_percent, j.heartbeat_timeout_seconds, j.on_lost,
                       j.auto_disable
-                 FROM (VALUES (5::smallint), (4), (3), (2), (1)) AS p (priority)
-                CROSS JOIN LATERAL (
-                      SELECT * FROM jobs
-                       WHERE priority = p.priority AND next_fire_at IS NOT NULL AND next_fire_at <= $1
-                       ORDER BY next_fire_at LIMIT $2) j
-                LIMIT $2"#,
+                 FROM (SELECT d.* FROM (VALUES (5::smallint), (4), (3), (2), (1)) AS p (priority)
+                        CROSS JOIN LATERAL (
+                              SELECT job_id, next_fire_at, version FROM job_due
+                               WHERE priority = p.priority AND next_fire_at IS NOT NULL AND next_fire_at <= $1
+                               ORDER BY next_fire_at LIMIT $2) d
+                        LIMIT $2) d
+                CROSS JOIN LATERAL (SELECT * FROM jobs WHERE id = d.job_id AND version = d.version OFFSET 0) j"#,
             now,
             limit
         )
@@ -130,59 +137,49 @@ impl Store {
         epoch: Option<i64>,
         now: DateTime<Utc>,
     ) -> Result<Vec<ScheduledRunResult>> {
-        let jobs: Vec<Uuid> = runs.iter().map(|run| run.job_id.0).collect();
-        let versions: Vec<i32> = runs.iter().map(|run| run.version).collect();
-        let due: Vec<DateTime<Utc>> = runs.iter().map(|run| run.due).collect();
-        let next: Vec<Option<DateTime<Utc>>> = runs.iter().map(|run| run.next_fire_at).collect();
-        let ids: Vec<Uuid> = runs.iter().map(|run| run.occurrence_id.0).collect();
-        let created: Vec<DateTime<Utc>> = runs.iter().map(|run| run.occurrence_id.created_at()).collect();
-        let skipped: Vec<bool> = runs.iter().map(|run| run.action == DueAction::Skip).collect();
-        let notes: Vec<Option<String>> = runs.iter().map(|run| run.note.clone()).collect();
         if faults::is_sabotaged("skip_compare_and_swap") {
-            self.restore_due_times(&jobs, &versions, &due).await?;
+            self.restore_due_times(runs).await?;
         }
-        let rows = sqlx::query_file!(
-            "src/store/fire.sql",
-            &jobs,
-            &versions,
-            &due,
-            &next as &[Option<DateTime<Utc>>],
-            &ids,
-            &created,
-            &skipped,
-            &notes as &[Option<String>],
-            now,
-            epoch,
-            due.iter().min(),
-            due.iter().max()
-        )
-        .fetch_all(self.pool())
-        .await?;
-        rows.into_iter()
-            .map(|row| {
-                Ok(ScheduledRunResult {
-                    id: OccurrenceId(row.id),
-                    status: status(row.status)?,
-                    is_held: row.is_held,
-                    note: row.note,
-                })
+        let births: Vec<RunBirth> = runs
+            .iter()
+            .map(|run| RunBirth {
+                id: run.occurrence_id,
+                job_id: run.job_id,
+                cause: BirthCause::Schedule {
+                    due: run.due,
+                    version: run.version,
+                    next_fire_at: run.next_fire_at,
+                    is_skipped: run.action == DueAction::Skip,
+                    remark: run.note.clone(),
+                },
             })
-            .collect()
+            .collect();
+        let created = with_partitions!(self, now, create_runs(self.pool(), &births, epoch, now))?;
+        Ok(created
+            .into_iter()
+            .map(|run| ScheduledRunResult {
+                id: OccurrenceId(run.id),
+                status: if run.skip_note.is_some() { OccurrenceStatus::Skipped } else { OccurrenceStatus::Queued },
+                is_held: run.skip_note.is_none() && run.is_held,
+                note: run.skip_note,
+            })
+            .collect())
     }
 
     /// Writes back the due times that were read, so that every compare matches. A test injects this fault
     /// (`skip_compare_and_swap`).
-    async fn restore_due_times(&self, jobs: &[Uuid], versions: &[i32], due: &[DateTime<Utc>]) -> Result<()> {
-        sqlx::query(
-            "UPDATE jobs j SET next_fire_at = w.due
-               FROM unnest($1::uuid[], $2::int[], $3::timestamptz[]) AS w (id, version, due)
-              WHERE j.id = w.id AND j.version = w.version AND j.is_active AND j.next_fire_at IS DISTINCT FROM w.due",
-        )
-        .bind(jobs.to_vec())
-        .bind(versions.to_vec())
-        .bind(due.to_vec())
-        .execute(self.pool())
-        .await?;
+    async fn restore_due_times(&self, runs: &[NewScheduledRun]) -> Result<()> {
+        for run in runs {
+            sqlx::query(
+                "UPDATE job_due d SET next_fire_at = $3 FROM jobs j
+                  WHERE j.id = $1 AND d.job_id = $1 AND d.version = $2 AND j.is_active AND d.next_fire_at IS DISTINCT FROM $3",
+            )
+            .bind(run.job_id.0)
+            .bind(run.version)
+            .bind(run.due)
+            .execute(self.pool())
+            .await?;
+        }
         Ok(())
     }
 
@@ -193,31 +190,20 @@ impl Store {
     ///
     /// Returns [`StoreError`] if PostgreSQL fails; then the messages are published again, which is harmless.
     pub async fn mark_published(&self, sent: &[(OccurrenceId, i32)], now: DateTime<Utc>) -> Result<u64> {
-        let created: Vec<DateTime<Utc>> = sent.iter().map(|(id, _)| id.created_at()).collect();
         let ids: Vec<Uuid> = sent.iter().map(|(id, _)| id.0).collect();
         let attempts: Vec<i32> = sent.iter().map(|(_, attempt)| *attempt).collect();
-        let oldest = created.iter().min().copied().unwrap_or(now);
-        let newest = created.iter().max().copied().unwrap_or(now);
-        // A row that a report has locked is skipped, because the report marks it. The condition on `p` is explained in
-        // `apply.sql`.
+        // A row that a report has locked is skipped, because the report marks it.
         let result = sqlx::query!(
-            "WITH p AS (
-                SELECT l.* FROM unnest($1::uuid[], $2::timestamptz[], $6::int[]) AS p (id, created_at, attempt)
-                 CROSS JOIN LATERAL (
-                    SELECT o.id, o.created_at FROM occurrences o
-                     WHERE o.id = p.id AND o.created_at = p.created_at AND o.attempt = p.attempt AND o.published_at IS NULL
-                       AND o.created_at BETWEEN $4 AND $5
-                       FOR UPDATE SKIP LOCKED) l
-             )
-             UPDATE occurrences o SET published_at = $3 FROM p
-              WHERE o.id = p.id AND o.created_at = p.created_at AND o.created_at BETWEEN $4 AND $5
-                AND p.created_at BETWEEN $4 AND $5",
+            "UPDATE runs SET publish_after = NULL, published_at = $3
+              WHERE id = ANY (ARRAY (
+                    SELECT l.id FROM unnest($1::uuid[], $2::int[]) AS p (id, attempt)
+                     CROSS JOIN LATERAL (
+                        SELECT o.id FROM runs o
+                         WHERE o.id = p.id AND o.attempt = p.attempt AND o.publish_after IS NOT NULL
+                           FOR UPDATE SKIP LOCKED) l))",
             &ids,
-            &created,
-            now,
-            oldest,
-            newest,
-            &attempts
+            &attempts,
+            now
         )
         .execute(self.pool())
         .await?;
@@ -227,7 +213,7 @@ impl Store {
         Ok(result.rows_affected())
     }
 
-    /// Returns unsent occurrences, which are queued and whose message was never confirmed: those created before
+    /// Returns unsent occurrences, which are queued and whose message was never confirmed: those due to be sent before
     /// `before` and those in `known_unsent`, oldest first. While the cluster is paused, returns only manual runs and
     /// retries, because a user may have forced them.
     ///
@@ -242,12 +228,13 @@ impl Store {
     ) -> Result<Vec<QueuedOccurrence>> {
         let known_unsent: Vec<Uuid> = known_unsent.iter().map(|id| id.0).collect();
         let rows = sqlx::query!(
-            "SELECT id, job_id, job_name, worker_id, job_type, job_data, scheduled_for, attempt, failures, max_retries,
-                    priority, timeout_seconds
-               FROM occurrences
-              WHERE published_at IS NULL AND status = 0 AND NOT is_held AND (created_at < $1 OR id = ANY($3))
+            "SELECT id, job_id, job_name, worker_id, job_type,
+                    run_input(id, own_input, has_long_input, job_id, job_version) AS job_data,
+                    scheduled_for, attempt, failures, max_retries, priority, timeout_seconds
+               FROM runs
+              WHERE publish_after IS NOT NULL AND (publish_after < $1 OR id = ANY($3))
                 AND (trigger <> 'schedule' OR NOT EXISTS (SELECT 1 FROM cluster_pause))
-              ORDER BY created_at
+              ORDER BY publish_after
               LIMIT $2",
             before,
             limit,
@@ -266,7 +253,8 @@ impl Store {
     /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn schedule_slice(&self, after: JobId, limit: i64) -> Result<Vec<(JobId, DateTime<Utc>)>> {
         let rows = sqlx::query!(
-            r#"SELECT id, next_fire_at AS "at!" FROM jobs WHERE next_fire_at IS NOT NULL AND id > $1 ORDER BY id LIMIT $2"#,
+            r#"SELECT job_id AS id, next_fire_at AS "at!" FROM job_due
+                WHERE next_fire_at IS NOT NULL AND job_id > $1 ORDER BY job_id LIMIT $2"#,
             after.0,
             limit
         )
@@ -282,7 +270,8 @@ impl Store {
     /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn due_times(&self, ids: &[Uuid]) -> Result<Vec<(JobId, DateTime<Utc>)>> {
         let rows = sqlx::query!(
-            r#"SELECT id, next_fire_at AS "at!" FROM jobs WHERE id = ANY($1) AND next_fire_at IS NOT NULL"#,
+            r#"SELECT job_id AS id, next_fire_at AS "at!" FROM job_due
+                WHERE job_id = ANY($1) AND next_fire_at IS NOT NULL"#,
             ids
         )
         .fetch_all(self.pool())
@@ -299,7 +288,7 @@ impl Store {
         Ok(sqlx::query_scalar!(
             "SELECT min(e.next_fire_at)
                FROM (VALUES (5::smallint), (4), (3), (2), (1)) AS p (priority)
-              CROSS JOIN LATERAL (SELECT next_fire_at FROM jobs WHERE priority = p.priority AND next_fire_at IS NOT NULL
+              CROSS JOIN LATERAL (SELECT next_fire_at FROM job_due WHERE priority = p.priority AND next_fire_at IS NOT NULL
                                    ORDER BY next_fire_at LIMIT 1) e"
         )
         .fetch_one(self.pool())
@@ -325,8 +314,17 @@ impl Store {
     /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn pause_unreadable_job(&self, id: JobId, version: i32, reason: &str) -> Result<()> {
         sqlx::query!(
-            "UPDATE jobs SET is_active = false, next_fire_at = NULL, paused_reason = $2, version = version + 1
-              WHERE id = $1 AND version = $3",
+            "WITH changed AS (
+                UPDATE jobs SET is_active = false, paused_reason = $2, version = version + 1
+                 WHERE id = $1 AND version = $3
+                RETURNING id, version, modified_at, modified_by
+             ),
+             kept AS (
+                INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
+                SELECT c.id, c.version, v.definition || '{\"isActive\": false}', c.modified_at, c.modified_by
+                  FROM changed c JOIN job_versions v ON v.job_id = c.id AND v.version = $3
+             )
+             UPDATE job_due d SET next_fire_at = NULL, version = c.version FROM changed c WHERE d.job_id = c.id",
             id.0,
             reason,
             version

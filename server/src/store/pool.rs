@@ -72,9 +72,9 @@ impl StorePool {
             // The planner overestimates short statements over many partitions; JIT compilation would cost more than it
             // saves.
             ("jit", "off"),
-            // Each statement is planned once: planning it again over every partition costs more than running it, and a
-            // plan fitted to the size of one batch scans whole tables for the next.
-            ("plan_cache_mode", "force_generic_plan"),
+            // The tables of open work swing between no row and a million, and a plan may date from a time when they were
+            // empty. Reading such a table as a whole is never right.
+            ("enable_seqscan", "off"),
             ("timezone", "UTC"),
             // The session of a client that is gone ends within 25 s while it waits, and within 5 s during a statement.
             ("tcp_keepalives_idle", "10"),
@@ -182,8 +182,21 @@ impl StoreConnection {
         &mut self,
         statement: impl AsyncFnOnce(&mut PgConnection) -> sqlx::Result<T>,
     ) -> sqlx::Result<T> {
+        self.run_within(STATEMENT_LIMIT, statement).await
+    }
+
+    /// Runs a statement that may take longer than others.
+    ///
+    /// # Errors
+    ///
+    /// Fails if PostgreSQL refuses the statement, or if it does not respond within `limit`.
+    pub async fn run_within<T>(
+        &mut self,
+        limit: Duration,
+        statement: impl AsyncFnOnce(&mut PgConnection) -> sqlx::Result<T>,
+    ) -> sqlx::Result<T> {
         self.is_idle = false;
-        let answer = limited(STATEMENT_LIMIT, statement(&mut self.connection)).await;
+        let answer = limited(limit, statement(&mut self.connection)).await;
         // A refusal is an answer, after which PostgreSQL waits for the next statement.
         self.is_idle = matches!(answer, Ok(_) | Err(sqlx::Error::Database(_)));
         answer

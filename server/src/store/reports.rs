@@ -7,13 +7,16 @@ use std::{
 
 use chrono::{DateTime, Utc};
 use milvaion_api::views::OccurrenceRow;
-use milvaion_protocol::id::OccurrenceId;
-use serde_json::Value;
+use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    Result, Store, StoreError,
-    occurrences::{occurrence_row, status},
+    Result, Store,
+    advance::{RunAdvance, advance_runs},
+    finish::{RunEnd, finish_runs},
+    occurrences::status,
+    partitions::with_partitions,
 };
 use crate::domain::{claim::RecordedAttempt, lost_run::LostRunRule, retry::RetryContext, transition::AttemptChange};
 
@@ -34,82 +37,55 @@ pub struct AppliedChanges {
     pub has_delayed: bool,
 }
 
+impl AppliedChanges {
+    fn add(&mut self, row: OccurrenceRow, was_elsewhere: bool) {
+        if was_elsewhere {
+            self.taken_over.insert(row.id);
+        }
+        self.rows.push(row);
+    }
+}
+
 impl Store {
     /// Applies changes where the row's present status allows them, and updates the statistics. Returns the effects; a
     /// late or repeated change, or one about an unknown occurrence, has none.
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails; then nothing was applied.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then nothing was applied.
     pub async fn apply(&self, changes: &[AttemptChange], now: DateTime<Utc>) -> Result<AppliedChanges> {
-        let mut changes: Vec<&AttemptChange> = changes.iter().collect();
-        changes.sort_by_key(|change| change.occurrence_id);
-        let Some(newest) = changes.iter().map(|change| change.occurrence_id.created_at()).max() else {
-            return Ok(AppliedChanges::default());
-        };
-        let oldest = changes.iter().map(|change| change.occurrence_id.created_at()).min().unwrap_or(newest);
-        let ids: Vec<Uuid> = changes.iter().map(|change| change.occurrence_id.0).collect();
-        let created: Vec<DateTime<Utc>> = changes.iter().map(|change| change.occurrence_id.created_at()).collect();
-        let attempts: Vec<i32> = changes.iter().map(|change| change.attempt).collect();
-        let statuses: Vec<i16> = changes.iter().map(|change| change.status.code()).collect();
-        let instances: Vec<String> = changes.iter().map(|change| change.instance_id.clone()).collect();
-        let started: Vec<Option<DateTime<Utc>>> = changes.iter().map(|change| change.started_at).collect();
-        let ended: Vec<Option<DateTime<Utc>>> = changes.iter().map(|change| change.ended_at).collect();
-        let durations: Vec<Option<i64>> = changes.iter().map(|change| change.duration_ms).collect();
-        let results: Vec<Option<String>> = changes.iter().map(|change| change.result.clone()).collect();
-        let exceptions: Vec<Option<String>> = changes.iter().map(|change| change.exception.clone()).collect();
-        let notes: Vec<Option<String>> = changes.iter().map(|change| change.note.clone()).collect();
-        let progress: Vec<Option<Value>> = changes
-            .iter()
-            .map(|change| change.progress.as_ref().and_then(|progress| serde_json::to_value(progress).ok()))
-            .collect();
-        let steps: Vec<Value> =
-            changes.iter().map(|change| serde_json::to_value(&change.steps).unwrap_or_default()).collect();
-        let fingerprints: Vec<Option<String>> = changes.iter().map(|change| change.fingerprint.clone()).collect();
-        let causes: Vec<Option<String>> =
-            changes.iter().map(|change| change.cause.map(|cause| cause.as_str().to_owned())).collect();
-        let delayed_until: Vec<Option<DateTime<Utc>>> = changes.iter().map(|change| change.waits_until).collect();
-        let failed: Vec<bool> = changes.iter().map(|change| change.counts_as_failure).collect();
-        let requeued: Vec<bool> = changes.iter().map(|change| change.is_requeue).collect();
-        let quarantined: Vec<bool> = changes.iter().map(|change| change.is_quarantined).collect();
-        let rows = sqlx::query_file!(
-            "src/store/apply.sql",
-            &ids,
-            &created,
-            &attempts,
-            &statuses,
-            &instances,
-            &started as &[Option<DateTime<Utc>>],
-            &ended as &[Option<DateTime<Utc>>],
-            &durations as &[Option<i64>],
-            &results as &[Option<String>],
-            &exceptions as &[Option<String>],
-            &notes as &[Option<String>],
-            &progress as &[Option<Value>],
-            &steps,
-            oldest,
-            newest,
-            now,
-            &fingerprints as &[Option<String>],
-            &causes as &[Option<String>],
-            &delayed_until as &[Option<DateTime<Utc>>],
-            &failed,
-            &requeued,
-            &quarantined
-        )
-        .fetch_all(self.pool())
-        .await
-        .map_err(StoreError::from)?;
-        let mut applied = AppliedChanges::default();
-        for row in rows {
-            applied.slot_freed |= row.freed;
-            applied.has_failures |= row.failed;
-            applied.starts_pause |= row.pauses;
-            applied.has_delayed |= row.waits_until.is_some();
-            if row.was_elsewhere {
-                applied.taken_over.insert(OccurrenceId(row.id));
+        with_partitions!(self, now, self.try_apply(changes, now))
+    }
+
+    async fn try_apply(&self, changes: &[AttemptChange], now: DateTime<Utc>) -> Result<AppliedChanges> {
+        let (ends, advances): (Vec<&AttemptChange>, Vec<&AttemptChange>) =
+            changes.iter().partition(|change| change.status.is_final());
+        let ends: Vec<RunEnd> = ends.into_iter().map(end).collect();
+        let advances: Vec<RunAdvance> = advances.into_iter().map(advance).collect();
+        // Most batches need one statement, which is a transaction by itself.
+        let (advanced, ended) = match (advances.is_empty(), ends.is_empty()) {
+            (true, true) => (Vec::new(), Vec::new()),
+            (false, true) => (advance_runs(self.pool(), &advances, now).await?, Vec::new()),
+            (true, false) => (Vec::new(), finish_runs(self.pool(), &ends, now).await?),
+            (false, false) => {
+                let mut tx = self.pool().begin().await?;
+                lock_runs(&mut tx, changes).await?;
+                let advanced = advance_runs(&mut *tx, &advances, now).await?;
+                let ended = finish_runs(&mut *tx, &ends, now).await?;
+                tx.commit().await?;
+                (advanced, ended)
             }
-            applied.rows.push(occurrence_row!(row)?);
+        };
+        let mut applied = AppliedChanges::default();
+        for run in advanced {
+            applied.has_delayed |= run.row.waits_until.is_some();
+            applied.add(run.row, run.was_elsewhere);
+        }
+        for run in ended {
+            applied.slot_freed |= run.frees_slot;
+            applied.starts_pause |= run.starts_pause;
+            applied.has_failures |= matches!(run.row.status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut);
+            applied.add(run.row, run.was_elsewhere);
         }
         Ok(applied)
     }
@@ -118,14 +94,17 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn recorded_attempts(&self, wanted: &[OccurrenceId]) -> Result<HashMap<OccurrenceId, RecordedAttempt>> {
         let ids: Vec<Uuid> = wanted.iter().map(|id| id.0).collect();
         let created: Vec<DateTime<Utc>> = wanted.iter().map(|id| id.created_at()).collect();
         let rows = sqlx::query!(
-            r#"SELECT o.id AS "id!", o.status AS "status!", o.attempt AS "attempt!", o.instance_id, o.is_held AS "is_held!"
+            r#"SELECT o.id AS "id!", o.status::text AS "status!", o.attempt AS "attempt!", o.instance_id,
+                      o.is_held AS "is_held!"
                  FROM unnest($1::uuid[], $2::timestamptz[]) AS a (id, created_at)
-                CROSS JOIN LATERAL (SELECT * FROM occurrences o WHERE o.id = a.id AND o.created_at = a.created_at) o"#,
+                CROSS JOIN LATERAL (
+                      SELECT * FROM occurrences o
+                       WHERE o.id = a.id AND o.filed_at >= a.created_at - interval '1 hour') o"#,
             &ids,
             &created
         )
@@ -134,7 +113,7 @@ impl Store {
         rows.into_iter()
             .map(|row| {
                 let recorded = RecordedAttempt {
-                    status: status(row.status)?,
+                    status: status(&row.status)?,
                     attempt: row.attempt,
                     instance_id: row.instance_id,
                     is_held: row.is_held,
@@ -148,10 +127,9 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn retry_contexts(&self, wanted: &[(OccurrenceId, i32)]) -> Result<HashMap<OccurrenceId, RetryContext>> {
         let ids: Vec<Uuid> = wanted.iter().map(|(id, _)| id.0).collect();
-        let created: Vec<DateTime<Utc>> = wanted.iter().map(|(id, _)| id.created_at()).collect();
         let attempts: Vec<i32> = wanted.iter().map(|(_, attempt)| *attempt).collect();
         // The retry delay and its jitter are the job's present ones, so an edit of a job that keeps failing takes
         // effect for this failure too.
@@ -160,18 +138,11 @@ impl Store {
                       coalesce(j.base_retry_delay_seconds, 5) AS "base!",
                       coalesce(j.retry_jitter_percent, 0::smallint) AS "jitter!",
                       o.cancel_requested_at IS NOT NULL AS "is_cancelled!", o.on_lost AS "on_lost!",
-                      o.rescues AS "rescues!", o.worker_id AS "worker_id!", o.started_at,
-                      greatest(o.last_heartbeat,
-                               CASE WHEN o.id = ANY(i.running_ids) THEN i.last_heartbeat_at END) AS sign,
-                      EXISTS (SELECT 1 FROM waits w WHERE w.lane = o.worker_id) AS "lane_is_open!"
-                 FROM unnest($1::uuid[], $2::timestamptz[], $3::int[]) AS a (id, created_at, attempt)
-                CROSS JOIN LATERAL (
-                      SELECT * FROM occurrences o
-                       WHERE o.id = a.id AND o.created_at = a.created_at AND o.attempt = a.attempt) o
-                 LEFT JOIN worker_instances i ON i.id = o.instance_id
-                 LEFT JOIN jobs j ON j.id = o.job_id"#,
+                      o.requeues AS "requeues!"
+                 FROM unnest($1::uuid[], $2::int[]) AS a (id, attempt)
+                CROSS JOIN LATERAL (SELECT * FROM runs o WHERE o.id = a.id AND o.attempt = a.attempt OFFSET 0) o
+                 LEFT JOIN LATERAL (SELECT * FROM jobs j WHERE j.id = o.job_id OFFSET 0) j ON true"#,
             &ids,
-            &created,
             &attempts
         )
         .fetch_all(self.pool())
@@ -180,19 +151,65 @@ impl Store {
             .into_iter()
             .map(|row| {
                 let context = RetryContext {
-                    worker_id: row.worker_id,
                     failures: row.failures,
                     max_retries: row.max_retries,
                     base_delay: Duration::from_secs(u64::try_from(row.base).unwrap_or_default()),
                     jitter_percent: row.jitter,
                     is_cancelled: row.is_cancelled,
                     on_lost: LostRunRule::from_word(&row.on_lost),
-                    requeues: row.rescues,
-                    ran_for: row.sign.zip(row.started_at).map(|(last_seen, started)| last_seen - started),
-                    quarantine_is_open: row.lane_is_open,
+                    requeues: row.requeues,
                 };
                 (OccurrenceId(row.id), context)
             })
             .collect())
+    }
+}
+
+/// Locks the occurrences of a batch in the order of their ids, before two statements lock a part each.
+async fn lock_runs(connection: &mut PgConnection, changes: &[AttemptChange]) -> Result<()> {
+    let ids: Vec<Uuid> = changes.iter().map(|change| change.occurrence_id.0).collect();
+    sqlx::query!("SELECT FROM runs WHERE id = ANY($1) ORDER BY id FOR UPDATE", &ids).execute(connection).await?;
+    Ok(())
+}
+
+/// Returns the end that a change describes.
+fn end(change: &AttemptChange) -> RunEnd {
+    RunEnd {
+        id: change.occurrence_id,
+        attempt: change.attempt,
+        status: change.status,
+        instance_id: Some(change.instance_id.clone()),
+        started_at: change.started_at,
+        ended_at: change.ended_at,
+        duration_ms: change.duration_ms,
+        result: change.result.clone(),
+        exception: change.exception.clone(),
+        keeps_exception: false,
+        note: change.note.clone(),
+        progress: change.progress.as_ref().and_then(|progress| serde_json::to_value(progress).ok()),
+        steps: change.steps.clone(),
+        fingerprint: change.fingerprint.clone(),
+        cause: change.cause.map(|cause| cause.as_str().to_owned()),
+        cancelled_by: None,
+    }
+}
+
+/// Returns the change of an occurrence that stays open.
+fn advance(change: &AttemptChange) -> RunAdvance {
+    RunAdvance {
+        id: change.occurrence_id,
+        attempt: change.attempt,
+        status: change.status,
+        instance_id: Some(change.instance_id.clone()),
+        started_at: change.started_at,
+        exception: change.exception.clone(),
+        note: change.note.clone(),
+        progress: change.progress.as_ref().and_then(|progress| serde_json::to_value(progress).ok()),
+        steps: change.steps.clone(),
+        not_before: change.waits_until,
+        counts_as_failure: change.counts_as_failure,
+        is_requeue: change.is_requeue,
+        is_quarantined: change.is_quarantined,
+        is_decided: change.waits_until.is_some(),
     }
 }

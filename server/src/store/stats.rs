@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 use super::{Result, Store};
 
 /// The most deltas that one statement folds.
-const FOLD_BATCH: i64 = 20_000;
+pub const FOLD_BATCH: i64 = 20_000;
 
 impl Store {
     /// Folds deltas into the counts by minute, and returns the number of deltas. More are left if it is

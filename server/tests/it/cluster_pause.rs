@@ -108,7 +108,7 @@ async fn cluster_pause_withholds_unsent_scheduled_runs() {
         };
         let outcome = store.insert_manual_run(&run, clock.now()).await.expect("the query succeeds");
         outcome.into_created().expect("it is created");
-        sqlx::query("UPDATE occurrences SET trigger = $1 WHERE id = $2")
+        sqlx::query("UPDATE runs SET trigger = $1 WHERE id = $2")
             .bind(trigger)
             .bind(run.id.0)
             .execute(&harness.pool)

@@ -58,7 +58,7 @@ impl DuplicateHarness {
 
     /// Returns the number of duplicate starts in the occurrence's row.
     async fn counted(&self, id: OccurrenceId) -> i64 {
-        let sql = format!("SELECT duplicate_starts::bigint FROM occurrences WHERE id = '{id}'");
+        let sql = format!("SELECT count(*) FROM late_starts WHERE run_id = '{id}'");
         TestConnection::open(&self.url).await.count(sql).await
     }
 }

@@ -30,7 +30,6 @@ mod manual_run;
 mod old_snapshots;
 mod outages;
 mod overview;
-mod partition_analyze;
 mod python_worker;
 mod recovery;
 mod regressions;

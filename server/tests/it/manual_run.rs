@@ -76,7 +76,7 @@ async fn queued_occurrence_is_cancelled_at_once() {
     let job_id = job(&store, &clock, from_end, rules).await;
     let created = create(&store, &clock, job_id).await;
     assert!(created.is_held);
-    assert_eq!(count(&mut db, "slots").await, 1);
+    assert_eq!(count(&mut db, "runs WHERE slot_group IS NOT NULL").await, 1);
 
     let now = clock.now();
     let edit = AuditStamp { by: "ana", at: now, address: None };
@@ -85,9 +85,9 @@ async fn queued_occurrence_is_cancelled_at_once() {
     assert_eq!((changed[0].row.status, changed[0].was), (OccurrenceStatus::Cancelled, OccurrenceStatus::Queued));
     let scheduled = store.schedule_after_end(now).await.expect("the query succeeds");
     assert_eq!(scheduled, [(job_id, now + Duration::seconds(60))], "the interval starts at the end");
-    assert_eq!(count(&mut db, "slots").await, 0, "the slot is free again");
+    assert_eq!(count(&mut db, "runs WHERE slot_group IS NOT NULL").await, 0, "the slot is free again");
     assert_eq!(count(&mut db, "occurrences WHERE is_held").await, 0);
-    assert_eq!(count(&mut db, "stats_minute WHERE status = 4 AND count = 1").await, 1);
+    assert_eq!(count(&mut db, "stats_minute WHERE status = 'cancelled' AND count = 1").await, 1);
     let audit =
         store.audit_entries(Some(&format!("occurrence:{}", created.row.id)), 10).await.expect("the query succeeds");
     assert_eq!(audit.iter().map(|entry| entry.action.as_str()).collect::<Vec<_>>(), ["occurrence.cancel"]);
@@ -132,7 +132,7 @@ async fn running_occurrence_is_cancelled_by_its_worker() {
         "the request is recorded once"
     );
     assert_eq!(store.open_cancel_requests(10).await.expect("the query succeeds").len(), 2);
-    assert_eq!(count(&mut db, "stats_minute WHERE status = 4").await, 0, "nothing has ended yet");
+    assert_eq!(count(&mut db, "stats_minute WHERE status = 'cancelled'").await, 0, "nothing has ended yet");
 
     assert_eq!(report(&store, &clock, first.id, OccurrenceStatus::Cancelled).await, 1);
     assert_eq!(report(&store, &clock, second.id, OccurrenceStatus::Completed).await, 1);
@@ -337,8 +337,12 @@ async fn concurrent_manual_runs_do_not_overlap() {
     assert_eq!(created, 1);
     let forced = insert(&store, &clock, &exclusive(true)).await.into_created().expect("it is created");
     assert!(!forced.is_held);
-    assert_eq!(count(&mut db, "slots WHERE is_taken").await, 1, "the forced run has its slot at once");
-    assert_eq!(count(&mut db, "slots").await, 2);
+    assert_eq!(
+        count(&mut db, "runs WHERE slot_group IS NOT NULL AND has_slot").await,
+        1,
+        "the forced run has its slot at once"
+    );
+    assert_eq!(count(&mut db, "runs WHERE slot_group IS NOT NULL").await, 2);
 }
 
 #[tokio::test]
@@ -361,12 +365,13 @@ async fn occurrence_copies_the_rules_of_its_job() {
             let job_id = job(&store, &clock, schedule.clone(), rules.clone()).await;
             let created = create(&store, &clock, job_id).await;
             assert_eq!(created.is_held, rules.needs_slot(), "{rules:?}");
-            let slot: Option<SlotColumns> =
-                sqlx::query_as("SELECT is_taken, job_limit, key, key_limit FROM slots WHERE occurrence_id = $1")
-                    .bind(created.row.id.0)
-                    .fetch_optional(&mut db)
-                    .await
-                    .expect("the query succeeds");
+            let slot: Option<SlotColumns> = sqlx::query_as(
+                "SELECT has_slot, slot_limit, slot_key, slot_key_limit FROM runs WHERE id = $1 AND slot_group = job_id",
+            )
+            .bind(created.row.id.0)
+            .fetch_optional(&mut db)
+            .await
+            .expect("the query succeeds");
             let expected = rules.needs_slot().then(|| {
                 let key = rules.key_limit.clone();
                 let limit = key.as_ref().map(|key| i16::try_from(key.limit).expect("a small number"));
@@ -377,7 +382,7 @@ async fn occurrence_copies_the_rules_of_its_job() {
             });
             assert_eq!(slot, expected, "{rules:?}");
             let copied: (String, Option<i32>, i16, Option<i64>) = sqlx::query_as(
-                "SELECT on_lost, heartbeat_timeout_seconds, max_retries, pause_after_seconds FROM occurrences WHERE id = $1",
+                "SELECT on_lost, heartbeat_timeout_seconds, max_retries, pause_after_seconds FROM runs WHERE id = $1",
             )
             .bind(created.row.id.0)
             .fetch_one(&mut db)

@@ -1,6 +1,4 @@
-//! Retention: old partitions are dropped one day at a time, and a day with open occurrences stays.
-
-use std::sync::Arc;
+//! Retention: partitions are created ahead of time and dropped when they are too old, without anything waiting for it.
 
 use chrono::{DateTime, Days, Duration, NaiveDate, Utc};
 use milvaion_protocol::{
@@ -12,10 +10,12 @@ use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
     background::maintenance::Maintenance,
     clock::Clock,
+    config::retention::RetentionConfig,
     engine::Service,
     store::{
         Store,
-        partitions::{DailyTable, PartitionDropOutcome},
+        manual_runs::NewManualRun,
+        partitions::{PartitionDropOutcome, PartitionedTable},
     },
 };
 use milvaion_test_support::{
@@ -23,7 +23,6 @@ use milvaion_test_support::{
     jobs, runs,
 };
 use sqlx::{Connection, PgConnection};
-use tokio::sync::Notify;
 
 struct RetentionHarness {
     url: String,
@@ -38,13 +37,8 @@ impl RetentionHarness {
         let url = database::create().await;
         let store = database::open(&url).await;
         let clock = Clock::manual(milvaion_server::clock::machine_now());
-        let retention = milvaion_server::config::retention::RetentionConfig::default();
-        let maintenance = Maintenance {
-            store: store.clone(),
-            clock: clock.clone(),
-            retention,
-            activate_slot_granter: Arc::new(Notify::new()),
-        };
+        let retention = RetentionConfig::default();
+        let maintenance = Maintenance { store: store.clone(), clock: clock.clone(), retention };
         let job = jobs::insert(&store, &clock, Schedule::Manual, None).await;
         Self { url, store, clock, maintenance, job }
     }
@@ -82,18 +76,19 @@ async fn old_days_are_dropped_logs_first() {
     harness.clock.advance(end_of_today - harness.clock.now() + Duration::days(14) - Duration::seconds(1));
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
     let yesterday = today - Days::new(1);
-    assert_eq!(report.dropped, [DailyTable::Logs.partition(yesterday)], "yesterday's logs only");
+    let logs_and_receipts = |day| report.dropped.contains(&PartitionedTable::Logs.partition(day));
+    assert!(logs_and_receipts(yesterday) && !logs_and_receipts(today), "{report:?}");
     assert!(report.partitions > 0, "partitions of the coming days are created");
 
     harness.clock.advance(Duration::seconds(1));
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
-    assert_eq!(report.dropped, [DailyTable::Logs.partition(today)]);
+    assert!(report.dropped.contains(&PartitionedTable::Logs.partition(today)), "{report:?}");
     assert!(harness.exists(id).await);
 
     harness.clock.advance(Duration::days(16));
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
-    assert!(report.dropped.contains(&DailyTable::Occurrences.partition(today)), "{report:?}");
-    assert!(!report.dropped.contains(&DailyTable::Occurrences.partition(today + Days::new(1))), "{report:?}");
+    assert!(report.dropped.contains(&PartitionedTable::History.partition(today)), "{report:?}");
+    assert!(!report.dropped.contains(&PartitionedTable::History.partition(today + Days::new(1))), "{report:?}");
     assert!(!harness.exists(id).await);
     assert_eq!(
         harness.maintenance.tick().await.expect("the tick succeeds").dropped,
@@ -103,37 +98,95 @@ async fn old_days_are_dropped_logs_first() {
 }
 
 #[tokio::test]
-async fn day_with_an_open_occurrence_is_kept_and_reported() {
+async fn retention_counts_from_the_end() {
     let mut harness = RetentionHarness::new().await;
-    let (today, id) = (harness.today(), harness.occurrence().await);
-    harness.clock.advance(Duration::days(40));
+    // Longer than 1 KiB, so that it is not in the row.
+    let input = serde_json::json!({ "text": "x".repeat(2_000) });
+    let request = NewManualRun {
+        id: harness.clock.occurrence_id(),
+        job_id: harness.job,
+        by: "ana".into(),
+        job_data: Some(input.clone()),
+        ..NewManualRun::default()
+    };
+    harness.store.insert_manual_run(&request, harness.clock.now()).await.expect("the query succeeds");
+    let (first_day, input_of) = (harness.today(), async |harness: &RetentionHarness| {
+        let view = harness.store.occurrence(request.id, 1, harness.clock.now()).await.expect("the query succeeds");
+        view.expect("it exists").job_data
+    });
+    // A delay of sixty days, twice the retention.
+    for _ in 0..60 {
+        harness.clock.advance(Duration::days(1));
+        harness.maintenance.tick().await.expect("the tick succeeds");
+    }
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
-    assert_eq!(report.open, [DailyTable::Logs.partition(today), DailyTable::Occurrences.partition(today)]);
-    assert!(harness.exists(id).await);
-    harness.complete(id).await;
+    assert_eq!(report.needed, [PartitionedTable::Inputs.partition(first_day)], "an open occurrence needs its input");
+    assert_eq!(input_of(&harness).await, input);
+    harness.complete(request.id).await;
+    assert_eq!(input_of(&harness).await, input);
+    harness.clock.advance(Duration::days(29));
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
-    assert_eq!(report.dropped, [DailyTable::Logs.partition(today), DailyTable::Occurrences.partition(today)]);
-    assert_eq!(report.open, Vec::<String>::new());
+    assert_eq!(report.needed, [PartitionedTable::Inputs.partition(first_day)]);
+    assert_eq!(input_of(&harness).await, input, "it ended 29 days ago");
+    harness.clock.advance(Duration::days(2));
+    let report = harness.maintenance.tick().await.expect("the tick succeeds");
+    assert!(!harness.exists(request.id).await);
+    let all: Vec<String> =
+        [report.dropped, harness.maintenance.tick().await.expect("the tick succeeds").dropped].concat();
+    assert!(all.contains(&PartitionedTable::Inputs.partition(first_day)), "{all:?}");
 }
 
 #[tokio::test]
-async fn locked_partition_is_dropped_at_the_next_tick() {
+async fn changed_retention_leaves_no_gap_and_no_overlap() {
     let harness = RetentionHarness::new().await;
-    let yesterday = harness.today() - Days::new(1);
+    let bounds = "SELECT pg_get_expr(c.relpartbound, c.oid) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+                   WHERE i.inhparent = 'history'::regclass";
+    for (days, step) in [(30, 2), (400, 9), (400, 300), (7, 1), (1_850, 40), (30, 1)] {
+        harness.clock.advance(Duration::days(step));
+        let retention = RetentionConfig { occurrences: Duration::days(days), ..RetentionConfig::default() };
+        let store = harness.store.clone().with_retention(retention);
+        store.ensure_partitions(harness.clock.now()).await.expect("the query succeeds");
+        // A clock that was set forward by nine days: the partition is created where it is needed.
+        let (id, later) = (harness.occurrence().await, harness.clock.now() + Duration::days(9));
+        let report = StatusReport::new(id, 1, "w-1", OccurrenceStatus::Completed, later);
+        assert_eq!(runs::report(&store, &Clock::manual(later), vec![report]).await, 1);
+        assert!(harness.exists(id).await);
+    }
+    let mut connection = PgConnection::connect(&harness.url).await.expect("PostgreSQL responds");
+    let texts: Vec<String> = sqlx::query_scalar(bounds).fetch_all(&mut connection).await.expect("the query succeeds");
+    let mut bounds: Vec<(&str, &str)> = texts
+        .iter()
+        .map(|text| {
+            let parts: Vec<&str> = text.split('\'').collect();
+            (parts[1], parts[3])
+        })
+        .collect();
+    bounds.sort_unstable();
+    assert!(bounds.len() < 64, "{bounds:?}");
+    assert!(bounds.windows(2).all(|pair| pair[0].1 == pair[1].0), "{bounds:?}");
+}
+
+#[tokio::test]
+async fn reader_delays_only_the_drop() {
+    let harness = RetentionHarness::new().await;
+    let (yesterday, now) = (harness.today() - Days::new(1), harness.clock.now());
     let mut reader = PgConnection::connect(&harness.url).await.expect("PostgreSQL responds");
     let mut tx = reader.begin().await.expect("a transaction");
     sqlx::query("SELECT count(*) FROM occurrences").execute(&mut *tx).await.expect("it can be read");
     let since = tokio::time::Instant::now();
-    assert_eq!(
-        harness.store.drop_partition(DailyTable::Occurrences, yesterday).await.expect("the query succeeds"),
-        PartitionDropOutcome::Locked
-    );
+    let drop =
+        async || harness.store.drop_partitions(PartitionedTable::History, now).await.expect("the query succeeds");
+    let name = PartitionedTable::History.partition(yesterday);
+    assert_eq!(drop().await, [(name.clone(), PartitionDropOutcome::Locked)]);
+    // Meanwhile occurrences begin and end, and partitions are created.
+    let id = harness.occurrence().await;
+    harness.complete(id).await;
+    let later = now + Duration::days(3);
+    assert!(harness.store.ensure_partitions(later).await.expect("the query succeeds") > 0);
     assert!(since.elapsed() < std::time::Duration::from_secs(10), "{:?}", since.elapsed());
     tx.rollback().await.expect("rolled back");
-    assert_eq!(
-        harness.store.drop_partition(DailyTable::Occurrences, yesterday).await.expect("the query succeeds"),
-        PartitionDropOutcome::Removed
-    );
+    assert_eq!(drop().await, [(name, PartitionDropOutcome::Removed)]);
+    assert!(harness.exists(id).await);
 }
 
 #[tokio::test]
@@ -143,8 +196,9 @@ async fn old_failures_dead_letters_and_keys_are_deleted() {
     let insert = |age: i64, n: usize| {
         let at = (now - Duration::days(age)).to_rfc3339();
         format!(
-            "WITH f AS (INSERT INTO failed_occurrences (occurrence_id, job_id, job_name, failed_at, cause, fingerprint, job_data)
-                        SELECT gen_random_uuid(), gen_random_uuid(), 'x', '{at}', 'failed', 'f', '{{}}' FROM generate_series(1, {n}) RETURNING 1),
+            "WITH f AS (INSERT INTO failed_occurrences (occurrence_id, job_id, job_name, failed_at, cause, fingerprint, job_data,
+                                                       job_version, worker_id, job_type, attempt)
+                        SELECT gen_random_uuid(), gen_random_uuid(), 'x', '{at}', 'failed', 'f', '{{}}', 1, 'w', 't', 1 FROM generate_series(1, {n}) RETURNING 1),
                   d AS (INSERT INTO dead_letters (id, received_at, digest, reason, source, body, body_bytes)
                         SELECT gen_random_uuid(), '{at}', gen_random_uuid()::text, 'r', 's', '', 0 FROM generate_series(1, {n}) RETURNING 1)
              INSERT INTO trigger_keys (job_id, key, occurrence_id, created_at)
@@ -189,23 +243,4 @@ async fn clock_step_drops_nothing() {
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
     assert_eq!((report.dead_letters, report.trigger_keys), (1, 1));
     assert!(!report.dropped.is_empty(), "{report:?}");
-}
-
-#[tokio::test]
-async fn orphaned_slots_are_freed() {
-    let mut harness = RetentionHarness::new().await;
-    let (open, ended) = (harness.occurrence().await, harness.occurrence().await);
-    harness.complete(ended).await;
-    for id in [open, ended, harness.clock.occurrence_id()] {
-        let at = id.created_at().to_rfc3339();
-        harness
-            .execute(&format!(
-                "INSERT INTO slots (occurrence_id, created_at, job_id, priority, is_taken) VALUES ('{id}', '{at}', '{}', 3, true)",
-                harness.job
-            ))
-            .await;
-    }
-    assert_eq!(harness.maintenance.tick().await.expect("the tick succeeds").slots, 2);
-    harness.maintenance.activate_slot_granter.notified().await;
-    assert_eq!(harness.execute(&format!("SELECT 1 FROM slots WHERE occurrence_id = '{open}'")).await, 1);
 }

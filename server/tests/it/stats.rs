@@ -10,10 +10,10 @@ async fn folding_changes_no_count_and_takes_each_delta_once() {
     let url = database::create().await;
     let store = database::open(&url).await;
     let mut connection = TestConnection::open(&url).await;
-    let read = "SELECT coalesce(sum(count * 1000 + status), 0)::bigint FROM stats_minute";
+    let read = "SELECT coalesce(sum(count * 1000 + hashtext(status::text)), 0)::bigint FROM stats_minute";
     let append = format!(
         "INSERT INTO stats_deltas (minute, status, count, duration_ms)
-         SELECT date_trunc('minute', now()) - (n % 90) * interval '1 minute', n % 8, 1 + n % 3, n
+         SELECT date_trunc('minute', now()) - (n % 90) * interval '1 minute', (enum_range(NULL::run_status))[1 + n % 8], 1 + n % 3, n
            FROM generate_series(1, {DELTAS}) n"
     );
     connection.execute(append.as_str()).await;

@@ -95,7 +95,7 @@ async fn statistics_count_each_status_once() {
 }
 
 #[tokio::test]
-async fn repeated_log_lines_are_stored_once() {
+async fn repeated_log_lines_are_read_once() {
     let harness = StatusHarness::new().await;
     let line = |n: i64| LogLine {
         seq: first_log_seq(1) + n,
@@ -106,10 +106,14 @@ async fn repeated_log_lines_are_stored_once() {
     };
     let unknown = OccurrenceId::from_parts(harness.clock.now() - Duration::days(4_000), [1; 10]);
     let lines = vec![(harness.id, line(0)), (harness.id, line(1)), (unknown, line(0))];
-    assert_eq!(harness.store.append_logs(&lines).await.expect("the query succeeds"), 2);
-    assert_eq!(harness.store.append_logs(&lines).await.expect("the query succeeds"), 0);
-    let page = harness.store.log_before(harness.id, first_log_seq(1) + 1, 10).await.expect("the query succeeds");
-    assert_eq!(page.iter().map(|line| line.message.as_str()).collect::<Vec<_>>(), ["line 0"]);
+    assert_eq!(harness.store.append_logs(&lines, harness.clock.now()).await.expect("the query succeeds"), 2);
+    // The second delivery arrives on the next day and is in another partition.
+    let tomorrow = harness.clock.now() + Duration::days(1);
+    assert_eq!(harness.store.append_logs(&lines, tomorrow).await.expect("the query succeeds"), 2);
+    let page = harness.store.log_before(harness.id, first_log_seq(1) + 2, 10).await.expect("the query succeeds");
+    assert_eq!(page.iter().map(|line| line.message.as_str()).collect::<Vec<_>>(), ["line 0", "line 1"]);
+    let count = harness.store.count_log_lines(harness.id, 0, i64::MAX).await;
+    assert_eq!(count.expect("the query succeeds"), 2);
 }
 
 #[tokio::test]
@@ -120,7 +124,7 @@ async fn log_is_read_by_range() {
         (harness.id, LogLine { seq: n, at: harness.clock.now(), level: LogLevel::Info, message, data: None })
     };
     let stored: Vec<_> = (1..=10).map(line).collect();
-    assert_eq!(harness.store.append_logs(&stored).await.expect("the query succeeds"), 10);
+    assert_eq!(harness.store.append_logs(&stored, harness.clock.now()).await.expect("the query succeeds"), 10);
     let view = async |after| {
         let view = harness.store.occurrence_with_log(harness.id, after, 3, harness.clock.now()).await;
         let view = view.expect("the query succeeds").expect("it exists");
@@ -141,7 +145,7 @@ async fn failure_without_a_reason_has_no_exception() {
     let harness = StatusHarness::on(database::open(&url).await).await;
     assert_eq!(harness.apply(vec![harness.report(OccurrenceStatus::Running)]).await, 1);
     // What the retry of a failed attempt leaves: its exception and note stay until the next attempt ends.
-    let retry = "UPDATE occurrences SET attempt = 2, status = 0, exception = 'boom', note = 'Failed: boom'";
+    let retry = "UPDATE runs SET attempt = 2, status = 'queued', exception = 'boom', note = 'Failed: boom'";
     database::TestConnection::open(&url).await.execute(retry).await;
     let failed = StatusReport { attempt: 2, ..harness.report(OccurrenceStatus::Failed) };
     assert_eq!(harness.apply(vec![failed]).await, 1);

@@ -93,7 +93,7 @@ pub(crate) enum DeliveryOrigin {
     First,
     /// A redelivery that this instance has returned for lack of a permit. It may have begun elsewhere in the meantime.
     Returned,
-    /// A redelivery or a republished message: another delivery may have run.
+    /// A redelivery, a republished message or an old one: another delivery may have run, or the occurrence may have ended.
     PossibleDuplicate,
 }
 
@@ -118,13 +118,14 @@ pub(crate) enum DeliveryAnswer {
 }
 
 impl Admission {
-    /// Determines the origin of a delivery from the marks of the broker and of the publisher.
+    /// Determines the origin of a delivery from the mark of the broker. `is_doubtful` is true if the publisher has marked it
+    /// as sent again, or if it is old.
     ///
     /// The broker marks a delivery that this instance returned like every other redelivery. If it counted as a possible
     /// duplicate, a busy job type would need a claim check before each start, and could start nothing while Redis is
     /// down.
-    pub(crate) fn origin(&self, attempt: AttemptKey, is_redelivered: bool, is_republished: bool) -> DeliveryOrigin {
-        match (is_republished, is_redelivered) {
+    pub(crate) fn origin(&self, attempt: AttemptKey, is_redelivered: bool, is_doubtful: bool) -> DeliveryOrigin {
+        match (is_doubtful, is_redelivered) {
             (true, _) => DeliveryOrigin::PossibleDuplicate,
             (false, true) if self.state().returned.take(attempt, REDELIVERY_WINDOW) => DeliveryOrigin::Returned,
             (false, true) => DeliveryOrigin::PossibleDuplicate,

@@ -18,6 +18,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use chrono::{DateTime, Utc};
 use futures::{StreamExt, stream};
 use lapin::{
     Connection,
@@ -35,6 +36,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     api::error::log_text,
+    clock,
     control::metrics::WorkerMetrics,
     delivery::acks::{AckTracker, PendingAck},
     delivery::admission::{Admission, AdmissionDecision, DeliveryAnswer},
@@ -242,7 +244,8 @@ impl DeliveryConsumer {
             }
         };
         let attempt = (message.occurrence_id, message.attempt);
-        let origin = self.admission.origin(attempt, delivery.redelivered, is_republished(&delivery));
+        let is_doubtful = is_republished(&delivery) || is_old(&message, clock::now());
+        let origin = self.admission.origin(attempt, delivery.redelivered, is_doubtful);
         drop(delivery);
         faults::crash_point("delivery.before_claim");
         let guard = match self.running.reserve(attempt.0, attempt.1) {
@@ -350,6 +353,15 @@ fn read(delivery: &Delivery, job_type: &str) -> Result<JobMessage, MessageError>
         return Err(MessageError::NoAttempt);
     }
     Ok(message)
+}
+
+/// The age from which a message is checked with the server before it starts. While it waited, its occurrence may have been
+/// cancelled or skipped, and Redis remembers such an end only for a day.
+const OLD_MESSAGE: chrono::Duration = chrono::Duration::hours(1);
+
+/// Returns true if a message has waited for so long that its occurrence may have ended.
+fn is_old(message: &JobMessage, now: DateTime<Utc>) -> bool {
+    now - message.timestamp > OLD_MESSAGE
 }
 
 /// Returns true if the publisher may have published the message before.

@@ -40,8 +40,7 @@ async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow:
                     let ready = now();
                     cluster
                         .wait_until("an empty backlog of messages", async |cluster| {
-                            let behind = "SELECT count(*) FROM occurrences WHERE published_at IS NULL AND status = 0
-                                         AND waits_until IS NULL AND created_at < now() - interval '1 second'";
+                            let behind = "SELECT count(*) FROM runs WHERE publish_after < now() - interval '1 second'";
                             Ok(sqlx::query_scalar::<_, i64>(behind).fetch_one(&cluster.pool).await? == 0)
                         })
                         .await?;
@@ -86,7 +85,7 @@ async fn wiped(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::
                     cluster
                         .wait_until("500 queued occurrences", async |cluster| {
                             let queued =
-                                "SELECT count(*) FROM occurrences WHERE status = 0 AND published_at IS NOT NULL";
+                                "SELECT count(*) FROM runs WHERE status = 'queued' AND published_at IS NOT NULL";
                             Ok(sqlx::query_scalar::<_, i64>(queued).fetch_one(&cluster.pool).await? >= 500)
                         })
                         .await?;

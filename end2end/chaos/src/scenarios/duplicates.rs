@@ -91,8 +91,8 @@ impl ChaosCluster<'_> {
     /// Returns the rows of the occurrences that have ended, each with its number of log lines.
     async fn ended_rows(&self) -> anyhow::Result<std::collections::HashSet<String>> {
         let query = "SELECT to_jsonb(o)::text || ' ' ||
-                            (SELECT count(*) FROM occurrence_logs l WHERE l.occurrence_id = o.id)::text
-                       FROM occurrences o WHERE o.status IN (2, 3, 4, 5) AND o.ended_at < now() - interval '3 seconds'";
+                            (SELECT count(DISTINCT l.seq) FROM occurrence_logs l WHERE l.occurrence_id = o.id)::text
+                       FROM occurrences o WHERE o.status IN ('completed', 'failed', 'cancelled', 'timed-out') AND o.ended_at < now() - interval '3 seconds'";
         Ok(sqlx::query_scalar::<_, String>(query).fetch_all(&self.pool).await?.into_iter().collect())
     }
 

@@ -52,7 +52,7 @@ async fn poisoned(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyho
                                 cluster.evidence.end_fault(crash);
                             }
                         }
-                        let open = "SELECT count(*) FROM occurrences WHERE id = $1::uuid AND status IN (0, 1, 6)";
+                        let open = "SELECT count(*) FROM runs WHERE id = $1::uuid";
                         let open: i64 = sqlx::query_scalar(open).bind(&occurrence).fetch_one(&cluster.pool).await?;
                         if open == 0 {
                             break;
@@ -119,7 +119,7 @@ async fn wait_for_end(
     let Some((occurrence, at)) = cancelled.transpose()?.flatten() else { return Ok(()) };
     cluster
         .wait_until("the end of a cancelled run", async |cluster| {
-            let open = "SELECT count(*) FROM occurrences WHERE id = $1::uuid AND status IN (0, 1, 6)";
+            let open = "SELECT count(*) FROM runs WHERE id = $1::uuid";
             Ok(sqlx::query_scalar::<_, i64>(open).bind(&occurrence).fetch_one(&cluster.pool).await? == 0)
         })
         .await?;

@@ -273,7 +273,7 @@ async fn all_killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> any
                 let begun = chrono::DateTime::from_timestamp_micros(at).context("the instant is out of range")?;
                 cluster
                     .wait_until("the end of the backlog", async |cluster| {
-                        let left = "SELECT count(*) FROM occurrences WHERE status IN (0, 1, 6) AND created_at < $1";
+                        let left = "SELECT count(*) FROM runs WHERE created_at < $1";
                         Ok(sqlx::query_scalar::<_, i64>(left).bind(begun).fetch_one(&cluster.pool).await? == 0)
                     })
                     .await?;

@@ -7,7 +7,6 @@ const NOW: DateTime<Utc> = DateTime::UNIX_EPOCH;
 
 fn context(failures: i16, max_retries: i16) -> RetryContext {
     RetryContext {
-        worker_id: "w".into(),
         failures,
         max_retries,
         base_delay: Duration::from_secs(5),
@@ -15,8 +14,6 @@ fn context(failures: i16, max_retries: i16) -> RetryContext {
         is_cancelled: false,
         on_lost: LostRunRule::Requeue,
         requeues: 0,
-        ran_for: None,
-        quarantine_is_open: false,
     }
 }
 
@@ -144,12 +141,12 @@ fn jitter_shortens_backoff_but_not_requested_delay() {
 
 #[test]
 fn lost_run_is_requeued_three_times_then_poison() {
-    for (requeues, start) in [(0, "at once"), (1, "at once"), (2, quarantine::QUARANTINE_NOTE)] {
+    for (requeues, start) in [(0, "at once"), (1, quarantine::QUARANTINE_NOTE), (2, quarantine::QUARANTINE_NOTE)] {
         let mut change = change(OccurrenceStatus::Unknown);
         decide(&mut change, &RetryContext { requeues, ..context(0, 0) }, NOW);
         assert_eq!((change.status, change.is_requeue), (OccurrenceStatus::Queued, true));
         assert!(!change.counts_as_failure);
-        assert_eq!((wait(&change), change.is_quarantined), (Some(0), requeues == 2));
+        assert_eq!((wait(&change), change.is_quarantined), (Some(0), requeues >= 1));
         let note = change.steps[0].note.as_deref().unwrap_or_default();
         assert!(note.ends_with(&format!("attempt 4 starts {start}")), "{note}");
     }
@@ -219,57 +216,10 @@ fn other_changes_stay_as_they_are() {
 }
 
 #[test]
-fn run_that_died_young_beside_a_last_attempt_is_quarantined() {
-    let lost = |n: u8| {
-        let mut change = change(OccurrenceStatus::Unknown);
-        change.occurrence_id = occurrence(0, n);
-        change
-    };
-    let mut changes = [lost(1), lost(2), lost(3), lost(4)];
-    let lived = |seconds| Some(chrono::Duration::seconds(seconds));
-    let elsewhere = RetryContext { worker_id: "other".into(), ran_for: lived(1), ..context(0, 0) };
-    let mut contexts: HashMap<_, _> = [
-        (occurrence(0, 1), RetryContext { requeues: 2, ran_for: lived(60), ..context(0, 0) }),
-        (occurrence(0, 2), RetryContext { ran_for: lived(9), ..context(0, 0) }),
-        (occurrence(0, 3), RetryContext { ran_for: lived(10), ..context(0, 0) }),
-        (occurrence(0, 4), elsewhere),
-    ]
-    .into();
-    open_quarantines(&changes, &mut contexts);
-    for change in &mut changes {
-        decide(change, &contexts[&change.occurrence_id], NOW);
-    }
-    assert_eq!(changes.each_ref().map(|change| change.is_quarantined), [true, true, false, false]);
-    let notes = changes.each_ref().map(|change| change.steps[0].note.clone().unwrap_or_default());
-    assert_eq!(
-        notes.each_ref().map(|note| note.ends_with(quarantine::QUARANTINE_NOTE)),
-        [true, true, false, false],
-        "{notes:?}"
-    );
-}
-
-#[test]
-fn run_that_is_not_requeued_opens_no_quarantine() {
-    for ended in [
-        RetryContext { requeues: 3, ..context(0, 0) },
-        RetryContext { requeues: 2, is_cancelled: true, ..context(0, 0) },
-        RetryContext { requeues: 2, on_lost: LostRunRule::Fail, ..context(0, 0) },
-    ] {
-        let mut changes =
-            [1, 2].map(|n| AttemptChange { occurrence_id: occurrence(0, n), ..change(OccurrenceStatus::Unknown) });
-        let innocent = RetryContext { ran_for: Some(chrono::Duration::seconds(2)), ..context(0, 0) };
-        let mut contexts: HashMap<_, _> = [(occurrence(0, 1), ended), (occurrence(0, 2), innocent)].into();
-        open_quarantines(&changes, &mut contexts);
-        decide(&mut changes[1], &contexts[&occurrence(0, 2)], NOW);
-        assert_eq!((changes[1].status, changes[1].is_quarantined), (OccurrenceStatus::Queued, false));
-    }
-}
-
-#[test]
-fn run_without_requeues_left_stays_quarantined() {
+fn run_that_was_lost_repeatedly_stays_quarantined() {
     for status in [OccurrenceStatus::Failed, OccurrenceStatus::TimedOut, OccurrenceStatus::Queued] {
         let mut change = change(status);
-        decide(&mut change, &RetryContext { requeues: 3, quarantine_is_open: true, ..context(0, 3) }, NOW);
+        decide(&mut change, &RetryContext { requeues: 2, ..context(0, 3) }, NOW);
         assert!(change.is_quarantined, "{status:?}");
     }
 }

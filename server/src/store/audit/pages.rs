@@ -20,7 +20,7 @@ use serde_json::Value;
 use sqlx::{Executor, FromRow, Postgres, QueryBuilder};
 use uuid::Uuid;
 
-use crate::store::{Result, Store, StoreError};
+use crate::store::{Result, Store, StoreError, occurrences::filed_since};
 
 /// The columns of a row.
 const COLUMNS: &str =
@@ -249,11 +249,13 @@ impl Store {
             names.extend(found.into_iter().map(|row| (row.object, row.name)));
         }
         if !occurrences.is_empty() {
-            let created: Vec<_> = occurrences.iter().map(|id| OccurrenceId(*id).created_at()).collect();
+            let created: Vec<_> = occurrences.iter().map(|id| filed_since(OccurrenceId(*id))).collect();
             let found = sqlx::query!(
                 r#"SELECT 'occurrence:' || o.id::text AS "object!", o.job_name AS "name!"
-                     FROM unnest($1::uuid[], $2::timestamptz[]) AS wanted (id, created_at)
-                     JOIN occurrences o ON o.id = wanted.id AND o.created_at = wanted.created_at"#,
+                     FROM unnest($1::uuid[], $2::timestamptz[]) AS wanted (id, filed_since)
+                    CROSS JOIN LATERAL (
+                          SELECT id, job_name FROM occurrences o
+                           WHERE o.id = wanted.id AND o.filed_at >= wanted.filed_since) o"#,
                 &occurrences,
                 &created
             )

@@ -24,7 +24,8 @@ impl Store {
     pub async fn jobs(&self, filter: &JobFilter, alive_since: DateTime<Utc>) -> Result<ListPage<JobRow>> {
         let limit = page::effective_limit(filter.limit);
         let mut query = QueryBuilder::<Postgres>::new(
-            "SELECT id, display_name, worker_id, job_type, schedule, next_fire_at, is_active, tags,
+            "SELECT id, display_name, worker_id, job_type, schedule, is_active, tags,
+                    (SELECT next_fire_at FROM job_due d WHERE d.job_id = id) AS next_fire_at,
                     lower(display_name) AS sort_name FROM jobs WHERE true",
         );
         if let Some(active) = filter.active {
@@ -85,7 +86,7 @@ impl Store {
         jobs: &[Uuid],
     ) -> Result<std::collections::HashMap<Uuid, Vec<(OccurrenceId, milvaion_protocol::status::OccurrenceStatus)>>> {
         let rows = sqlx::query!(
-            r#"SELECT j.id AS "job_id!", o.id AS "id!", o.status AS "status!"
+            r#"SELECT j.id AS "job_id!", o.id AS "id!", o.status::text AS "status!"
                  FROM unnest($1::uuid[]) AS j (id)
                  CROSS JOIN LATERAL (SELECT id, status FROM occurrences WHERE job_id = j.id ORDER BY id DESC LIMIT 10) o"#,
             jobs
@@ -94,7 +95,7 @@ impl Store {
         .await?;
         let mut recent: std::collections::HashMap<Uuid, Vec<_>> = std::collections::HashMap::new();
         for row in rows {
-            recent.entry(row.job_id).or_default().push((OccurrenceId(row.id), status(row.status)?));
+            recent.entry(row.job_id).or_default().push((OccurrenceId(row.id), status(&row.status)?));
         }
         for list in recent.values_mut() {
             list.sort_by_key(|(id, _)| std::cmp::Reverse(*id));

@@ -1,7 +1,5 @@
 //! Months of the audit log: created in advance, and dropped as a whole after their retention.
 
-use std::sync::Arc;
-
 use milvaion_server::{
     background::maintenance::Maintenance,
     clock::{Clock, machine_now},
@@ -11,7 +9,6 @@ use milvaion_server::{
 };
 use milvaion_test_support::database::{self, TestConnection};
 use sqlx::{Connection, PgConnection};
-use tokio::sync::Notify;
 
 use super::time;
 
@@ -78,7 +75,6 @@ async fn maintenance_drops_months_after_their_retention() {
         store: store.clone(),
         clock: Clock::manual(machine_now()),
         retention: RetentionConfig::default(),
-        activate_slot_granter: Arc::new(Notify::new()),
     };
     let entry = AuditEntry::new(machine_now(), "system", "job.pause", "job:2");
     store.audit(&entry).await.expect("it is stored");

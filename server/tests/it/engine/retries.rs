@@ -162,7 +162,7 @@ async fn delayed_occurrence_keeps_its_slot_until_cancelled() {
     harness.advance(Duration::seconds(60)).await;
     let second = harness.occurrences(job, 2).await[1].id;
     // The second occurrence is created while the first is delayed, and gets no slot before it.
-    assert!(harness.server.store.grant_slots(10).await.expect("the query succeeds").is_empty());
+    assert!(harness.server.store.grant_slots(10, harness.clock.now()).await.expect("the query succeeds").is_empty());
     let edit = AuditStamp { by: "ana", at: harness.clock.now(), address: None };
     harness.server.store.cancel(&[id], Some("not today"), edit).await.expect("the query succeeds");
     harness.server.jobs.activate_slot_granter.notify_one();
@@ -246,7 +246,7 @@ async fn quarantined_retries_start_one_after_the_other() {
     let jobs = [once(&harness, rules(1)).await, once(&harness, rules(1)).await];
     harness.starts(2).await;
     let mut connection = TestConnection::open(&harness.config.database.url).await;
-    connection.execute("UPDATE occurrences SET rescues = 3").await;
+    connection.execute("UPDATE runs SET requeues = 3").await;
     // The next attempt is quarantined, whatever the result of this one is.
     while let Some(id) = harness.gate.end_one(RunEnding::Fails) {
         let job = view(&harness, id).await.row.job_id;

@@ -138,7 +138,10 @@ async fn poison_run_fails_after_four_lost_attempts() {
     harness.detector.activate_slot_granter.notified().await;
     let failures = format!("SELECT count(*) FROM failed_occurrences WHERE occurrence_id = '{id}' AND cause = 'poison'");
     assert_eq!(harness.count(&failures).await, 1);
-    assert_eq!(harness.count("SELECT coalesce(sum(count), 0)::bigint FROM stats_minute WHERE status = 3").await, 1);
+    assert_eq!(
+        harness.count("SELECT coalesce(sum(count), 0)::bigint FROM stats_minute WHERE status = 'failed'").await,
+        1
+    );
 }
 
 #[tokio::test]
@@ -220,15 +223,15 @@ async fn lost_run_frees_its_slot_and_starts_the_interval() {
     harness.advance(30, true).await;
     let id = harness.running("requeue", "w-1").await;
     let job = harness.view(id).await.row.job_id;
-    harness.set(id, "rescues = 3, pause_after_seconds = 60").await;
-    harness.count(&format!(
-        "WITH s AS (INSERT INTO slots (occurrence_id, created_at, job_id, priority, is_taken) VALUES ('{id}', now(), '{job}', 3, true) RETURNING 1),
-              j AS (UPDATE jobs SET schedule = '{{\"kind\": \"every\", \"seconds\": 60, \"from\": \"end\"}}' WHERE id = '{job}' RETURNING 1)
-         SELECT count(*) FROM s, j"
-    ))
-    .await;
+    harness.set(id, "requeues = 3, pause_after_seconds = 60, slot_group = job_id, slot_limit = 1").await;
+    harness
+        .count(&format!(
+            "WITH j AS (UPDATE jobs SET schedule = '{{\"kind\": \"every\", \"seconds\": 60, \"from\": \"end\"}}' WHERE id = '{job}' RETURNING 1)
+             SELECT count(*) FROM j"
+        ))
+        .await;
     assert_eq!(harness.advance(18, true).await.ended, 1);
-    assert_eq!(harness.count("SELECT count(*) FROM slots").await, 0);
+    assert_eq!(harness.count("SELECT count(*) FROM runs").await, 0);
     // The slot granter, which is activated here, starts the interval.
     harness.detector.activate_slot_granter.notified().await;
     let now = harness.view(id).await.row.ended_at.expect("it has ended");

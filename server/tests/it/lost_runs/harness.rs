@@ -117,7 +117,7 @@ impl LostRunHarness {
     /// Sets columns of an occurrence.
     pub(crate) async fn set(&self, id: OccurrenceId, columns: &str) {
         let mut connection = TestConnection::open(&self.config.database.url).await;
-        connection.execute(format!("UPDATE occurrences SET {columns} WHERE id = '{id}'")).await;
+        connection.execute(format!("UPDATE runs SET {columns} WHERE id = '{id}'")).await;
     }
 
     /// Returns the number that a query selects.

@@ -52,15 +52,26 @@ impl OutageWorkload {
         ids
     }
 
+    /// Sets the due time of all jobs, as an edit does.
+    async fn move_due_times(&self, due: &str) {
+        self.execute(&format!(
+            "WITH j AS (UPDATE jobs SET version = version + 1 RETURNING id, version),
+                  v AS (INSERT INTO job_versions SELECT j.id, j.version, o.definition, o.changed_at, o.changed_by
+                          FROM j JOIN job_versions o ON o.job_id = j.id AND o.version = j.version - 1)
+             UPDATE job_due d SET next_fire_at = {due}, version = j.version FROM j WHERE d.job_id = j.id"
+        ))
+        .await;
+    }
+
     /// Removes the due times of the jobs, and waits until the broker has none of their messages.
     pub(crate) async fn suspend(&self) {
-        self.execute("UPDATE jobs SET next_fire_at = NULL, version = version + 1").await;
+        self.move_due_times("NULL").await;
         self.wait_for_ends().await;
     }
 
     /// Makes the jobs due now, and then every second again.
     pub(crate) async fn resume(&self) {
-        self.execute("UPDATE jobs SET next_fire_at = now(), version = version + 1").await;
+        self.move_due_times("now()").await;
         self.server.dispatcher.activate_dispatcher.notify_one();
     }
 
@@ -95,7 +106,8 @@ impl OutageWorkload {
 
     /// Disables the jobs and waits until all occurrences have ended.
     pub(crate) async fn finish(&self) -> OutageVerdict {
-        self.execute("UPDATE jobs SET is_active = false, next_fire_at = NULL, version = version + 1").await;
+        self.execute("UPDATE jobs SET is_active = false").await;
+        self.move_due_times("NULL").await;
         OutageVerdict { rows: self.wait_for_ends().await, started: self.worker.started() }
     }
 

@@ -203,7 +203,7 @@ async fn duplicate_start_without_claims_is_recorded() {
     assert_eq!(Some(&found[0].first), done.row.instance_id.as_ref());
     assert_eq!(view.row.status, OccurrenceStatus::Completed);
     assert!(view.row.version > done.row.version, "pages are notified");
-    assert_eq!(harness.count("SELECT sum(duplicate_starts)::bigint FROM occurrences").await, 1);
+    assert_eq!(harness.count("SELECT count(*) FROM late_starts").await, 1);
     assert_eq!(
         view.changes.last().map(|step| step.status),
         Some(OccurrenceStatus::Completed),

@@ -1,0 +1,346 @@
+-- Occurrences: the open ones in `runs`, the ended ones in `history`.
+--
+-- An open occurrence changes several times and is looked for in many ways: unsent, delayed, waiting for a slot, running.
+-- An ended one never changes. One table for both would carry the indexes of the open ones through millions of rows. The
+-- end of an occurrence moves its row, so the row is kept small: inputs stay where they are, and results and exceptions
+-- are written with the end.
+
+CREATE TYPE run_status AS ENUM
+    ('queued', 'running', 'completed', 'failed', 'cancelled', 'timed-out', 'unknown', 'skipped');
+COMMENT ON TYPE run_status IS 'Status of an occurrence. The order is that of the numbers on the wire, from 0.';
+
+CREATE TABLE runs (
+    id             uuid        PRIMARY KEY,
+    created_at     timestamptz NOT NULL,
+    job_id         uuid        NOT NULL,
+    job_name       text        NOT NULL,
+    job_version    integer     NOT NULL,
+    worker_id      text        NOT NULL,
+    job_type       text        NOT NULL,
+    own_input      jsonb       CHECK (octet_length(own_input::text) <= 1024),
+    has_long_input boolean     NOT NULL DEFAULT false,
+    scheduled_for  timestamptz NOT NULL,
+    trigger        text        NOT NULL CHECK (trigger IN ('schedule', 'manual', 'api', 'retry')),
+    triggered_by   text,
+    trigger_reason text,
+    retry_of       uuid,
+    status         run_status  NOT NULL CHECK (status IN ('queued', 'running', 'unknown')),
+    version        integer     NOT NULL DEFAULT 1,
+    priority       smallint    NOT NULL CHECK (priority BETWEEN 1 AND 5),
+    attempt        integer     NOT NULL DEFAULT 1 CHECK (attempt >= 1),
+    failures       smallint    NOT NULL DEFAULT 0 CHECK (failures >= 0),
+    requeues       smallint    NOT NULL DEFAULT 0 CHECK (requeues >= 0),
+    max_retries    smallint    NOT NULL DEFAULT 0,
+    timeout_seconds integer,
+    on_lost        text        NOT NULL DEFAULT 'requeue',
+    heartbeat_timeout_seconds integer,
+    pause_after_seconds bigint,
+    publish_after  timestamptz,
+    published_at   timestamptz,
+    not_before     timestamptz,
+    is_quarantined boolean     NOT NULL DEFAULT false,
+    slot_group     uuid,
+    slot_limit     smallint,
+    slot_key       text,
+    slot_key_limit smallint,
+    has_slot       boolean     NOT NULL DEFAULT true,
+    replaces       boolean     NOT NULL DEFAULT false,
+    instance_id    text,
+    started_at     timestamptz,
+    last_heartbeat timestamptz,
+    progress       jsonb,
+    exception      text,
+    note           text,
+    status_changes jsonb       NOT NULL DEFAULT '[]',
+    cancel_requested_at timestamptz,
+    cancel_requested_by text,
+    -- A message must not be sent while its run waits for a slot or for an instant, and needs none while it runs.
+    CONSTRAINT runs_only_ready_ones_are_sent
+        CHECK (publish_after IS NULL OR (status = 'queued' AND has_slot AND not_before IS NULL))
+) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+        autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
+
+COMMENT ON TABLE  runs IS 'Open occurrences: Queued, Running and Unknown ones.';
+COMMENT ON COLUMN runs.id IS 'UUIDv7; its timestamp is created_at.';
+COMMENT ON COLUMN runs.created_at IS 'Timestamp of the id, to the millisecond.';
+COMMENT ON COLUMN runs.job_name IS 'Display name of the job at the time of creation.';
+COMMENT ON COLUMN runs.job_version IS 'Version of the definition that applies.';
+COMMENT ON COLUMN runs.worker_id IS 'Worker that runs it.';
+COMMENT ON COLUMN runs.job_type IS 'Job type.';
+COMMENT ON COLUMN runs.own_input IS 'Input of this occurrence alone, up to 1 KiB; null if it uses the input of its job version or has a longer one.';
+COMMENT ON COLUMN runs.has_long_input IS 'True if its own input is in run_inputs.';
+COMMENT ON COLUMN runs.scheduled_for IS 'Due time.';
+COMMENT ON COLUMN runs.trigger IS 'Origin: schedule, manual, api or retry.';
+COMMENT ON COLUMN runs.triggered_by IS 'User or token that requested it; null for scheduled occurrences.';
+COMMENT ON COLUMN runs.trigger_reason IS 'Reason for the request.';
+COMMENT ON COLUMN runs.retry_of IS 'Failed occurrence that this one retries.';
+COMMENT ON COLUMN runs.version IS 'Number of changes, so that a reader can determine the newer of two rows.';
+COMMENT ON COLUMN runs.attempt IS 'Attempt in force, from 1.';
+COMMENT ON COLUMN runs.failures IS 'Number of failed attempts that were followed by a retry.';
+COMMENT ON COLUMN runs.requeues IS 'Number of times it was requeued as a lost run.';
+COMMENT ON COLUMN runs.on_lost IS 'Rule of the job for lost runs at the time of creation.';
+COMMENT ON COLUMN runs.heartbeat_timeout_seconds IS 'Heartbeat timeout of the job at the time of creation, in seconds.';
+COMMENT ON COLUMN runs.pause_after_seconds IS 'Time from the end of the occurrence to the next due time of its job, in seconds.';
+COMMENT ON COLUMN runs.publish_after IS
+    'Time from which its message may be sent; null if the broker has confirmed the message, or if it must not be sent yet.';
+COMMENT ON COLUMN runs.published_at IS 'Time at which the broker confirmed the message; null while it is unsent.';
+COMMENT ON COLUMN runs.not_before IS 'Time until which a queued occurrence is delayed: a retry, or an attempt that was handed back.';
+COMMENT ON COLUMN runs.is_quarantined IS 'True if it was lost so often that it runs beside no other such run of its worker.';
+COMMENT ON COLUMN runs.slot_group IS 'Its job, if the number of concurrent occurrences of the job is limited.';
+COMMENT ON COLUMN runs.slot_limit IS 'Maximum number of taken slots in the group; null means no limit but that of the key.';
+COMMENT ON COLUMN runs.slot_key IS 'Concurrency key.';
+COMMENT ON COLUMN runs.slot_key_limit IS 'Maximum number of taken slots with the key.';
+COMMENT ON COLUMN runs.has_slot IS 'False while it waits for a slot.';
+COMMENT ON COLUMN runs.replaces IS 'True if earlier occurrences of the job are cancelled while this one waits.';
+COMMENT ON COLUMN runs.instance_id IS 'Worker instance that runs it.';
+COMMENT ON COLUMN runs.started_at IS 'Start of the attempt, by the worker''s clock.';
+COMMENT ON COLUMN runs.last_heartbeat IS 'Last report of the run, by the server''s clock.';
+COMMENT ON COLUMN runs.progress IS 'Last reported progress: {percent, message}.';
+COMMENT ON COLUMN runs.exception IS 'Exception of the previous attempt.';
+COMMENT ON COLUMN runs.note IS 'First line of the exception, or the reason for a cancellation request.';
+COMMENT ON COLUMN runs.status_changes IS 'Status history: [{status, at, attempt, by, note}], with the numbers of the statuses.';
+COMMENT ON COLUMN runs.cancel_requested_at IS 'Time at which a user requested the cancellation of the running occurrence.';
+
+-- No index names a column that a heartbeat or a progress report changes. An index that names the status makes each change
+-- of it write all indexes anew, so there is one, and the start of a run is the only update that pays for it.
+-- No second index has the id without a condition: while the table is empty, PostgreSQL could not tell it from the primary
+-- key, and would keep a plan that reads all of it for each row.
+CREATE INDEX runs_by_job ON runs (job_id);
+CREATE INDEX runs_begun_or_quarantined ON runs (id) WHERE status <> 'queued' OR is_quarantined;
+CREATE INDEX runs_unsent ON runs (publish_after) WHERE publish_after IS NOT NULL;
+CREATE INDEX runs_delayed ON runs (not_before) WHERE not_before IS NOT NULL;
+CREATE INDEX runs_cancel_requested ON runs (cancel_requested_at) WHERE cancel_requested_at IS NOT NULL;
+CREATE INDEX runs_by_slot_group ON runs (slot_group, has_slot, priority DESC, id) WHERE slot_group IS NOT NULL;
+CREATE INDEX runs_by_slot_key ON runs (slot_key, has_slot, priority DESC, id) WHERE slot_key IS NOT NULL;
+
+CREATE TABLE run_inputs (
+    run_id     uuid        NOT NULL,
+    created_at timestamptz NOT NULL,
+    input      jsonb       NOT NULL CHECK (octet_length(input::text) <= 131072),
+    PRIMARY KEY (run_id, created_at)
+) PARTITION BY RANGE (created_at);
+COMMENT ON TABLE  run_inputs IS 'Inputs over 1 KiB of single occurrences. Written once; the end of the occurrence does not move them.';
+COMMENT ON COLUMN run_inputs.created_at IS 'The created_at of the occurrence.';
+
+CREATE TABLE receipts (
+    run_id     uuid        NOT NULL,
+    created_at timestamptz NOT NULL,
+    PRIMARY KEY (run_id, created_at)
+) PARTITION BY RANGE (created_at);
+COMMENT ON TABLE  receipts IS
+    'Ids of requested occurrences, kept for seven days. A request that arrives again finds its id here, even if its occurrence has ended meanwhile.';
+COMMENT ON COLUMN receipts.created_at IS 'The created_at of the occurrence.';
+
+CREATE TABLE history (
+    id             uuid        NOT NULL,
+    created_at     timestamptz NOT NULL,
+    job_id         uuid        NOT NULL,
+    job_name       text        NOT NULL,
+    job_version    integer     NOT NULL,
+    worker_id      text        NOT NULL,
+    job_type       text        NOT NULL,
+    own_input      jsonb,
+    has_long_input boolean     NOT NULL DEFAULT false,
+    scheduled_for  timestamptz NOT NULL,
+    trigger        text        NOT NULL,
+    triggered_by   text,
+    trigger_reason text,
+    retry_of       uuid,
+    status         run_status  NOT NULL CHECK (status IN ('completed', 'failed', 'cancelled', 'timed-out', 'skipped')),
+    version        integer     NOT NULL,
+    priority       smallint    NOT NULL,
+    attempt        integer     NOT NULL,
+    failures       smallint    NOT NULL DEFAULT 0,
+    requeues       smallint    NOT NULL DEFAULT 0,
+    max_retries    smallint    NOT NULL,
+    timeout_seconds integer,
+    published_at   timestamptz,
+    instance_id    text,
+    started_at     timestamptz,
+    ended_at       timestamptz NOT NULL,
+    duration_ms    bigint      CHECK (duration_ms >= 0),
+    progress       jsonb,
+    result         text,
+    exception      text,
+    note           text,
+    status_changes jsonb       NOT NULL,
+    cancel_requested_at timestamptz,
+    cancel_requested_by text,
+    filed_at       timestamptz NOT NULL,
+    PRIMARY KEY (id, filed_at)
+) PARTITION BY RANGE (filed_at);
+
+COMMENT ON TABLE  history IS
+    'Ended occurrences. Rows are only inserted. Partitioned by the time at which the server recorded the end, so that no row is ever too late for its partition.';
+COMMENT ON COLUMN history.ended_at IS 'End, by the worker''s clock if a worker ended it.';
+COMMENT ON COLUMN history.duration_ms IS 'Duration of the latest attempt, in milliseconds.';
+COMMENT ON COLUMN history.result IS 'Return value of the job.';
+COMMENT ON COLUMN history.exception IS 'Error text of the latest attempt.';
+COMMENT ON COLUMN history.note IS 'First line of the exception, or the reason for a skip or a cancellation.';
+COMMENT ON COLUMN history.filed_at IS 'Time at which the server recorded the end.';
+
+-- Used by the page of a job.
+CREATE INDEX history_by_job ON history (job_id, id DESC);
+-- Nearly every row is Completed, and finding those needs no index.
+CREATE INDEX history_by_status ON history (status, id DESC) WHERE status IN ('failed', 'cancelled', 'timed-out', 'skipped');
+-- The failures of a job among its million completed runs.
+CREATE INDEX history_by_job_status ON history (job_id, status, id DESC)
+    WHERE status IN ('failed', 'cancelled', 'timed-out', 'skipped');
+-- Lists of a time window hold what ended in it. Nearly all of that was created at most ten minutes before the window and
+-- is found by its id; this index finds the rest.
+CREATE INDEX history_slow_end ON history (ended_at) WHERE ended_at - created_at > interval '10 minutes';
+
+CREATE TABLE late_starts (
+    run_id      uuid        NOT NULL,
+    attempt     integer     NOT NULL CHECK (attempt >= 1),
+    instance_id text        NOT NULL,
+    at          timestamptz NOT NULL,
+    is_after_end boolean    NOT NULL,
+    PRIMARY KEY (run_id, attempt, instance_id)
+);
+COMMENT ON TABLE  late_starts IS
+    'Starts of attempts that another instance had started before, because a message was delivered twice and the claim did not prevent it. They cannot be undone, so they are shown.';
+COMMENT ON COLUMN late_starts.at IS 'Time of the report, by the clock of the instance.';
+COMMENT ON COLUMN late_starts.is_after_end IS 'True if the occurrence had ended when the start became known. Such a row counts as a change of the occurrence.';
+CREATE INDEX late_starts_by_age ON late_starts (at);
+
+CREATE FUNCTION run_input(run_id uuid, own_input jsonb, has_long_input boolean, job_id uuid, job_version integer)
+    RETURNS jsonb LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN own_input IS NOT NULL THEN own_input
+                WHEN has_long_input THEN (SELECT i.input FROM run_inputs i WHERE i.run_id = $1 LIMIT 1)
+                ELSE (SELECT v.definition -> 'jobData' FROM job_versions v WHERE v.job_id = $4 AND v.version = $5) END
+$$;
+COMMENT ON FUNCTION run_input IS 'Returns the input of an occurrence; null if its retention has ended.';
+
+CREATE VIEW occurrences AS
+    SELECT id, created_at, job_id, job_name, job_version, worker_id, job_type,
+           run_input(id, own_input, has_long_input, job_id, job_version) AS job_data,
+           scheduled_for, trigger, triggered_by, trigger_reason, retry_of, status, version, priority, attempt, failures,
+           requeues, max_retries, timeout_seconds, published_at, not_before,
+           status = 'queued' AND (not_before IS NOT NULL OR NOT has_slot) AS is_held,
+           instance_id, started_at, NULL::timestamptz AS ended_at, NULL::bigint AS duration_ms, last_heartbeat, progress,
+           NULL::text AS result, exception, note, status_changes, cancel_requested_at, cancel_requested_by,
+           'infinity'::timestamptz AS filed_at
+      FROM runs
+    UNION ALL
+    SELECT id, created_at, job_id, job_name, job_version, worker_id, job_type,
+           run_input(id, own_input, has_long_input, job_id, job_version),
+           scheduled_for, trigger, triggered_by, trigger_reason, retry_of, status, version, priority, attempt, failures,
+           requeues, max_retries, timeout_seconds, published_at, NULL::timestamptz,
+           false,
+           instance_id, started_at, ended_at, duration_ms, filed_at, progress,
+           result, exception, note, status_changes, cancel_requested_at, cancel_requested_by,
+           filed_at
+      FROM history;
+COMMENT ON VIEW occurrences IS 'All occurrences, open and ended. Lists, pages and exports read this view.';
+COMMENT ON COLUMN occurrences.is_held IS 'True while its message must not be sent: it is delayed or waits for a slot.';
+COMMENT ON COLUMN occurrences.filed_at IS 'Time at which the server recorded the end; infinity for an open occurrence.';
+
+CREATE TABLE occurrence_logs (
+    occurrence_id uuid        NOT NULL,
+    arrived_at    timestamptz NOT NULL,
+    seq           bigint      NOT NULL,
+    at            timestamptz NOT NULL,
+    level         smallint    NOT NULL CHECK (level BETWEEN 0 AND 3),
+    message       text        NOT NULL,
+    data          jsonb
+) PARTITION BY RANGE (arrived_at);
+COMMENT ON TABLE  occurrence_logs IS
+    'Log lines of occurrences, partitioned by arrival. A line that was delivered twice may be stored twice; readers take one row for each number.';
+COMMENT ON COLUMN occurrence_logs.arrived_at IS 'Time at which the server stored the line.';
+COMMENT ON COLUMN occurrence_logs.seq IS 'attempt × 1,000,000 + line number; assigned by the worker.';
+COMMENT ON COLUMN occurrence_logs.at IS 'Time of the line, by the worker''s clock.';
+COMMENT ON COLUMN occurrence_logs.level IS '0 debug, 1 info, 2 warn, 3 error.';
+CREATE INDEX occurrence_logs_by_occurrence ON occurrence_logs (occurrence_id, seq);
+
+-- Two requests for a manual run with the same key create one run.
+CREATE TABLE trigger_keys (
+    job_id        uuid        NOT NULL,
+    key           text        NOT NULL CHECK (char_length(key) BETWEEN 1 AND 200),
+    occurrence_id uuid        NOT NULL,
+    created_at    timestamptz NOT NULL,
+    PRIMARY KEY (job_id, key)
+);
+COMMENT ON TABLE trigger_keys IS 'Idempotency keys of manual runs, kept for seven days.';
+CREATE INDEX trigger_keys_by_age ON trigger_keys (created_at);
+
+CREATE TABLE failed_occurrences (
+    occurrence_id     uuid        PRIMARY KEY,
+    job_id            uuid        NOT NULL,
+    job_name          text        NOT NULL,
+    job_version       integer     NOT NULL,
+    worker_id         text        NOT NULL,
+    job_type          text        NOT NULL,
+    attempt           integer     NOT NULL,
+    failed_at         timestamptz NOT NULL,
+    cause             text        NOT NULL,
+    exception         text,
+    fingerprint       text        NOT NULL,
+    job_data          jsonb       NOT NULL,
+    resolved_at       timestamptz,
+    resolved_by       text,
+    resolution_note   text,
+    resolution_action text,
+    retried_as        uuid
+);
+COMMENT ON TABLE  failed_occurrences IS 'Occurrences that failed for good, until a user resolves them; kept longer than the occurrences.';
+COMMENT ON COLUMN failed_occurrences.failed_at IS 'Time at which the server recorded the failure.';
+COMMENT ON COLUMN failed_occurrences.cause IS 'failed, permanent, exhausted, timed_out, rejected, poison or lost.';
+COMMENT ON COLUMN failed_occurrences.fingerprint IS 'Equal for failures with the same cause, for grouping.';
+COMMENT ON COLUMN failed_occurrences.job_data IS 'Input, for a retry.';
+COMMENT ON COLUMN failed_occurrences.retried_as IS 'Occurrence that retries this one.';
+CREATE INDEX failed_open ON failed_occurrences (failed_at DESC, occurrence_id) WHERE resolved_at IS NULL;
+CREATE INDEX failed_by_fingerprint ON failed_occurrences (fingerprint, failed_at DESC);
+CREATE INDEX failed_by_job ON failed_occurrences (job_id, failed_at DESC);
+CREATE INDEX failed_by_age ON failed_occurrences (failed_at);
+
+CREATE TABLE dead_letters (
+    id            uuid        PRIMARY KEY,
+    received_at   timestamptz NOT NULL,
+    digest        text        NOT NULL UNIQUE,
+    reason        text        NOT NULL,
+    source        text        NOT NULL,
+    headers       jsonb       NOT NULL DEFAULT '{}',
+    body          bytea       NOT NULL CHECK (octet_length(body) <= 65536),
+    body_bytes    bigint      NOT NULL,
+    copies        integer     NOT NULL DEFAULT 1,
+    resolved_at   timestamptz,
+    resolved_by   text,
+    resolution_note text
+);
+COMMENT ON TABLE  dead_letters IS 'Messages from the dead letter queue that belong to no known occurrence.';
+COMMENT ON COLUMN dead_letters.digest IS 'Digest of the whole body and its source, so that a duplicate is counted and not stored again.';
+COMMENT ON COLUMN dead_letters.body IS 'First 64 KiB of the body.';
+COMMENT ON COLUMN dead_letters.body_bytes IS 'Length of the whole body, in bytes.';
+CREATE INDEX dead_letters_by_age ON dead_letters (received_at);
+
+-- Counts of reached statuses by minute. They are appended and folded later, because updates of one row per minute would
+-- make servers wait for each other. The dashboard reads them and never counts occurrences.
+CREATE TABLE stats_folded (
+    minute      timestamptz NOT NULL,
+    status      run_status  NOT NULL,
+    count       bigint      NOT NULL,
+    duration_ms bigint      NOT NULL,
+    PRIMARY KEY (minute, status)
+);
+COMMENT ON TABLE  stats_folded IS 'Number of occurrences that reached a status in a minute, without the latest.';
+COMMENT ON COLUMN stats_folded.count IS 'Number of occurrences.';
+COMMENT ON COLUMN stats_folded.duration_ms IS 'Sum of their durations, in milliseconds, for final statuses.';
+
+-- Rows live for some seconds, so autovacuum must not wait until a fifth of a table that is empty most of the time is dead.
+CREATE TABLE stats_deltas (
+    minute      timestamptz NOT NULL,
+    status      run_status  NOT NULL,
+    count       bigint      NOT NULL,
+    duration_ms bigint      NOT NULL DEFAULT 0
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
+        vacuum_truncate = off);
+COMMENT ON TABLE  stats_deltas IS 'Counts that are not folded into stats_folded yet; written in the statement that changes the statuses.';
+COMMENT ON COLUMN stats_deltas.count IS 'Number of occurrences.';
+COMMENT ON COLUMN stats_deltas.duration_ms IS 'Sum of their durations, in milliseconds, for final statuses.';
+
+CREATE VIEW stats_minute AS
+    SELECT minute, status, sum(count)::bigint AS count, sum(duration_ms)::bigint AS duration_ms
+      FROM (SELECT * FROM stats_folded UNION ALL SELECT * FROM stats_deltas) both_parts
+     GROUP BY minute, status;
+COMMENT ON VIEW stats_minute IS 'Number of occurrences that reached a status in a minute.';

@@ -1,0 +1,33 @@
+-- State that the servers share: leases, the cluster pause, and messages that were delivered again.
+
+CREATE TABLE leases (
+    role       text        PRIMARY KEY,
+    epoch      bigint      NOT NULL DEFAULT 0,
+    holder     text,
+    changed_at timestamptz NOT NULL
+);
+COMMENT ON TABLE  leases IS 'Roles with their fencing epochs: a writer in a role checks that its epoch is still the newest.';
+
+-- At most one row. While it exists, no server dispatches jobs, releases delayed occurrences or grants slots.
+CREATE TABLE cluster_pause (
+    is_on   boolean     PRIMARY KEY DEFAULT true CHECK (is_on),
+    since   timestamptz NOT NULL,
+    by_whom text       NOT NULL,
+    reason  text        NOT NULL CHECK (char_length(reason) BETWEEN 1 AND 500)
+);
+COMMENT ON TABLE cluster_pause IS 'Cluster pause, which stops every dispatcher, with its author and reason.';
+
+-- No message may end every server in turn.
+CREATE TABLE redeliveries (
+    message_hash bytea       PRIMARY KEY CHECK (octet_length(message_hash) = 32),
+    processes    integer     NOT NULL CHECK (processes > 0),
+    last_process uuid        NOT NULL,
+    last_at      timestamptz NOT NULL
+);
+COMMENT ON TABLE redeliveries IS
+    'Messages that were delivered before and are being handled again. A row is deleted when its message was handled, so a row that stays belongs to a process that has ended.';
+COMMENT ON COLUMN redeliveries.message_hash IS 'SHA-256 of the queue and the body of the message.';
+COMMENT ON COLUMN redeliveries.processes IS 'The number of processes of a server that began to handle the message after its first delivery, in their order.';
+COMMENT ON COLUMN redeliveries.last_process IS 'A random id of the last of them. A process that begins twice in a row counts once.';
+COMMENT ON COLUMN redeliveries.last_at IS 'The begin of the last attempt.';
+CREATE INDEX redeliveries_by_age ON redeliveries (last_at);

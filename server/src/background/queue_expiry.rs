@@ -1,0 +1,110 @@
+//! Ends occurrences that no worker has begun for too long.
+//!
+//! An occurrence whose worker never comes back would stay queued for ever, and one of them each second would be thirty
+//! million rows a year in the table that everything reads. After the limit it is recorded as skipped, with the reason.
+//!
+//! Its message may still wait in the queue of its job type. A worker checks an old message with the server before it starts
+//! it, and the mark in Redis stops a younger one.
+
+use std::time::Duration;
+
+use milvaion_api::{events::LiveEvent, views::OccurrenceRow};
+
+use super::activators::Activators;
+use crate::{
+    cache::Cache,
+    clock::Clock,
+    engine::{RunsOn, Service, context::Context},
+    live::Hub,
+    store::Store,
+};
+
+/// The time between two ticks.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
+/// The most occurrences that one transaction ends.
+const EXPIRY_BATCH: i64 = 500;
+/// The most transactions in one tick; the next tick continues.
+const MAX_BATCHES: usize = 100;
+
+/// The background task that ends occurrences that wait for too long.
+#[derive(Debug)]
+pub struct QueueExpiry {
+    /// The PostgreSQL store.
+    pub store: Store,
+    /// The Redis cache with the claims.
+    pub cache: Cache,
+    /// The hub for live events.
+    pub hub: Hub,
+    /// The server's clock.
+    pub clock: Clock,
+    /// The time after which an occurrence that no worker has begun is skipped.
+    pub limit: chrono::Duration,
+    /// The activators of the other tasks.
+    pub activators: Activators,
+}
+
+impl QueueExpiry {
+    /// Creates the service of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self {
+            store: context.store.clone(),
+            cache: context.cache.clone(),
+            hub: context.hub.clone(),
+            clock: context.clock.clone(),
+            limit: context.config.background.expire_queued,
+            activators: context.activators.clone(),
+        }
+    }
+}
+
+/// The result of one tick.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueExpiryReport {
+    /// Occurrences that were skipped.
+    pub skipped: usize,
+}
+
+impl Service for QueueExpiry {
+    const NAME: &'static str = "queue-expiry";
+    const RUNS_ON: RunsOn = RunsOn::Leader;
+    type Report = QueueExpiryReport;
+
+    fn period(&self) -> Duration {
+        EXPIRY_INTERVAL
+    }
+
+    async fn tick(&mut self) -> anyhow::Result<QueueExpiryReport> {
+        let mut report = QueueExpiryReport::default();
+        // After a clock step, everything may look expired.
+        if self.clock.is_settling() {
+            return Ok(report);
+        }
+        for _ in 0..MAX_BATCHES {
+            let now = self.clock.now();
+            let ended = self.store.expire_queued(self.limit, EXPIRY_BATCH, now).await?;
+            if ended.is_empty() {
+                break;
+            }
+            report.skipped += ended.len();
+            if ended.iter().any(|run| run.frees_slot || run.starts_pause) {
+                self.activators.slot_granter.notify_one();
+            }
+            let rows: Vec<OccurrenceRow> = ended.into_iter().map(|run| run.row).collect();
+            let attempts: Vec<_> = rows.iter().map(|row| (row.id, row.attempt.unsigned_abs())).collect();
+            if let Err(error) = self.cache.end_claims(&attempts).await {
+                tracing::warn!(
+                    error = %error,
+                    "the end of {} skipped occurrences was not written to Redis; a message in flight may still start one",
+                    attempts.len()
+                );
+            }
+            self.hub.publish(now, vec![LiveEvent::Occurrences { rows }]);
+        }
+        Ok(report)
+    }
+
+    fn is_notable(report: &QueueExpiryReport) -> bool {
+        report.skipped > 0
+    }
+}

@@ -1,0 +1,49 @@
+-- Grants slots to waiting occurrences, by descending priority, then oldest first. Runs under the slots lock.
+-- $1: the maximum number of grants. $2: now.
+--
+-- Each group is looked at by itself, from the index: the number of its taken slots, and as many of its waiting occurrences
+-- as fit. The length of a queue does not matter.
+WITH RECURSIVE groups AS (
+    (SELECT slot_group FROM runs WHERE slot_group IS NOT NULL ORDER BY slot_group LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.slot_group FROM runs r WHERE r.slot_group > g.slot_group ORDER BY r.slot_group LIMIT 1)
+      FROM groups g WHERE g.slot_group IS NOT NULL
+),
+-- The job's own limit comes before the key's: an occurrence that its job holds back takes no place in the key's queue. An
+-- edit may have changed the limit, so each occurrence is subject to its own.
+waiting AS (
+    SELECT w.*, t.taken, row_number() OVER (PARTITION BY g.slot_group ORDER BY w.priority DESC, w.id) AS place
+      FROM groups g
+     CROSS JOIN LATERAL (SELECT count(*) AS taken FROM runs t WHERE t.slot_group = g.slot_group AND t.has_slot) t
+     CROSS JOIN LATERAL (
+           SELECT r.id, r.priority, r.slot_limit, r.slot_key, r.slot_key_limit FROM runs r
+            WHERE r.slot_group = g.slot_group AND NOT r.has_slot AND r.status = 'queued'
+            ORDER BY r.priority DESC, r.id
+            LIMIT $1::bigint) w
+     WHERE g.slot_group IS NOT NULL
+),
+fits_job AS (
+    SELECT * FROM waiting WHERE slot_limit IS NULL OR place <= slot_limit - taken
+),
+by_key AS (
+    SELECT f.*, row_number() OVER (PARTITION BY f.slot_key ORDER BY f.priority DESC, f.id) AS key_place FROM fits_job f
+),
+taken AS (
+    SELECT k.slot_key, (SELECT count(*) FROM runs t WHERE t.slot_key = k.slot_key AND t.has_slot) AS count
+      FROM (SELECT DISTINCT slot_key FROM by_key WHERE slot_key IS NOT NULL) k
+),
+chosen AS (
+    SELECT b.id FROM by_key b LEFT JOIN taken t ON t.slot_key = b.slot_key
+     WHERE b.slot_key IS NULL OR b.key_place <= b.slot_key_limit - t.count
+     ORDER BY b.priority DESC, b.id
+     LIMIT $1::bigint
+)
+UPDATE runs
+   SET has_slot = true, publish_after = CASE WHEN not_before IS NULL THEN $2::timestamptz END, version = version + 1
+ WHERE id = ANY (ARRAY (
+           SELECT r.id FROM runs r
+            WHERE r.id = ANY (ARRAY (SELECT id FROM chosen)) AND NOT r.has_slot AND r.status = 'queued'
+            ORDER BY r.id FOR UPDATE))
+RETURNING id, job_id, job_name, worker_id, job_type,
+          run_input(id, own_input, has_long_input, job_id, job_version) AS job_data, scheduled_for, attempt, failures,
+          max_retries, priority, timeout_seconds
