@@ -1,0 +1,189 @@
+//! The plans of the frequent statements: made while the tables are empty, they are still right when the tables are full.
+//!
+//! The tests count the rows that PostgreSQL reads, not the time it takes.
+
+use milvaion_protocol::{
+    id::{JobId, OccurrenceId},
+    message::{RunProgress, StatusReport},
+    status::OccurrenceStatus,
+};
+use milvaion_schedule::{due::DueAction, schedule::Schedule};
+use milvaion_server::{
+    clock::{Clock, machine_now},
+    config::database::DatabaseConfig,
+    store::{Store, plan::NewScheduledRun},
+};
+use milvaion_test_support::{
+    database::{self, TestConnection},
+    jobs, runs,
+};
+
+/// The open occurrences that are inserted behind the planner's back.
+const BACKLOG: i64 = 100_000;
+/// The occurrences of one batch.
+const BATCH: usize = 200;
+/// How often PostgreSQL plans a statement anew before it may keep a plan.
+const PLANNED_ANEW: usize = 5;
+
+struct PlanHarness {
+    url: String,
+    store: Store,
+    clock: Clock,
+    jobs: Vec<JobId>,
+}
+
+impl PlanHarness {
+    /// Creates a store with a single connection, so that all statements of a test share their plans.
+    async fn new() -> Self {
+        let url = database::create().await;
+        // The session of the migrations reads the tables, and reports that with its end.
+        database::open(&url).await.close().await;
+        let store = Store::connect(&DatabaseConfig { url: url.clone(), max_connections: 1 }).await.expect("connected");
+        let clock = Clock::manual(machine_now());
+        Self { url, store, clock, jobs: Vec::new() }
+    }
+
+    /// Runs each statement as often as it takes until PostgreSQL keeps its plan, on empty tables and about nothing.
+    async fn plan(&self) {
+        let now = self.clock.now();
+        for _ in 0..PLANNED_ANEW + 2 {
+            let nothing: Vec<OccurrenceId> = (0..BATCH).map(|_| self.clock.occurrence_id()).collect();
+            let planned: Vec<NewScheduledRun> = nothing
+                .iter()
+                .map(|id| NewScheduledRun {
+                    job_id: JobId(id.0),
+                    version: 1,
+                    due: now,
+                    next_fire_at: None,
+                    occurrence_id: *id,
+                    action: DueAction::Run,
+                    note: None,
+                })
+                .collect();
+            let created = self.store.create_scheduled_runs(&planned, None, now).await.expect("the statement succeeds");
+            assert_eq!(created, []);
+            assert_eq!(self.store.due_jobs(now, 1_000).await.expect("the query succeeds").len(), 0);
+            let sent: Vec<_> = nothing.iter().map(|id| (*id, 1)).collect();
+            assert_eq!(self.store.mark_published(&sent, now).await.expect("the statement succeeds"), 0);
+            for status in [OccurrenceStatus::Running, OccurrenceStatus::Completed] {
+                let report = |id: &OccurrenceId| StatusReport::new(*id, 1, "w-1", status, now);
+                assert_eq!(runs::report(&self.store, &self.clock, nothing.iter().map(report).collect()).await, 0);
+            }
+        }
+    }
+
+    /// Inserts due jobs.
+    async fn insert_jobs(&mut self) {
+        for _ in 0..BATCH {
+            let job = jobs::insert(&self.store, &self.clock, Schedule::every(60), Some(self.clock.now())).await;
+            self.jobs.push(job);
+        }
+    }
+
+    /// Dispatches all jobs, and takes the occurrences through their lives.
+    async fn cycle(&self) {
+        let now = self.clock.now();
+        let plan = |due: &milvaion_server::store::plan::DueJob| NewScheduledRun {
+            job_id: due.id,
+            version: due.version,
+            due: due.next_fire_at,
+            next_fire_at: Some(now + chrono::Duration::seconds(60)),
+            occurrence_id: self.clock.occurrence_id(),
+            action: DueAction::Run,
+            note: None,
+        };
+        let due = self.store.due_jobs(now, 1_000).await.expect("the query succeeds");
+        assert_eq!(due.len(), self.jobs.len());
+        let planned: Vec<NewScheduledRun> = due.iter().map(plan).collect();
+        let created = self.store.create_scheduled_runs(&planned, None, now).await.expect("the statement succeeds");
+        let ids: Vec<OccurrenceId> = created.iter().map(|run| run.id).collect();
+        let sent: Vec<_> = ids.iter().map(|id| (*id, 1)).collect();
+        self.store.mark_published(&sent, now).await.expect("the statement succeeds");
+        self.report(&ids, OccurrenceStatus::Running, None).await;
+        // One by one, as they arrive: a version that a statement replaces leaves its room to later statements only.
+        for id in &ids {
+            let progress = Some(RunProgress { percent: 50, message: String::new() });
+            self.report(&[*id], OccurrenceStatus::Running, progress).await;
+        }
+        self.report(&ids, OccurrenceStatus::Completed, None).await;
+        self.clock.advance(chrono::Duration::seconds(60));
+    }
+
+    async fn report(&self, ids: &[OccurrenceId], status: OccurrenceStatus, progress: Option<RunProgress>) {
+        let report = |id: &OccurrenceId| StatusReport {
+            progress: progress.clone(),
+            ..StatusReport::new(*id, 1, "w-1", status, self.clock.now())
+        };
+        assert_eq!(runs::report(&self.store, &self.clock, ids.iter().map(report).collect()).await, ids.len());
+    }
+
+    /// Waits until PostgreSQL has counted this many inserted and deleted rows of `runs`, and returns the sequential scans of `runs` and
+    /// `job_due`, the rows and the index blocks of these tables that were read, and the updates of `runs` that changed no
+    /// index.
+    async fn counts(&self, rows: i64) -> (i64, i64, i64, i64) {
+        let mut connection = TestConnection::open(&self.url).await;
+        let tables = "FROM pg_stat_user_tables WHERE relname IN ('runs', 'job_due')";
+        // The session of the store reports its counts with a later statement.
+        let changed = "SELECT n_tup_ins + n_tup_del FROM pg_stat_user_tables WHERE relname = 'runs'";
+        while connection.count(changed).await < rows {
+            self.store.is_cluster_paused().await.expect("the query succeeds");
+        }
+        (
+            connection.count(format!("SELECT sum(seq_scan)::bigint {tables}")).await,
+            connection.count(format!("SELECT sum(idx_tup_fetch)::bigint {tables}")).await,
+            connection
+                .count(
+                    "SELECT sum(idx_blks_read + idx_blks_hit)::bigint FROM pg_statio_user_tables
+                      WHERE relname IN ('runs', 'job_due')",
+                )
+                .await,
+            connection.count("SELECT n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'runs'").await,
+        )
+    }
+}
+
+#[tokio::test]
+async fn plan_of_an_empty_table_reads_a_full_one_by_index() {
+    let mut harness = PlanHarness::new().await;
+    let mut connection = TestConnection::open(&harness.url).await;
+    // No statistics come to the planner's help.
+    connection.execute("ALTER TABLE runs SET (autovacuum_enabled = false)").await;
+    connection.execute("ALTER TABLE job_due SET (autovacuum_enabled = false)").await;
+    connection.execute("VACUUM ANALYZE runs, job_due").await;
+    harness.plan().await;
+    harness.insert_jobs().await;
+    let batch = i64::try_from(BATCH).expect("a small number");
+    connection
+        .execute(format!(
+            "INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
+                               status, priority)
+             SELECT gen_random_uuid(), now(), gen_random_uuid(), 'x', 1, 'w', 't', now(), 'schedule',
+                    CASE WHEN n % 10 = 0 THEN 'running' ELSE 'queued' END::run_status, 3
+               FROM generate_series(1, {BACKLOG}) n"
+        ))
+        .await;
+    // The end of its session reports what it did.
+    drop(connection);
+    let (scans, read, blocks, hot) = harness.counts(BACKLOG).await;
+    harness.cycle().await;
+    let (scans_after, read_after, blocks_after, hot_after) = harness.counts(BACKLOG + 2 * batch).await;
+    assert_eq!(scans_after, scans, "no table is read as a whole");
+    let read = read_after - read;
+    assert!(read < 40 * batch, "{read} rows were read for a batch of {batch}, beside {BACKLOG} others");
+    let blocks = blocks_after - blocks;
+    assert!(blocks < 200 * batch, "{blocks} blocks of indexes were read for a batch of {batch}");
+    let hot = hot_after - hot;
+    assert!(hot >= batch * 9 / 10, "only {hot} of {batch} progress reports changed no index");
+}
+
+#[tokio::test]
+async fn table_of_open_occurrences_has_no_further_index() {
+    let url = database::create().await;
+    database::open(&url).await;
+    let known = "SELECT count(*) FROM pg_indexes WHERE tablename = 'runs' AND indexname IN
+                 ('runs_pkey', 'runs_by_job', 'runs_begun_or_quarantined', 'runs_unsent', 'runs_delayed',
+                  'runs_cancel_requested', 'runs_by_slot_group', 'runs_by_slot_key')";
+    let all = "SELECT count(*) FROM pg_indexes WHERE tablename = 'runs'";
+    let mut connection = TestConnection::open(&url).await;
+    assert_eq!((connection.count(known).await, connection.count(all).await), (8, 8), "each costs every dispatch");
+}

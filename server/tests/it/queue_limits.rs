@@ -1,0 +1,136 @@
+//! The bounds of the queue: open occurrences of one job, and the time for which an occurrence waits for a worker.
+
+use chrono::Duration;
+use milvaion_api::events::LiveEvent;
+use milvaion_protocol::{
+    id::{JobId, OccurrenceId},
+    message::StatusReport,
+    status::OccurrenceStatus,
+};
+use milvaion_schedule::{due::DueAction, schedule::Schedule};
+use milvaion_server::{
+    background::{activators::Activators, queue_expiry::QueueExpiry},
+    cache::Cache,
+    clock::{Clock, machine_now},
+    engine::Service,
+    live::Hub,
+    store::{
+        Store,
+        create::MAX_OPEN_RUNS_PER_JOB,
+        manual_runs::{ManualRunOutcome, ManualRunRefusal, NewManualRun},
+        plan::NewScheduledRun,
+    },
+};
+use milvaion_test_support::{
+    database::{self, TestConnection},
+    jobs, runs, server_env,
+};
+
+/// Dispatches a due job. Returns the status and the note of its occurrence.
+async fn dispatch(store: &Store, clock: &Clock, job_id: JobId) -> (OccurrenceStatus, Option<String>) {
+    let due = store.due_jobs(clock.now(), 10).await.expect("the query succeeds");
+    let due = due.iter().find(|due| due.id == job_id).expect("it is due");
+    let run = NewScheduledRun {
+        job_id,
+        version: due.version,
+        due: due.next_fire_at,
+        next_fire_at: Some(due.next_fire_at + Duration::milliseconds(1)),
+        occurrence_id: clock.occurrence_id(),
+        action: DueAction::Run,
+        note: None,
+    };
+    let created = store.create_scheduled_runs(&[run], None, clock.now()).await.expect("the statement succeeds");
+    (created[0].status, created[0].note.clone())
+}
+
+#[tokio::test]
+async fn job_has_a_bounded_number_of_open_occurrences() {
+    let url = database::create().await;
+    let store = database::open(&url).await;
+    let clock = Clock::manual(machine_now());
+    let job_id = jobs::insert(&store, &clock, Schedule::every(60), Some(clock.now())).await;
+    let mut connection = TestConnection::open(&url).await;
+    connection
+        .execute(format!(
+            "INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
+                               status, priority)
+             SELECT gen_random_uuid(), now(), '{job_id}', 'x', 1, 'w', 't', now(), 'schedule', 'queued', 3
+               FROM generate_series(1, {MAX_OPEN_RUNS_PER_JOB} - 1)"
+        ))
+        .await;
+    assert_eq!(dispatch(&store, &clock, job_id).await, (OccurrenceStatus::Queued, None));
+    let (status, note) = dispatch_later(&store, &clock, job_id).await;
+    assert_eq!(status, OccurrenceStatus::Skipped);
+    assert_eq!(note.as_deref(), Some("Skipped: 10000 occurrences of the job are open already."));
+    let request = NewManualRun { id: clock.occurrence_id(), job_id, by: "ana".into(), ..NewManualRun::default() };
+    for force in [false, true] {
+        let request = NewManualRun { force, ..request.clone() };
+        let outcome = store.insert_manual_run(&request, clock.now()).await.expect("the statement succeeds");
+        assert!(
+            matches!(outcome, ManualRunOutcome::Refused(ManualRunRefusal::TooManyOpenRuns)),
+            "forced: {force}: {outcome:?}"
+        );
+    }
+    connection.execute("DELETE FROM runs WHERE id IN (SELECT id FROM runs LIMIT 1)").await;
+    let outcome = store.insert_manual_run(&request, clock.now()).await.expect("the statement succeeds");
+    assert!(matches!(outcome, ManualRunOutcome::Created(_)), "{outcome:?}");
+}
+
+async fn dispatch_later(store: &Store, clock: &Clock, job_id: JobId) -> (OccurrenceStatus, Option<String>) {
+    clock.advance(Duration::seconds(1));
+    dispatch(store, clock, job_id).await
+}
+
+#[tokio::test]
+async fn occurrence_that_no_worker_begins_is_skipped() {
+    let config = server_env::config().await;
+    let store = database::open(&config.database.url).await;
+    let cache = Cache::new(&config.cache).expect("a valid URL");
+    let clock = Clock::manual(machine_now());
+    let (hub, mut events) = Hub::new();
+    let limit = Duration::hours(36);
+    let mut expiry = QueueExpiry {
+        store: store.clone(),
+        cache,
+        hub,
+        clock: clock.clone(),
+        limit,
+        activators: Activators::default(),
+    };
+    let job_id = jobs::insert(&store, &clock, Schedule::Manual, None).await;
+    let insert = async || runs::insert_manual(&store, &clock, job_id).await;
+    let (waiting, running, retried) = (insert().await, insert().await, insert().await);
+    let report = async |id: OccurrenceId, status| {
+        let report = StatusReport {
+            retry_after_ms: Some(24 * 3_600_000),
+            ..StatusReport::new(id, 1, "w-1", status, clock.now())
+        };
+        assert_eq!(runs::report_with_retries(&store, &clock, vec![report]).await.rows.len(), 1);
+    };
+    report(running, OccurrenceStatus::Running).await;
+    // Handed back for a day.
+    report(retried, OccurrenceStatus::Queued).await;
+    clock.advance(limit - Duration::seconds(1));
+    let young = insert().await;
+    assert_eq!(expiry.tick().await.expect("the tick succeeds").skipped, 0);
+    clock.advance(Duration::seconds(2));
+    assert_eq!(expiry.tick().await.expect("the tick succeeds").skipped, 1);
+    let status =
+        async |id| store.occurrence(id, 1, clock.now()).await.expect("the query succeeds").expect("it exists").row;
+    let row = status(waiting).await;
+    assert_eq!(row.status, OccurrenceStatus::Skipped);
+    assert_eq!(row.note.as_deref(), Some("Skipped: no worker began it within 36 hours."));
+    let pushed = events.try_recv().expect("an event");
+    assert!(matches!(&pushed[0].event, LiveEvent::Occurrences { rows } if rows[0].id == waiting), "{pushed:?}");
+    for id in [running, retried, young] {
+        assert!(!status(id).await.status.is_final(), "{id}");
+    }
+    let released = store.release_delayed(clock.now(), 10).await.expect("the statement succeeds");
+    assert_eq!(released.len(), 1);
+    store.mark_published(&[(retried, 2)], clock.now()).await.expect("the statement succeeds");
+    clock.advance(limit - Duration::seconds(2));
+    assert_eq!(expiry.tick().await.expect("the tick succeeds").skipped, 0, "it waits for a worker since its release");
+    clock.advance(Duration::seconds(3));
+    assert_eq!(expiry.tick().await.expect("the tick succeeds").skipped, 2);
+    assert_eq!(status(retried).await.status, OccurrenceStatus::Skipped);
+}
