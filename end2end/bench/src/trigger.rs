@@ -58,6 +58,8 @@ async fn started(
 ) -> anyhow::Result<DateTime<Utc>> {
     let begun = tokio::time::Instant::now();
     loop {
+        // The first check waits too: it would compete with the start for the processor.
+        tokio::time::sleep(POLL_INTERVAL).await;
         if let Some(view) = server.store.occurrence(id, 1, machine_now()).await?
             && view.row.status.is_final()
             && let Some(at) = view.row.started_at
@@ -65,6 +67,5 @@ async fn started(
             return Ok(at);
         }
         ensure!(begun.elapsed() < WAIT_TIMEOUT, "manual run {id} did not end within {} s", WAIT_TIMEOUT.as_secs());
-        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

@@ -9,7 +9,6 @@ use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     message::MAX_JOB_DATA_BYTES,
 };
-use milvaion_schedule::rules::OverlapPolicy;
 use serde_json::Value;
 
 use super::{
@@ -39,13 +38,12 @@ impl JobCommands {
     /// exist. Returns `Conflict` if the job or the cluster is paused, or if its overlap policy skips the new run, unless
     /// the run is forced.
     pub async fn run_now(&self, me: &RequestUser, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
-        let job = self.store.job(id).await?.ok_or_else(not_found)?;
         let reason = reason(&input.reason)?;
         let key = idempotency_key(input.idempotency_key.as_deref())?;
-        let definition = &job.definition;
         let job_data = if input.input_json.trim().is_empty() {
             None
         } else {
+            let definition = self.store.job(id).await?.ok_or_else(not_found)?.definition;
             Some(self.parse_input_override(&definition.worker_id, &definition.job_type, &input.input_json).await?)
         };
         let now = self.clock.now();
@@ -58,7 +56,6 @@ impl JobCommands {
             reason,
             force: input.force,
             key,
-            exclusive: definition.rules.overlap == OverlapPolicy::Skip,
         };
         match self.store.insert_manual_run(&run, now).await? {
             ManualRunOutcome::Created(created) => {

@@ -1,10 +1,13 @@
 -- Changes open occurrences that stay open: a start, progress, a lost run, a further attempt. Called by advance.rs.
 --
 -- $1 to $14 are arrays with one element per change, in the order of ids; their names are in `r` below. $15: now.
+-- The parameters are read by subqueries; see create.sql.
 WITH r AS (
-    SELECT * FROM unnest($1::uuid[], $2::int[], $3::text[]::run_status[], $4::text[], $5::timestamptz[], $6::text[],
-                         $7::text[], $8::jsonb[], $9::jsonb[], $10::timestamptz[], $11::boolean[], $12::boolean[],
-                         $13::boolean[], $14::boolean[])
+    SELECT * FROM unnest((SELECT $1::uuid[]), (SELECT $2::int[]), (SELECT $3::text[]::run_status[]),
+                         (SELECT $4::text[]), (SELECT $5::timestamptz[]), (SELECT $6::text[]), (SELECT $7::text[]),
+                         (SELECT $8::jsonb[]), (SELECT $9::jsonb[]), (SELECT $10::timestamptz[]),
+                         (SELECT $11::boolean[]), (SELECT $12::boolean[]), (SELECT $13::boolean[]),
+                         (SELECT $14::boolean[]))
                AS r (id, attempt, status, instance_id, started_at, exception, note, progress, steps, not_before,
                      counts_as_failure, is_requeue, is_quarantined, is_decided)
 ),

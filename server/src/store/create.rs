@@ -65,6 +65,9 @@ pub struct RunRequest {
     /// True if nothing is created while the job or the cluster is paused, or while an occurrence of a job is open whose
     /// runs are skipped then.
     pub is_checked: bool,
+    /// True if the transaction has locked the job's row. Without the lock, a check creates nothing for a job whose runs
+    /// are skipped while one is open: two requests could miss each other's occurrence.
+    pub has_lock: bool,
     /// True if it runs at once, regardless of concurrency limits.
     pub takes_slot: bool,
     /// Idempotency key: nothing is created if an earlier request for the job had the same one.
@@ -130,7 +133,8 @@ pub(super) async fn create_runs<'c>(
         MAX_OPEN_RUNS_PER_JOB,
         &column.keys as &[Option<&str>],
         &column.addresses as &[Option<String>],
-        now - IDEMPOTENCY_KEY_RETENTION
+        now - IDEMPOTENCY_KEY_RETENTION,
+        &column.locks
     )
     .fetch_all(executor)
     .await?)
@@ -156,6 +160,7 @@ struct BirthColumns<'a> {
     slots: Vec<bool>,
     keys: Vec<Option<&'a str>>,
     addresses: Vec<Option<String>>,
+    locks: Vec<bool>,
 }
 
 impl<'a> BirthColumns<'a> {
@@ -186,6 +191,7 @@ impl<'a> BirthColumns<'a> {
             columns.inputs.push(request.and_then(|request| request.input.as_ref()));
             columns.retries.push(request.and_then(|request| request.retry_of).map(|id| id.0));
             columns.checked.push(request.is_some_and(|request| request.is_checked));
+            columns.locks.push(request.is_some_and(|request| request.has_lock));
             columns.slots.push(request.is_some_and(|request| request.takes_slot));
             columns.keys.push(request.and_then(|request| request.key.as_deref()));
             columns.addresses.push(request.and_then(|request| request.address).map(|address| address.to_string()));

@@ -1,16 +1,20 @@
 -- Creates occurrences: the one statement for every birth, whether the schedule, a user or a retry asks for it. One round
 -- trip, all or nothing. Called by create.rs.
 --
--- $1 to $15, $19 and $20 are arrays with one element per occurrence; their names are in `wanted` below. A scheduled
+-- $1 to $15, $19, $20 and $22 are arrays with one element per occurrence; their names are in `wanted` below. A scheduled
 -- occurrence has the due time and the job's version as they were read; a requested one has neither. $16: now. $17: the
 -- leader's epoch, or null for a server without a lease. $18: the most open occurrences of a job. $21: the instant before
 -- which idempotency keys are forgotten.
+-- The parameters are read by subqueries, so that PostgreSQL cannot see their lengths. It would otherwise plan a batch of
+-- one anew each time, which takes longer than the statement itself.
 WITH wanted AS (
-    SELECT * FROM unnest($1::uuid[], $2::timestamptz[], $3::uuid[], $4::text[], $5::timestamptz[], $6::int[],
-                         $7::timestamptz[], $8::boolean[], $9::text[], $10::text[], $11::text[], $12::jsonb[],
-                         $13::uuid[], $14::boolean[], $15::boolean[], $19::text[], $20::text[])
+    SELECT * FROM unnest((SELECT $1::uuid[]), (SELECT $2::timestamptz[]), (SELECT $3::uuid[]), (SELECT $4::text[]),
+                         (SELECT $5::timestamptz[]), (SELECT $6::int[]), (SELECT $7::timestamptz[]),
+                         (SELECT $8::boolean[]), (SELECT $9::text[]), (SELECT $10::text[]), (SELECT $11::text[]),
+                         (SELECT $12::jsonb[]), (SELECT $13::uuid[]), (SELECT $14::boolean[]),
+                         (SELECT $15::boolean[]), (SELECT $19::text[]), (SELECT $20::text[]), (SELECT $22::boolean[]))
                AS w (id, created_at, job_id, trigger, due, job_version, next_fire_at, is_skipped, remark, triggered_by,
-                     trigger_reason, own_input, retry_of, is_checked, takes_slot, key, address)
+                     trigger_reason, own_input, retry_of, is_checked, takes_slot, key, address, has_lock)
 ),
 -- A leader proves that its epoch is still the newest. The share lock makes a successor wait for this transaction, so
 -- that the last batch of an old leader and the first of a new one cannot run at once.
@@ -50,7 +54,8 @@ asked AS (
             WHERE j.id = w.job_id
               AND (NOT w.is_checked
                    OR (j.is_active AND NOT EXISTS (SELECT 1 FROM cluster_pause)
-                       AND (j.overlap_policy <> 0 OR NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id OFFSET 0))))
+                       AND (j.overlap_policy <> 0
+                            OR (w.has_lock AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id OFFSET 0)))))
               AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id OFFSET $18::bigint - 1))
 ),
 -- Of two requests with the same key, the later one waits here for the earlier one and then creates nothing.

@@ -253,6 +253,7 @@ impl Store {
                         input: Some(input.unwrap_or(&failure.job_data).clone()),
                         retry_of: Some(OccurrenceId(failure.occurrence_id)),
                         is_checked: false,
+                        has_lock: false,
                         takes_slot: false,
                         key: None,
                         address: edit.address,

@@ -2,10 +2,13 @@
 -- finish.rs.
 --
 -- $1 to $16 are arrays with one element per end, in the order of ids; their names are in `r` below. $17: now.
+-- The parameters are read by subqueries; see create.sql.
 WITH r AS (
-    SELECT * FROM unnest($1::uuid[], $2::int[], $3::text[]::run_status[], $4::text[], $5::timestamptz[],
-                         $6::timestamptz[], $7::bigint[], $8::text[], $9::text[], $10::boolean[], $11::text[],
-                         $12::jsonb[], $13::jsonb[], $14::text[], $15::text[], $16::text[])
+    SELECT * FROM unnest((SELECT $1::uuid[]), (SELECT $2::int[]), (SELECT $3::text[]::run_status[]),
+                         (SELECT $4::text[]), (SELECT $5::timestamptz[]), (SELECT $6::timestamptz[]),
+                         (SELECT $7::bigint[]), (SELECT $8::text[]), (SELECT $9::text[]), (SELECT $10::boolean[]),
+                         (SELECT $11::text[]), (SELECT $12::jsonb[]), (SELECT $13::jsonb[]), (SELECT $14::text[]),
+                         (SELECT $15::text[]), (SELECT $16::text[]))
                AS r (id, attempt, status, instance_id, started_at, ended_at, duration_ms, result, exception, keeps_exception,
                      note, progress, steps, fingerprint, cause, cancelled_by)
 ),

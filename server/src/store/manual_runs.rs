@@ -21,7 +21,7 @@ use super::{
 use crate::domain::message::QueuedOccurrence;
 
 /// Maximum number of tries: the reason of a refusal may disappear between the insert and the query for the reason.
-const MAX_INSERT_TRIES: usize = 3;
+const MAX_INSERT_TRIES: usize = 4;
 
 /// The request for a manual run.
 #[derive(Clone, Debug, Default)]
@@ -43,8 +43,6 @@ pub struct NewManualRun {
     /// Idempotency key: a second request with the same key for the same job within [`IDEMPOTENCY_KEY_RETENTION`]
     /// inserts nothing and returns the first occurrence.
     pub key: Option<String>,
-    /// True if the job may have no other open occurrence; concurrent requests then wait for each other.
-    pub exclusive: bool,
 }
 
 /// An occurrence that was just inserted.
@@ -142,25 +140,29 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn insert_manual_run(&self, request: &NewManualRun, now: DateTime<Utc>) -> Result<ManualRunOutcome> {
-        let birth = [RunBirth {
-            id: request.id,
-            job_id: request.job_id,
-            cause: BirthCause::Request(RunRequest {
-                by: request.by.clone(),
-                reason: request.reason.clone(),
-                input: request.job_data.clone(),
-                retry_of: None,
-                is_checked: !request.force,
-                takes_slot: request.force,
-                key: request.key.clone(),
-                address: request.address,
-            }),
-        }];
-        for _ in 0..MAX_INSERT_TRIES {
-            let created = if request.exclusive && !request.force {
-                with_partitions!(self, now, self.create_exclusive_run(&birth, now))?
+        let birth = |has_lock| {
+            [RunBirth {
+                id: request.id,
+                job_id: request.job_id,
+                cause: BirthCause::Request(RunRequest {
+                    by: request.by.clone(),
+                    reason: request.reason.clone(),
+                    input: request.job_data.clone(),
+                    retry_of: None,
+                    is_checked: !request.force,
+                    has_lock,
+                    takes_slot: request.force,
+                    key: request.key.clone(),
+                    address: request.address,
+                }),
+            }]
+        };
+        for attempt in 0..MAX_INSERT_TRIES {
+            // Only a job that skips overlapping runs needs the lock. The first try finds out whether it is one.
+            let created = if attempt == 0 || request.force {
+                with_partitions!(self, now, create_runs(self.pool(), &birth(false), None, now))?
             } else {
-                with_partitions!(self, now, create_runs(self.pool(), &birth, None, now))?
+                with_partitions!(self, now, self.create_run_with_lock(&birth(true), now))?
             };
             if let Some(run) = created.into_iter().next() {
                 return Ok(ManualRunOutcome::Created(Box::new(run.try_into()?)));
@@ -172,8 +174,8 @@ impl Store {
         Ok(ManualRunOutcome::Refused(ManualRunRefusal::PreviousRunOpen))
     }
 
-    /// Creates the occurrence of an exclusive request.
-    async fn create_exclusive_run(&self, birth: &[RunBirth; 1], now: DateTime<Utc>) -> Result<Vec<CreatedRun>> {
+    /// Locks the job, and creates its occurrence.
+    async fn create_run_with_lock(&self, birth: &[RunBirth; 1], now: DateTime<Utc>) -> Result<Vec<CreatedRun>> {
         let mut tx = self.pool().begin().await?;
         // A concurrent request waits here and then finds this one's occurrence.
         sqlx::query!("SELECT id FROM jobs WHERE id = $1 FOR NO KEY UPDATE", birth[0].job_id.0)

@@ -320,7 +320,7 @@ async fn concurrent_manual_runs_do_not_overlap() {
     let (store, clock, mut db) = open().await;
     let rules = Rules { overlap: OverlapPolicy::Skip, ..Rules::default() };
     let job_id = job(&store, &clock, Schedule::Manual, rules).await;
-    let exclusive = |force| NewManualRun { exclusive: true, force, ..request(&clock, job_id) };
+    let exclusive = |force| NewManualRun { force, ..request(&clock, job_id) };
     let mut racing = Vec::new();
     for _ in 0..8 {
         let (store, clock, request) = (store.clone(), clock.clone(), exclusive(false));
