@@ -9,7 +9,7 @@
 //! sabotage, and the suite must fail with each of them; a sabotage that goes unnoticed is a gap in the suite.
 //!
 //! Both exist only with the feature `faults`, which is not a default feature and is in no release. Without it each
-//! function here is empty or returns a constant false, and the compiler removes the checks in the callers. The worker
+//! crash point is empty, and so is each seam, the place at which a sabotage takes effect. The worker
 //! has its own copy of this module with its own crash points.
 //!
 //! # Arming
@@ -78,6 +78,10 @@
 //!
 //! `skip_claim`, which disables the claim, belongs to the worker.
 
+#[cfg(feature = "faults")]
+mod sabotage;
+pub(crate) mod seams;
+
 /// Arms the crash points and sabotages that `FAILPOINTS` names. Must be called first at start; a second call has no
 /// effect.
 #[cfg(feature = "faults")]
@@ -130,13 +134,6 @@ pub(crate) const fn crash_point(_name: &'static str) {}
 
 /// Returns true if a test has disabled the protection of this name.
 #[cfg(feature = "faults")]
-pub(crate) fn is_sabotaged(name: &'static str) -> bool {
+fn is_sabotaged(name: &'static str) -> bool {
     fail::eval(name, drop).is_some()
-}
-
-/// Returns false: this build has no sabotages.
-#[cfg(not(feature = "faults"))]
-#[inline]
-pub(crate) const fn is_sabotaged(_name: &'static str) -> bool {
-    false
 }

@@ -6,7 +6,7 @@
 //! anything, so the claim, which prevents duplicate runs, can be disabled; the suite must then fail.
 //!
 //! Both exist only with the feature `faults`, which is not a default feature and is in no release. Without it each
-//! function here is empty or returns a constant false. The server has its own copy of this module with its own crash
+//! crash point is empty, and so is each seam, the place at which the sabotage takes effect. The server has its own copy of this module with its own crash
 //! points; its module documentation explains how they are armed. `FAILPOINTS` is read when the worker is built, for
 //! example `FAILPOINTS='executor.before_report=2*off->return'` (abort at the third visit),
 //! `'executor.before_report=1*return(stop)'` (freeze until SIGCONT at the first visit), `'skip_claim=return'`.
@@ -36,6 +36,8 @@
 //! | Name | Disabled protection | What breaks, and what reveals it |
 //! |---|---|---|
 //! | `skip_claim` | the claim: each delivery starts, regardless of the claim in Redis and without a claim check at the server | One attempt starts twice. A process still detects duplicates of its own runs, so there must be two instances of a worker: publish each message several times, or abort the server at `publisher.after_confirm`, or cut a worker's consuming connection while it runs something. |
+
+pub(crate) mod seams;
 
 /// Arms the crash points and sabotages that `FAILPOINTS` names. Must be called first at start; a second call has no
 /// effect.
@@ -89,13 +91,6 @@ pub(crate) const fn crash_point(_name: &'static str) {}
 
 /// Returns true if a test has disabled the protection of this name.
 #[cfg(feature = "faults")]
-pub(crate) fn is_sabotaged(name: &'static str) -> bool {
+fn is_sabotaged(name: &'static str) -> bool {
     fail::eval(name, drop).is_some()
-}
-
-/// Returns false: this build has no sabotages.
-#[cfg(not(feature = "faults"))]
-#[inline]
-pub(crate) const fn is_sabotaged(_name: &'static str) -> bool {
-    false
 }

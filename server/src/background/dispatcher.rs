@@ -16,7 +16,6 @@
 //!
 //! Publishing does not delay the next tick; see [`super::sender`].
 
-mod fault_injection;
 mod live_row;
 
 use std::{
@@ -53,7 +52,10 @@ use crate::{
         send_time::send_time,
     },
     engine::{context::Context, status::ServiceStatuses},
-    faults,
+    faults::{
+        self,
+        seams::{SEAMS, Seams},
+    },
     live::Hub,
     store::{
         Store,
@@ -157,7 +159,7 @@ impl Dispatcher {
     async fn dispatch_batch(&self, ahead: Duration) -> anyhow::Result<DispatchReport> {
         // A former leader that was frozen stops here, or at the latest at the fence in the statement.
         let epoch = match &*self.leadership.borrow() {
-            Leadership::Leader(held) if held.is_valid() => (!faults::is_sabotaged("skip_fence")).then(|| held.epoch()),
+            Leadership::Leader(held) if held.is_valid() => SEAMS.fence(held.epoch()),
             Leadership::Leaderless => None,
             Leadership::Leader(_) | Leadership::Follower => return Ok(DispatchReport::default()),
         };
@@ -176,18 +178,12 @@ impl Dispatcher {
             is_now
         });
         report.due = jobs.len();
-        if faults::is_sabotaged("trust_due_index") {
-            self.retain_due_in_redis(&mut jobs, scanned_until).await;
-        }
+        SEAMS.due_jobs(self, &mut jobs, scanned_until).await;
         let fires = self.decide(&jobs, now, &mut report).await?;
         if fires.is_empty() {
             return Ok(report);
         }
-        let early = if faults::is_sabotaged("publish_before_commit") {
-            self.publish_uncommitted(&jobs, &fires, now).await
-        } else {
-            HashSet::new()
-        };
+        let early = SEAMS.before_creating(self, &jobs, &fires, now).await;
         faults::crash_point("dispatch.before_commit");
         let created = self.store.create_scheduled_runs(&fires, epoch, now).await?;
         let created: HashMap<OccurrenceId, ScheduledRunResult> = created.into_iter().map(|run| (run.id, run)).collect();
@@ -397,7 +393,8 @@ fn until(at: DateTime<Utc>, now: DateTime<Utc>) -> Duration {
 }
 
 /// Builds the message of a new occurrence.
-fn outgoing(job: DueJob, fire: &NewScheduledRun, now: DateTime<Utc>) -> OutgoingMessage {
+/// Builds the message of an occurrence.
+pub(crate) fn outgoing(job: DueJob, fire: &NewScheduledRun, now: DateTime<Utc>) -> OutgoingMessage {
     let queued = QueuedOccurrence {
         id: fire.occurrence_id,
         job_id: job.id,

@@ -21,12 +21,14 @@ use crate::{
     domain::{
         lost_run::{
             HeartbeatTracker, LATE_REPORT_WINDOW, LostRunDecision, MIN_HEARTBEAT_TIMEOUT, QueueFreshness, StaleRun,
-            decide_lost_run,
         },
         quarantine,
     },
     engine::{RunsOn, Service, context::Context},
-    faults,
+    faults::{
+        self,
+        seams::{SEAMS, Seams},
+    },
     live::Hub,
     store::{
         Store,
@@ -158,21 +160,14 @@ impl LostRunDetector {
         // After a clock step, every heartbeat may appear too old.
         let is_receiving = is_receiving && !self.clock.is_settling();
         self.watch.observe(at, is_receiving);
-        let by_age = faults::is_sabotaged("skip_observed_time");
-        if !is_receiving && !by_age {
+        if !SEAMS.can_hear(is_receiving) {
             return Ok(LostRunReport::default());
         }
         let now = self.clock.now();
-        let stale = self.store.stale_runs(now - MISSED_HEARTBEAT, self.heartbeat_timeout, now).await?;
+        let mut stale = self.store.stale_runs(now - MISSED_HEARTBEAT, self.heartbeat_timeout, now).await?;
         let mut report = LostRunReport { stale: stale.len(), ..LostRunReport::default() };
-        let (aged, stale): (Vec<StaleRun>, Vec<StaleRun>) = stale.into_iter().partition(|run| {
-            by_age && !run.is_unreported && run.age >= run.heartbeat_timeout.max(MIN_HEARTBEAT_TIMEOUT)
-        });
-        let mut lost = self.watch.lost_runs(stale);
-        lost.extend(aged.into_iter().map(|run| {
-            let decision = decide_lost_run(run.on_lost, run.requeues, run.is_cancelled);
-            (run, decision)
-        }));
+        let mut lost = SEAMS.take_lost(&mut stale);
+        lost.extend(self.watch.lost_runs(stale));
         let mut updates: Vec<LostRunUpdate> =
             lost.iter().map(|(run, decision)| lost_run_update(run, *decision)).collect();
         if self.watch.observed_for() >= MIN_HEARTBEAT_TIMEOUT {

@@ -9,11 +9,7 @@
 //! the age does not matter: they are published again as soon as the connection is back. A lost connection then costs a
 //! moment instead of seconds.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use milvaion_protocol::id::OccurrenceId;
 use tokio::sync::Notify;
@@ -21,9 +17,9 @@ use tokio::sync::Notify;
 use crate::{
     broker::publisher::{MAX_UNSENT, OutgoingMessage, Publisher},
     clock::Clock,
-    domain::message::{QueuedOccurrence, message},
+    domain::message::message,
     engine::{Service, context::Context},
-    faults,
+    faults::seams::{SEAMS, Seams},
     store::Store,
 };
 
@@ -95,9 +91,7 @@ impl Service for Republisher {
             for queued in &found {
                 self.known_unsent.remove(&queued.id);
             }
-            if faults::is_sabotaged("skip_republish_lookback") {
-                retain_newer(&mut found);
-            }
+            SEAMS.unsent(&mut found);
             if found.is_empty() {
                 break;
             }
@@ -122,16 +116,6 @@ impl Service for Republisher {
 
     fn is_notable(report: &RepublishReport) -> bool {
         report.found > 0
-    }
-}
-
-/// Removes occurrences that are not newer than the newest one seen before. A test injects this fault.
-fn retain_newer(found: &mut Vec<QueuedOccurrence>) {
-    static LAST: Mutex<Option<OccurrenceId>> = Mutex::new(None);
-    if let Ok(mut last) = LAST.lock() {
-        let seen = *last;
-        found.retain(|queued| seen.is_none_or(|seen| queued.id > seen));
-        *last = found.iter().map(|queued| queued.id).max().or(seen);
     }
 }
 

@@ -8,13 +8,10 @@
 //! crashes in between, its messages are published once more, which the worker's claim makes harmless.
 
 use std::{
-    collections::HashSet,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use milvaion_api::failures::FailureCause;
-use milvaion_protocol::id::OccurrenceId;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::task::TaskTracker;
 
@@ -22,8 +19,8 @@ use crate::{
     broker::publisher::{ConfirmedMessage, OutgoingMessage, Publisher},
     clock::Clock,
     engine::{Service, context::Context},
-    faults,
-    store::{Store, dead_letters::DeadLetteredRun},
+    faults::seams::{SEAMS, Seams},
+    store::Store,
 };
 
 /// The most batches that wait for confirms at the same time.
@@ -79,7 +76,7 @@ impl MessageSender {
             self.publisher.note_unsent(messages.iter().map(|out| out.message.occurrence_id));
             // The connection may have been opened since the check.
             self.activate_republisher.notify_one();
-            return self.fail_unconfirmed(&messages, &[]).await;
+            return SEAMS.after_publish(&self.store, &self.clock, &messages, &[]).await;
         }
         let Ok(Ok(permit)) = tokio::time::timeout(PERMIT_TIMEOUT, self.permits.clone().acquire_owned()).await else {
             self.publisher.note_unsent(messages.iter().map(|out| out.message.occurrence_id));
@@ -103,40 +100,14 @@ impl MessageSender {
     }
 
     /// Publishes a batch and records the confirmed messages for marking.
-    pub(super) async fn publish_batch(&self, messages: &[OutgoingMessage]) {
+    pub(crate) async fn publish_batch(&self, messages: &[OutgoingMessage]) {
         let sent = self.publisher.publish(messages).await;
         if sent.len() < messages.len() {
-            self.fail_unconfirmed(messages, &sent).await;
+            SEAMS.after_publish(&self.store, &self.clock, messages, &sent).await;
             self.activate_republisher.notify_one();
         }
         if let Ok(mut confirmed) = self.confirmed.lock() {
             confirmed.extend(sent);
-        }
-    }
-
-    /// Fails the messages that are not in `sent`, instead of leaving them to the republisher. A test injects this
-    /// fault.
-    async fn fail_unconfirmed(&self, messages: &[OutgoingMessage], sent: &[ConfirmedMessage]) {
-        if !faults::is_sabotaged("fail_unpublished") {
-            return;
-        }
-        let sent: HashSet<OccurrenceId> = sent.iter().map(|(id, _)| *id).collect();
-        let unconfirmed: Vec<DeadLetteredRun> = messages
-            .iter()
-            .filter(|out| !sent.contains(&out.message.occurrence_id))
-            .map(|out| DeadLetteredRun {
-                id: out.message.occurrence_id,
-                attempt: i32::try_from(out.message.attempt).unwrap_or(i32::MAX),
-                cause: FailureCause::Rejected,
-                reason: "Its message could not be published.".to_owned(),
-                fingerprint: "unpublished".to_owned(),
-                by_worker: false,
-            })
-            .collect();
-        for run in unconfirmed {
-            if let Err(error) = self.store.fail_dead_lettered(&run, self.clock.now()).await {
-                tracing::warn!(error = %error, "the injected fault fail_unpublished could not fail occurrence {}", run.id);
-            }
         }
     }
 

@@ -26,7 +26,7 @@ use super::{Broker, publisher::PERSISTENT_DELIVERY_MODE, topology};
 use crate::{
     backoff::ReconnectBackoff,
     error::{body_excerpt, chain, panic_text},
-    faults,
+    faults::seams::{SEAMS, Seams},
 };
 
 /// The most messages in one batch. A worker's message has at most some 400 reports, so that a full batch is stored in
@@ -242,15 +242,10 @@ impl<H: BatchHandler> DeliveryLoop<'_, H> {
     /// Handles a batch until it is stored, then acknowledges it. Returns false if the channel cannot be used any more.
     async fn process_batch(&self, batch: &[Delivery]) -> bool {
         let Some(last) = batch.last() else { return true };
-        if faults::is_sabotaged("ack_before_commit") {
-            let _ = self.acknowledge(last).await;
-            // The broker has dropped the messages, so they are not retried either.
-            return self.handler.handle_deliveries(&self.channel, batch).await.is_ok()
-                || self.channel.status().connected();
-        }
+        let is_acknowledged = SEAMS.acknowledges_first() && self.acknowledge(last).await;
         match self.store(batch, Instant::now()).await {
             BatchOutcome::Refused(_) | BatchOutcome::Panicked(_) if batch.len() > 1 => self.process_each(batch).await,
-            outcome => self.settle(last, outcome).await && self.acknowledge(last).await,
+            outcome => self.settle(last, outcome).await && (is_acknowledged || self.acknowledge(last).await),
         }
     }
 

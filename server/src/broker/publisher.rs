@@ -28,7 +28,13 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{Broker, topology};
-use crate::{backoff::ReconnectBackoff, faults};
+use crate::{
+    backoff::ReconnectBackoff,
+    faults::{
+        self,
+        seams::{SEAMS, Seams},
+    },
+};
 
 /// The timeout for a confirm.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
@@ -173,7 +179,7 @@ impl Publisher {
         if !waiting.is_empty() {
             faults::crash_point("publisher.after_send");
         }
-        if faults::is_sabotaged("skip_publisher_confirms") {
+        if !SEAMS.waits_for_confirms() {
             return waiting.iter().map(|(out, _)| confirmed_message(out)).collect();
         }
         let confirmations = join_all(
@@ -246,10 +252,7 @@ impl Publisher {
             .with_timestamp(message.timestamp.timestamp().unsigned_abs())
             .with_headers(headers);
         let body = serde_json::to_vec(message).unwrap_or_default();
-        let options = BasicPublishOptions {
-            mandatory: !faults::is_sabotaged("skip_mandatory_flag"),
-            ..BasicPublishOptions::default()
-        };
+        let options = BasicPublishOptions { mandatory: SEAMS.is_mandatory(), ..BasicPublishOptions::default() };
         let key = Topology::routing_key(&out.worker_id, &message.job_type, message.occurrence_id);
         channel.basic_publish(self.names.jobs_exchange().into(), key.into(), options, &body, properties).await
     }

@@ -17,7 +17,10 @@ use crate::{
     },
     engine::context::Context,
     error::chain,
-    faults,
+    faults::{
+        self,
+        seams::{SEAMS, Seams},
+    },
     live::Hub,
     store::{Store, reports::AppliedChanges},
 };
@@ -62,9 +65,7 @@ impl StatusConsumer {
         let reports: Vec<StatusReport> = reports.into_iter().map(transition::sanitize_report).collect();
         let starts = ReportedStarts::of(&reports);
         let mut changes = transition::fold(reports);
-        if faults::is_sabotaged("skip_attempt_check") {
-            self.use_current_attempts(&mut changes).await?;
-        }
+        SEAMS.reports(&self.store, &mut changes).await?;
         let now = self.clock.now();
         self.decide_about_retries(&mut changes, now).await?;
         faults::crash_point("status.before_commit");
@@ -106,18 +107,6 @@ impl StatusConsumer {
                     "attempt {attempt} of occurrence {id} has a report that can never be stored; it is dropped"
                 ),
                 done => drop(done?),
-            }
-        }
-        Ok(())
-    }
-
-    /// Applies each report to the current attempt of its occurrence. A test injects this fault.
-    async fn use_current_attempts(&self, changes: &mut [AttemptChange]) -> anyhow::Result<()> {
-        let ids: Vec<_> = changes.iter().map(|change| change.occurrence_id).collect();
-        let recorded = self.store.recorded_attempts(&ids).await?;
-        for change in changes {
-            if let Some(recorded) = recorded.get(&change.occurrence_id) {
-                change.attempt = recorded.attempt;
             }
         }
         Ok(())

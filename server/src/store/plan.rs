@@ -16,7 +16,13 @@ use super::{
     partitions::with_partitions,
     rules::rules_in,
 };
-use crate::{domain::message::QueuedOccurrence, faults};
+use crate::{
+    domain::message::QueuedOccurrence,
+    faults::{
+        self,
+        seams::{SEAMS, Seams},
+    },
+};
 use milvaion_schedule::due::DueAction;
 
 /// A due job with the fields that its message needs.
@@ -137,9 +143,7 @@ impl Store {
         epoch: Option<i64>,
         now: DateTime<Utc>,
     ) -> Result<Vec<ScheduledRunResult>> {
-        if faults::is_sabotaged("skip_compare_and_swap") {
-            self.restore_due_times(runs).await?;
-        }
+        SEAMS.before_swap(self, runs).await?;
         let births: Vec<RunBirth> = runs
             .iter()
             .map(|run| RunBirth {
@@ -164,23 +168,6 @@ impl Store {
                 note: run.skip_note,
             })
             .collect())
-    }
-
-    /// Writes back the due times that were read, so that every compare matches. A test injects this fault
-    /// (`skip_compare_and_swap`).
-    async fn restore_due_times(&self, runs: &[NewScheduledRun]) -> Result<()> {
-        for run in runs {
-            sqlx::query(
-                "UPDATE job_due d SET next_fire_at = $3 FROM jobs j
-                  WHERE j.id = $1 AND d.job_id = $1 AND d.version = $2 AND j.is_active AND d.next_fire_at IS DISTINCT FROM $3",
-            )
-            .bind(run.job_id.0)
-            .bind(run.version)
-            .bind(run.due)
-            .execute(self.pool())
-            .await?;
-        }
-        Ok(())
     }
 
     /// Marks occurrences as confirmed by the broker, each only if it is still in the attempt whose message was

@@ -40,7 +40,7 @@ use crate::{
     delivery::claim_check::ClaimChecker,
     delivery::lru_set::AttemptLruSet,
     delivery::permits::{Permit, PrioritySemaphore},
-    faults,
+    faults::seams::{SEAMS, Seams},
     reporting::outbox::WriteGate,
 };
 
@@ -141,13 +141,12 @@ impl Admission {
         origin: DeliveryOrigin,
     ) -> AdmissionDecision {
         let priority = message.priority.min(MAX_PRIORITY);
-        let mut may_be_duplicate = origin == DeliveryOrigin::PossibleDuplicate;
+        let mut may_be_duplicate = SEAMS.may_be_duplicate(origin == DeliveryOrigin::PossibleDuplicate);
         let (mut last_lease, mut checked_at): (_, Option<Instant>) = (None, None);
-        let is_unguarded = faults::is_sabotaged("skip_claim");
         loop {
             // Checked before the wait for a permit, which other deliveries could use in the meantime, and before the
             // claim, which would replace the claim of the instance that runs it.
-            if may_be_duplicate && !is_unguarded && checked_at.is_none_or(|at| at.elapsed() >= CLAIM_CHECK_VALIDITY) {
+            if may_be_duplicate && checked_at.is_none_or(|at| at.elapsed() >= CLAIM_CHECK_VALIDITY) {
                 if let Some(answer) = self.check(message).await {
                     if matches!(answer, DeliveryAnswer::ReturnToQueue) {
                         self.pause(RETURN_DELAY).await;
@@ -170,7 +169,7 @@ impl Admission {
                 }
                 return AdmissionDecision::Refuse(DeliveryAnswer::ReturnToQueue);
             };
-            match self.claim_batcher.claim((message.occurrence_id, message.attempt)).await {
+            match SEAMS.claim_answer(self.claim_batcher.claim((message.occurrence_id, message.attempt)).await) {
                 Ok(ClaimResult::Granted { cancel: None }) => return AdmissionDecision::Start(permit),
                 Ok(ClaimResult::Granted { cancel: Some(text) }) => {
                     let request = CancelRequest::read(&text);
@@ -180,7 +179,6 @@ impl Admission {
                         AdmissionDecision::Start(permit)
                     };
                 }
-                Ok(_) if is_unguarded => return AdmissionDecision::Start(permit),
                 // Another instance received the message in between.
                 Ok(_) if origin == DeliveryOrigin::Returned && !may_be_duplicate => may_be_duplicate = true,
                 Ok(ClaimResult::Ended) => {
@@ -205,7 +203,7 @@ impl Admission {
                 }
                 Ok(ClaimResult::Abandoned { by }) => return AdmissionDecision::Lost(Some(by)),
                 Ok(ClaimResult::EndedUnreported) => return AdmissionDecision::Lost(None),
-                Err(error) if may_be_duplicate && !is_unguarded => {
+                Err(error) if may_be_duplicate => {
                     tracing::warn!(
                         occurrence.id = %message.occurrence_id,
                         error = %error,

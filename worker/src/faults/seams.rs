@@ -1,0 +1,59 @@
+//! The seams: the places at which a fault test may disable the claim.
+//!
+//! The admission of deliveries calls [`SEAMS`] there, and knows nothing of the sabotage. Each default method is the worker
+//! as users have it. Only a build with the feature `faults` contains another implementation.
+
+use crate::delivery::claim::{ClaimResult, RedisUnavailable};
+
+/// The seams of this build.
+#[cfg(not(feature = "faults"))]
+pub(crate) static SEAMS: Untouched = Untouched;
+/// The seams of this build.
+#[cfg(feature = "faults")]
+pub(crate) static SEAMS: Sabotaged = Sabotaged;
+
+/// The places at which the claim may be disabled.
+pub(crate) trait Seams {
+    /// Returns true if a delivery is handled as a possible duplicate.
+    fn may_be_duplicate(&self, may_be: bool) -> bool {
+        may_be
+    }
+
+    /// Changes the answer to a claim.
+    fn claim_answer(&self, answer: Result<ClaimResult, RedisUnavailable>) -> Result<ClaimResult, RedisUnavailable> {
+        answer
+    }
+}
+
+/// The worker as users have it.
+#[cfg(not(feature = "faults"))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Untouched;
+
+#[cfg(not(feature = "faults"))]
+impl Seams for Untouched {}
+
+/// The worker without a claim, if a test has disabled it.
+#[cfg(feature = "faults")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sabotaged;
+
+#[cfg(feature = "faults")]
+impl Seams for Sabotaged {
+    fn may_be_duplicate(&self, may_be: bool) -> bool {
+        may_be && !has_no_claim()
+    }
+
+    fn claim_answer(&self, answer: Result<ClaimResult, RedisUnavailable>) -> Result<ClaimResult, RedisUnavailable> {
+        match answer {
+            Ok(ClaimResult::Granted { .. }) | Err(_) => answer,
+            Ok(_) if has_no_claim() => Ok(ClaimResult::Granted { cancel: None }),
+            Ok(_) => answer,
+        }
+    }
+}
+
+#[cfg(feature = "faults")]
+fn has_no_claim() -> bool {
+    super::is_sabotaged("skip_claim")
+}
