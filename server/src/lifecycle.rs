@@ -39,7 +39,7 @@ use crate::{
     cache::Cache,
     clock::Clock,
     command::{cluster::ClusterCommands, jobs::JobCommands, sign_in::PassphraseHasher},
-    config::ServerConfig,
+    config::{ServerConfig, database::DatabaseConfig},
     engine::{context::Context, status::ServiceStatuses, supervisor::Supervisor},
     http::{
         WebState,
@@ -62,6 +62,8 @@ pub use error::ServerError;
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The connections that the servers leave to other clients of PostgreSQL.
 const SPARE_CONNECTIONS: u32 = 10;
+/// The connections that one service has for itself: the dispatcher and the lease.
+const OWN_CONNECTIONS: u32 = 2;
 /// The longest time that a stop waits for open HTTP connections, and again for the database pool.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -106,7 +108,10 @@ impl Server {
     pub async fn start(config: &ServerConfig, clock: Clock) -> Result<Self, ServerError> {
         let listener = listener::listen(config.http.host, config.http.port).await?;
         let address = listener.local_addr().map_err(ServerError::ListenerAddress)?;
-        let store = Store::connect(&config.database).await.map_err(ServerError::Postgres)?;
+        let shared = config.database.max_connections - OWN_CONNECTIONS;
+        let store = Store::connect(&DatabaseConfig { max_connections: shared, ..config.database.clone() })
+            .await
+            .map_err(ServerError::Postgres)?;
         let store = store.with_retention(config.retention.clone());
         store.align(&clock).await.map_err(ServerError::PostgresPreparation)?;
         store.ensure_partitions(clock.now()).await.map_err(ServerError::PostgresPreparation)?;
@@ -166,11 +171,16 @@ impl Server {
             clock: clock.clone(),
             activators,
             leadership: leadership.clone(),
+            dispatch_pulse: lease.pulse(),
             oldest_snapshot: LastSnapshot::default(),
             in_flight: TaskTracker::new(),
         };
-        let dispatcher = Dispatcher::new(&context);
-        background.keep("lease", move |stop| lease.clone().run(stop));
+        let mut dispatcher = Dispatcher::new(&context);
+        dispatcher.store = store.with_one_connection(&config.database).await.map_err(ServerError::Postgres)?;
+        background.keep("lease", {
+            let config = context.config.clone();
+            move |stop| lease.clone().run_on_own_thread(config.clone(), stop)
+        });
         background.keep(dispatcher::NAME, {
             let (dispatcher, services) = (dispatcher.clone(), services.clone());
             move |stop| dispatcher.clone().run(services.clone(), stop)
@@ -267,7 +277,8 @@ impl Server {
                 STOP_TIMEOUT.as_secs()
             );
         }
-        let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.store.close()).await;
+        let closed = futures::future::join(self.store.close(), self.dispatcher.store.close());
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
     }
 }
 

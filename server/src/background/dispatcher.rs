@@ -41,7 +41,10 @@ use uuid::Uuid;
 
 use live_row::live_row;
 
-use super::{lease::Leadership, sender::MessageSender};
+use super::{
+    lease::{DispatchPulse, Leadership},
+    sender::MessageSender,
+};
 use crate::{
     broker::publisher::OutgoingMessage,
     cache::Cache,
@@ -103,6 +106,8 @@ pub struct Dispatcher {
     pub activate_due_index: Arc<Notify>,
     /// The activator of the slot granter, for occurrences that wait for a slot.
     pub activate_slot_granter: Arc<Notify>,
+    /// The pulse by which the lease sees that this dispatcher ticks.
+    pub pulse: DispatchPulse,
     /// The batch size and the sweep period.
     pub config: BackgroundConfig,
 }
@@ -118,6 +123,7 @@ impl Dispatcher {
             hub: context.hub.clone(),
             clock: context.clock.clone(),
             leadership: context.leadership.clone(),
+            pulse: context.dispatch_pulse.clone(),
             activate_dispatcher: context.activators.dispatcher.clone(),
             activate_due_index: context.activators.due_index.clone(),
             activate_slot_granter: context.activators.slot_granter.clone(),
@@ -288,6 +294,7 @@ impl Dispatcher {
             let dispatched = tokio::time::timeout(TIME_LIMIT, self.dispatch_batch(ahead(deferred_until))).await;
             let dispatched =
                 dispatched.unwrap_or_else(|_| bail!("the tick took longer than {} s", TIME_LIMIT.as_secs()));
+            let is_done = dispatched.is_ok();
             let pause = match dispatched {
                 Ok(report) => {
                     deferred_until = deferred_until.max(report.deferred_until);
@@ -299,6 +306,7 @@ impl Dispatcher {
                         );
                     }
                     statuses.record_tick(NAME, since.elapsed(), 3 * MAX_SLEEP, None);
+                    self.pulse.expect_within(Duration::ZERO);
                     if let Some(left) = report.held_for {
                         left.min(MAX_SLEEP)
                     } else if report.is_paused {
@@ -318,6 +326,9 @@ impl Dispatcher {
                     Duration::from_secs(1)
                 }
             };
+            if is_done {
+                self.pulse.expect_within(pause);
+            }
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.activate_dispatcher.notified() => {}
@@ -392,7 +403,6 @@ fn until(at: DateTime<Utc>, now: DateTime<Utc>) -> Duration {
     (at - now).to_std().unwrap_or(Duration::ZERO)
 }
 
-/// Builds the message of a new occurrence.
 /// Builds the message of an occurrence.
 pub(crate) fn outgoing(job: DueJob, fire: &NewScheduledRun, now: DateTime<Utc>) -> OutgoingMessage {
     let queued = QueuedOccurrence {

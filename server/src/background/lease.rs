@@ -19,10 +19,16 @@
 //! leader's work from PostgreSQL, and each of its statements is safe to run on many servers at once. A leader saves
 //! work; correctness never depends on it.
 //!
+//! The lease runs on a thread of its own, with connections of its own, so that nothing that blocks the other services
+//! delays a renewal. It is renewed only while the dispatcher ticks: otherwise it is given back, if another server lives
+//! to take it, and not again for five minutes, because what hinders one server may hinder all. No other service counts,
+//! since one that fails because of the data would fail on every server.
+//!
 //! A server that stops releases its lease and notifies the others, so that a restart costs milliseconds. After a crash,
 //! failover takes at most the ten seconds of the lease.
 
 mod held_lease;
+mod pulse;
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,11 +40,16 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 pub use held_lease::{HeldLease, Leadership};
+pub use pulse::DispatchPulse;
+use pulse::HandBacks;
 
 use crate::{
     backoff::ReconnectBackoff,
     cache::{Cache, lease::LeaseStatus},
     clock::Clock,
+    config::ServerConfig,
+    engine::thread::on_own_thread,
+    error::chain,
     faults,
     store::Store,
 };
@@ -60,6 +71,9 @@ pub struct LeaseTimes {
     pub ttl: Duration,
     /// The PostgreSQL outage after which the holder releases the lease.
     pub database_grace: Duration,
+    /// The time without a tick of the dispatcher, counted from the expected one, after which the holder gives the lease
+    /// back.
+    pub dispatch_limit: Duration,
 }
 
 impl Default for LeaseTimes {
@@ -68,6 +82,7 @@ impl Default for LeaseTimes {
             renew_interval: Duration::from_secs(3),
             ttl: Duration::from_secs(10),
             database_grace: Duration::from_secs(3),
+            dispatch_limit: Duration::from_secs(20),
         }
     }
 }
@@ -84,6 +99,10 @@ pub struct Lease {
     activate_due_index: Arc<Notify>,
     recheck: Arc<Notify>,
     state: watch::Sender<Leadership>,
+    pulse: DispatchPulse,
+    hand_backs: HandBacks,
+    /// The instant until which other servers go first.
+    yields_until: Option<Instant>,
     /// The expiry of the last lease seen that another server holds.
     taken_until: Option<Instant>,
     /// Redis's run id, which changes when Redis restarts.
@@ -117,6 +136,9 @@ impl Lease {
             activate_due_index,
             recheck: Arc::default(),
             state: watch::Sender::new(Leadership::Follower),
+            pulse: DispatchPulse::default(),
+            hand_backs: HandBacks::default(),
+            yields_until: None,
             taken_until: None,
             run_id: None,
             redis_is_down: false,
@@ -136,6 +158,36 @@ impl Lease {
     #[must_use]
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.state.subscribe()
+    }
+
+    /// Returns the pulse that the dispatcher of this server keeps.
+    #[must_use]
+    pub fn pulse(&self) -> DispatchPulse {
+        self.pulse.clone()
+    }
+
+    /// Runs the lease until `stop` on a thread of its own, with connections of its own. Ends early if PostgreSQL or the
+    /// thread cannot be had; the supervisor then starts it again.
+    pub async fn run_on_own_thread(mut self, config: Arc<ServerConfig>, stop: CancellationToken) {
+        let ended = on_own_thread("lease", move || async move {
+            let connected = async {
+                let cache = Cache::new(&config.cache)?;
+                anyhow::Ok((self.store.with_one_connection(&config.database).await?, cache))
+            };
+            match connected.await {
+                Ok((store, cache)) => {
+                    (self.store, self.cache) = (store.clone(), cache);
+                    self.run(stop).await;
+                    store.close().await;
+                }
+                Err(error) => {
+                    tracing::warn!(error = chain(error.as_ref()), "the lease has no connections of its own yet");
+                }
+            }
+        });
+        if let Err(error) = ended.await {
+            tracing::error!(error = %error, "the thread of the lease cannot be started");
+        }
     }
 
     /// Acquires and renews the lease until `stop`, then releases it.
@@ -189,6 +241,15 @@ impl Lease {
 
     /// Renews the held lease and checks that its epoch is still the newest in PostgreSQL.
     async fn renew(&mut self, held: &HeldLease) -> Duration {
+        if self.pulse.is_overdue(self.times.dispatch_limit)
+            && self.hand_backs.is_allowed()
+            && self.has_successor().await
+        {
+            self.hand_backs.record();
+            self.release("the dispatcher of this server does not tick").await;
+            self.yields_until = Some(Instant::now() + self.times.ttl);
+            return self.pause();
+        }
         let before = Instant::now();
         let answer = self.cache.acquire_or_renew_lease(self.role, &self.holder, self.times.ttl).await;
         self.redis_is_down = answer.is_err();
@@ -238,6 +299,9 @@ impl Lease {
 
     /// Tries to acquire the lease.
     async fn try_acquire(&mut self) -> Duration {
+        if self.yields_until.is_some_and(|until| Instant::now() < until) {
+            return self.pause();
+        }
         // A server without PostgreSQL could not use the role, and must not take it from a server that can.
         if !matches!(timeout(DATABASE_TIMEOUT, self.store.lease_epoch(self.role)).await, Ok(Ok(_))) {
             self.database_down_since.get_or_insert_with(Instant::now);
@@ -291,6 +355,7 @@ impl Lease {
         self.taken_until = None;
         self.redis_is_down = false;
         self.backoff = ReconnectBackoff::default();
+        self.pulse.expect_within(Duration::ZERO);
         self.state.send_replace(Leadership::Leader(HeldLease::new(fence, valid_until)));
         // The former leader may have left the due index half written.
         self.activate_due_index.notify_one();
@@ -305,6 +370,11 @@ impl Lease {
         // The jitter keeps the servers from trying at the same moment.
         let after_expiry = left + Duration::from_millis(20) + Duration::from_millis(300).mul_f64(rand::random());
         after_expiry.min(jittered(MAX_RECHECK_INTERVAL))
+    }
+
+    /// Returns true if another server waits for the role.
+    async fn has_successor(&self) -> bool {
+        self.cache.lease_listeners(self.role).await.is_ok_and(|listeners| listeners > 1)
     }
 
     /// Ends the lease and releases it in Redis and PostgreSQL, so that another server can acquire it at once.

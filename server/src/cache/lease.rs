@@ -125,6 +125,22 @@ impl Cache {
         subscriber.subscribe(self.keys.lease_channel(role)).await?;
         Ok(subscriber.into_on_message().map(drop))
     }
+
+    /// Returns the number of servers that wait for a release of the lease on `role`, its holder included.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if Redis fails or does not answer within one second.
+    pub async fn lease_listeners(&self, role: &str) -> Result<u64, RedisError> {
+        let mut command = redis::cmd("PUBSUB");
+        command.arg("NUMSUB").arg(self.keys.lease_channel(role));
+        let mut connection = self.connection();
+        let request = async {
+            let (_, count): (String, u64) = command.query_async(&mut connection).await?;
+            Ok(count)
+        };
+        tokio::time::timeout(RESPONSE_TIMEOUT, request).await.unwrap_or_else(|_| Err(too_slow()))
+    }
 }
 
 fn too_slow() -> RedisError {

@@ -8,7 +8,12 @@ use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    background::{activators::Activators, lease::Leadership, sender::MessageSender, snapshot_watch::LastSnapshot},
+    background::{
+        activators::Activators,
+        lease::{DispatchPulse, Leadership},
+        sender::MessageSender,
+        snapshot_watch::LastSnapshot,
+    },
     broker::{Broker, publisher::Publisher},
     cache::Cache,
     clock::Clock,
@@ -43,6 +48,8 @@ pub struct Context {
     pub activators: Activators,
     /// The leadership of this server.
     pub leadership: watch::Receiver<Leadership>,
+    /// The pulse of this server's dispatcher.
+    pub dispatch_pulse: DispatchPulse,
     /// The oldest snapshot that a session of PostgreSQL holds.
     pub oldest_snapshot: LastSnapshot,
     /// The publishes of commands that are on their way to the broker.

@@ -21,6 +21,7 @@ pub mod context;
 pub mod driver;
 pub mod status;
 pub mod supervisor;
+pub mod thread;
 
 use std::{fmt::Debug, time::Duration};
 

@@ -107,6 +107,16 @@ impl Store {
         Self { pool, retention: RetentionConfig::default() }
     }
 
+    /// Returns a store with a connection of its own to the same database. Nothing else can make its caller wait.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL cannot be reached within ten seconds.
+    pub async fn with_one_connection(&self, config: &DatabaseConfig) -> Result<Self> {
+        let pool = StorePool::connect(&DatabaseConfig { max_connections: 1, ..config.clone() }).await?;
+        Ok(Self { pool, ..self.clone() })
+    }
+
     /// Sets the retention periods; the default ones apply otherwise.
     #[must_use]
     pub fn with_retention(self, retention: RetentionConfig) -> Self {

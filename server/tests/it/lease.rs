@@ -6,7 +6,7 @@ use milvaion_server::{
     background::lease::{HeldLease, LEADER_ROLE, Leadership, Lease, LeaseTimes, holder_name},
     cache::Cache,
     clock::Clock,
-    config::cache::CacheConfig,
+    config::{ServerConfig, cache::CacheConfig},
     engine::{
         RunsOn, Service,
         driver::drive,
@@ -30,6 +30,7 @@ const LEASE_TIMES: LeaseTimes = LeaseTimes {
     renew_interval: Duration::from_millis(300),
     ttl: Duration::from_secs(3),
     database_grace: Duration::from_secs(1),
+    dispatch_limit: Duration::from_secs(3_600),
 };
 
 struct LeaseHolder {
@@ -107,21 +108,17 @@ impl PrivateRedis {
 }
 
 async fn harness() -> (Store, Cache) {
-    let config = server_env::config().await;
+    harness_of(&server_env::config().await).await
+}
+
+async fn harness_of(config: &ServerConfig) -> (Store, Cache) {
     (database::open(&config.database.url).await, Cache::new(&config.cache).expect("a valid URL"))
 }
 
 /// Waits until `wanted` servers listen for the release of the role.
-async fn wait_for_listeners(cache: &Cache, wanted: i64) {
-    let client = redis::Client::open(services::redis_url()).expect("a valid URL");
-    let connection = client.get_multiplexed_async_connection().await.expect("Redis responds");
+async fn wait_for_listeners(cache: &Cache, wanted: u64) {
     wait::eventually("servers that listen", || async {
-        let (_, listeners): (String, i64) = redis::cmd("PUBSUB")
-            .arg("NUMSUB")
-            .arg(cache.keys().lease_channel(LEADER_ROLE))
-            .query_async(&mut connection.clone())
-            .await
-            .ok()?;
+        let listeners = cache.lease_listeners(LEADER_ROLE).await.ok()?;
         (listeners == wanted).then_some(())
     })
     .await;
@@ -147,6 +144,52 @@ async fn stopping_leader_hands_over_at_once() {
     assert_eq!(second.epoch(), first.epoch() + 1);
     two.stop().await;
     assert_eq!(store.leases().await.expect("the query succeeds")[0].holder, None, "no holder is recorded");
+}
+
+#[tokio::test]
+async fn leader_whose_dispatcher_hangs_leaves_the_role_to_another_server() {
+    let (store, cache) = harness().await;
+    let hanging = LeaseTimes { dispatch_limit: Duration::from_millis(500), ..LEASE_TIMES };
+    // Waits until a lease has been renewed several times beyond the limit; no dispatcher ticks here.
+    let beyond_the_limit = async || {
+        let since = Instant::now();
+        wait::eventually("renewals", || async { (since.elapsed() > 4 * hanging.dispatch_limit).then_some(()) }).await;
+    };
+    let one = LeaseHolder::start(&store, &cache, hanging);
+    let first = one.held_lease().await;
+    beyond_the_limit().await;
+    assert!(first.is_valid() && one.leads(), "alone, it keeps the role");
+
+    let two = LeaseHolder::start(&store, &cache, hanging);
+    let second = two.held_lease().await;
+    assert!(!one.leads());
+    // The second one hangs too, and gives the role back once. The first one then keeps it.
+    let third = one.held_lease().await;
+    assert!(!second.is_valid() && third.epoch() > second.epoch());
+    beyond_the_limit().await;
+    assert!(third.is_valid() && !two.leads(), "the role does not go round");
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn lease_is_renewed_while_the_server_is_blocked() {
+    let config = server_env::config().await;
+    let (store, cache) = harness_of(&config).await;
+    let lease = Lease::new(LEADER_ROLE, holder_name(), cache.clone(), store.clone(), Clock::system(), Arc::default())
+        .with_times(LEASE_TIMES);
+    let (leadership, stop) = (lease.leadership(), CancellationToken::new());
+    let task = tokio::spawn(lease.run_on_own_thread(Arc::new(config), stop.clone()));
+    let held = wait::eventually("a held lease", || async { leadership.borrow().held_lease().cloned() }).await;
+    // This test has one thread, which does nothing else now.
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < LEASE_TIMES.ttl + Duration::from_secs(1) {
+        std::hint::spin_loop();
+    }
+    assert!(held.is_valid(), "it was renewed");
+    stop.cancel();
+    task.await.expect("the lease stops");
+    assert!(!held.is_valid());
 }
 
 #[tokio::test]
