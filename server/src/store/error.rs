@@ -65,6 +65,12 @@ impl StoreError {
         }
     }
 
+    /// Returns true if no answer arrived, so that the statement may have changed rows or not.
+    #[must_use]
+    pub const fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Driver(sqlx::Error::Io(_) | sqlx::Error::Protocol(_)))
+    }
+
     /// Returns true if PostgreSQL is unreachable, shutting down or out of resources.
     #[must_use]
     pub fn is_outage(&self) -> bool {

@@ -13,6 +13,7 @@ use super::{
     Result, Store, StoreError,
     create::{BirthCause, RunBirth, create_runs},
     delayed::queued_occurrence,
+    occurrences::status,
     partitions::with_partitions,
     rules::rules_in,
 };
@@ -24,6 +25,9 @@ use crate::{
     },
 };
 use milvaion_schedule::due::DueAction;
+
+/// The age of a statement whose answer was lost; longer than it can take.
+const CREATED_SINCE: chrono::Duration = chrono::Duration::hours(1);
 
 /// A due job with the fields that its message needs.
 #[derive(Clone, Debug)]
@@ -134,9 +138,13 @@ impl Store {
     /// Returns the inserted occurrences; a job that was dispatched, edited or paused meanwhile is not included. Inserts
     /// nothing while the cluster is paused, nor for a leader whose `epoch` is no longer the newest.
     ///
+    /// If the connection is lost before the answer arrives, the occurrences may exist. They are looked up once, so that
+    /// their messages need not wait for the republisher.
+    ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails; then nothing was dispatched.
+    /// Returns [`StoreError`] if PostgreSQL fails. Then nothing was dispatched, or the answer was lost and the look-up
+    /// found nothing; the republisher sends what was dispatched all the same.
     pub async fn create_scheduled_runs(
         &self,
         runs: &[NewScheduledRun],
@@ -158,7 +166,13 @@ impl Store {
                 },
             })
             .collect();
-        let created = with_partitions!(self, now, create_runs(self.pool(), &births, epoch, now))?;
+        let created = match with_partitions!(self, now, create_runs(self.pool(), &births, epoch, now)) {
+            Err(error) if error.is_unanswered() => {
+                let found = self.created_runs(runs, now).await?;
+                return if found.is_empty() { Err(error) } else { Ok(found) };
+            }
+            created => created?,
+        };
         Ok(created
             .into_iter()
             .map(|run| ScheduledRunResult {
@@ -168,6 +182,29 @@ impl Store {
                 note: run.skip_note,
             })
             .collect())
+    }
+
+    /// Returns those of the occurrences that exist.
+    async fn created_runs(&self, runs: &[NewScheduledRun], now: DateTime<Utc>) -> Result<Vec<ScheduledRunResult>> {
+        let ids: Vec<Uuid> = runs.iter().map(|run| run.occurrence_id.0).collect();
+        let rows = sqlx::query!(
+            r#"SELECT id AS "id!", status::text AS "status!", is_held AS "is_held!", note
+                 FROM occurrences WHERE id = ANY($1) AND filed_at >= $2"#,
+            &ids,
+            now - CREATED_SINCE
+        )
+        .fetch_all(self.pool())
+        .await?;
+        rows.into_iter()
+            .map(|row| {
+                Ok(ScheduledRunResult {
+                    id: OccurrenceId(row.id),
+                    status: status(&row.status)?,
+                    is_held: row.is_held,
+                    note: row.note,
+                })
+            })
+            .collect()
     }
 
     /// Marks occurrences as confirmed by the broker, each only if it is still in the attempt whose message was

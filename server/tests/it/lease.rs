@@ -14,7 +14,7 @@ use milvaion_server::{
     },
     store::Store,
 };
-use milvaion_test_support::{database, net::free_port, server_env, services, wait};
+use milvaion_test_support::{database, net::free_port, server_env, wait};
 use tokio::{
     process::{Child, Command},
     sync::{Notify, watch},

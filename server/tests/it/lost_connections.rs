@@ -1,12 +1,28 @@
 //! Connections to PostgreSQL that a network loses silently: no answer comes, and no error.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use milvaion_server::{config::database::DatabaseConfig, store::Store};
-use milvaion_test_support::database;
+use milvaion_protocol::status::OccurrenceStatus;
+use milvaion_schedule::{due::DueAction, schedule::Schedule};
+use milvaion_server::{
+    clock::{Clock, machine_now},
+    config::database::DatabaseConfig,
+    store::{Store, plan::NewScheduledRun},
+};
+use milvaion_test_support::{database, jobs};
 use tokio::{
-    io::copy_bidirectional,
-    net::{TcpListener, TcpStream},
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{ReadHalf, WriteHalf},
+    },
     sync::watch,
 };
 
@@ -16,10 +32,11 @@ const ROUNDS: usize = 4;
 const CONNECTIONS: u32 = 4;
 
 /// A network between a client and PostgreSQL. It can lose every open connection: neither side receives anything more,
-/// and neither learns of it.
+/// and neither learns of it. It can also lose one answer, and close its connection.
 struct LossyNetwork {
     address: SocketAddr,
     losses: watch::Sender<u32>,
+    loses_next_answer: Arc<AtomicBool>,
 }
 
 impl LossyNetwork {
@@ -28,20 +45,36 @@ impl LossyNetwork {
         let address = listener.local_addr().expect("an address");
         let losses = watch::Sender::new(0);
         let opened = losses.subscribe();
+        let loses_next_answer = Arc::new(AtomicBool::new(false));
+        let loses_answer = loses_next_answer.clone();
         tokio::spawn(async move {
             while let Ok((mut client, _)) = listener.accept().await {
                 let mut lost = opened.clone();
                 lost.mark_unchanged();
+                let loses_answer = loses_answer.clone();
                 tokio::spawn(async move {
                     let mut server = TcpStream::connect(target).await.expect("PostgreSQL accepts");
+                    let (mut requests, mut to_client) = client.split();
+                    let (mut answers, mut to_server) = server.split();
                     tokio::select! {
-                        _ = copy_bidirectional(&mut client, &mut server) => {}
+                        _ = tokio::io::copy(&mut requests, &mut to_server) => {}
+                        () = forward_answers(&mut answers, &mut to_client, &loses_answer) => {}
                         _ = lost.changed() => std::future::pending().await,
                     }
                 });
             }
         });
-        Self { address, losses }
+        Self { address, losses, loses_next_answer }
+    }
+
+    /// Returns the URL of a database behind the network.
+    async fn connect(url: &str) -> (Self, String) {
+        let mut url = url::Url::parse(url).expect("a URL");
+        let port = url.port().expect("a port");
+        let network = Self::before(SocketAddr::from(([127, 0, 0, 1], port))).await;
+        url.set_host(Some("127.0.0.1")).expect("a host");
+        url.set_port(Some(network.address.port())).expect("a port");
+        (network, url.into())
     }
 
     fn lose_open_connections(&self) {
@@ -49,15 +82,58 @@ impl LossyNetwork {
     }
 }
 
+/// Forwards what PostgreSQL sends, until an answer is to be lost.
+async fn forward_answers(answers: &mut ReadHalf<'_>, client: &mut WriteHalf<'_>, loses_answer: &AtomicBool) {
+    let mut buffer = vec![0; 65_536];
+    while let Ok(length @ 1..) = answers.read(&mut buffer).await {
+        if loses_answer.swap(false, Ordering::SeqCst) || client.write_all(&buffer[..length]).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn occurrences_whose_answer_was_lost_are_sent_at_once() {
+    let (network, url) = LossyNetwork::connect(&database::create().await).await;
+    let store = Store::connect(&DatabaseConfig { url, max_connections: 1 }).await.expect("connected");
+    let clock = Clock::manual(machine_now());
+    let now = clock.now();
+    store.ensure_partitions(now).await.expect("partitions");
+    let mut planned = Vec::new();
+    for _ in 0..4 {
+        let job_id = jobs::insert(&store, &clock, Schedule::every(60), Some(now)).await;
+        planned.push(NewScheduledRun {
+            job_id,
+            version: 1,
+            due: now,
+            next_fire_at: Some(now + chrono::Duration::seconds(60)),
+            occurrence_id: clock.occurrence_id(),
+            action: DueAction::Run,
+            note: None,
+        });
+    }
+    // The statement is prepared by another batch, so that its next answer says that it has committed.
+    let first = store.create_scheduled_runs(&planned[..1], None, now).await.expect("the statement succeeds");
+    assert_eq!(first.len(), 1);
+
+    network.loses_next_answer.store(true, Ordering::SeqCst);
+    let created = store.create_scheduled_runs(&planned[1..], None, now).await.expect("the look-up succeeds");
+    assert!(!network.loses_next_answer.load(Ordering::SeqCst), "an answer was lost");
+    let mut created: Vec<_> = created.iter().map(|run| (run.id, run.status)).collect();
+    created.sort_unstable_by_key(|(id, _)| *id);
+    let expected: Vec<_> = planned[1..].iter().map(|run| (run.occurrence_id, OccurrenceStatus::Queued)).collect();
+    assert_eq!(created, expected);
+
+    network.loses_next_answer.store(true, Ordering::SeqCst);
+    let nothing = [NewScheduledRun { occurrence_id: clock.occurrence_id(), ..planned[1].clone() }];
+    let error = store.create_scheduled_runs(&nothing, None, now).await.expect_err("nothing was created");
+    assert!(error.is_unanswered(), "{error:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn abandoned_statements_keep_no_place_in_the_pool() {
-    let mut url = url::Url::parse(&database::create().await).expect("a URL");
-    let port = url.port().expect("a port");
-    let network = LossyNetwork::before(SocketAddr::from(([127, 0, 0, 1], port))).await;
-    url.set_host(Some("127.0.0.1")).expect("a host");
-    url.set_port(Some(network.address.port())).expect("a port");
-    let store =
-        Store::connect(&DatabaseConfig { url: url.into(), max_connections: CONNECTIONS }).await.expect("connected");
+    let (network, url) = LossyNetwork::connect(&database::create().await).await;
+    let store = Store::connect(&DatabaseConfig { url, max_connections: CONNECTIONS }).await.expect("connected");
 
     for round in 0..ROUNDS {
         // One more caller than connections: the last waits for a place that an abandoned statement has freed.
