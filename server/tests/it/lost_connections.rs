@@ -121,7 +121,8 @@ async fn occurrences_whose_answer_was_lost_are_sent_at_once() {
     assert!(!network.loses_next_answer.load(Ordering::SeqCst), "an answer was lost");
     let mut created: Vec<_> = created.iter().map(|run| (run.id, run.status)).collect();
     created.sort_unstable_by_key(|(id, _)| *id);
-    let expected: Vec<_> = planned[1..].iter().map(|run| (run.occurrence_id, OccurrenceStatus::Queued)).collect();
+    let mut expected: Vec<_> = planned[1..].iter().map(|run| (run.occurrence_id, OccurrenceStatus::Queued)).collect();
+    expected.sort_unstable_by_key(|(id, _)| *id);
     assert_eq!(created, expected);
 
     network.loses_next_answer.store(true, Ordering::SeqCst);
