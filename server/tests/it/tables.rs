@@ -10,7 +10,7 @@ use std::{
 
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
-    message::StatusReport,
+    message::{RunProgress, StatusReport},
     status::OccurrenceStatus,
 };
 use milvaion_schedule::schedule::Schedule;
@@ -21,7 +21,9 @@ use milvaion_server::{
 };
 use milvaion_test_support::{
     database::{self, TestConnection},
-    jobs, runs,
+    jobs,
+    private_service::PrivateService,
+    runs,
 };
 use serde_json::json;
 use sqlx::{Connection, Executor, PgConnection};
@@ -245,4 +247,47 @@ async fn end_moves_neither_input_nor_definition() {
         assert_eq!(after, where_it_is);
         assert!(size < 1_200, "{size} bytes");
     }
+}
+
+/// An input is written when its occurrence is created, a result when it ends, and neither again.
+#[tokio::test]
+async fn life_of_an_occurrence_writes_its_input_and_result_once() {
+    const COUNT: usize = 40;
+    const INPUT: usize = 127 * 1_024;
+    const RESULT: usize = 64 * 1_024;
+    // The write-ahead log belongs to the whole service, which other tests use too.
+    let postgres = PrivateService::postgres().await.expect("PostgreSQL starts");
+    let store = database::open(postgres.url()).await;
+    let clock = Clock::manual(machine_now());
+    let job_id = jobs::insert(&store, &clock, Schedule::Manual, None).await;
+    let mut numbers = Numbers(4_711);
+    // PostgreSQL cannot compress it.
+    let mut text = |length: usize| -> String {
+        (0..length).map(|_| char::from(b'0' + u8::try_from(numbers.below(75)).expect("a small number"))).collect()
+    };
+    let mut connection = TestConnection::open(postgres.url()).await;
+    connection.execute("CHECKPOINT").await;
+    let mut written = async || connection.count("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").await;
+
+    let before = written().await;
+    for _ in 0..COUNT {
+        let id = clock.occurrence_id();
+        let job_data = Some(json!({ "text": text(INPUT).replace('\\', "/") }));
+        let run = NewManualRun { id, job_id, by: "ana".into(), job_data, ..NewManualRun::default() };
+        store.insert_manual_run(&run, clock.now()).await.expect("the run is stored");
+        store.mark_published(&[(id, 1)], clock.now()).await.expect("the statement succeeds");
+        let report = |status| StatusReport::new(id, 1, "w-1", status, clock.now());
+        for percent in [10, 50, 90] {
+            let progress = Some(RunProgress { percent, message: String::new() });
+            let running = StatusReport { progress, ..report(OccurrenceStatus::Running) };
+            assert_eq!(runs::report(&store, &clock, vec![running]).await, 1);
+        }
+        let completed = StatusReport { result: Some(text(RESULT)), ..report(OccurrenceStatus::Completed) };
+        assert_eq!(runs::report(&store, &clock, vec![completed]).await, 1);
+    }
+    let new = i64::try_from(COUNT * (INPUT + RESULT)).expect("a small number");
+    let ratio = (written().await - before) as f64 / new as f64;
+    assert!(ratio < 1.2, "{ratio:.2} bytes in the log for each byte that is new");
+    store.close().await;
+    postgres.close().await.expect("PostgreSQL is stopped");
 }
