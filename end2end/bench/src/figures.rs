@@ -7,7 +7,7 @@ use futures::future::LocalBoxFuture;
 use crate::{
     burst, ceiling, cron,
     harness::BenchHarness,
-    idle, ingest, lateness, lists, million,
+    held_open, idle, ingest, lateness, lists, million,
     samples::{FigureSummary, RunSample},
     throughput, trigger,
 };
@@ -23,12 +23,23 @@ const fn named(name: &'static str, unit: &'static str, meaning: &'static str) ->
     FigureSpec { name, unit, meaning }
 }
 
+/// The runs that include a group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Measured {
+    /// Every full run.
+    Always,
+    /// Full runs with the lists.
+    WithLists,
+    /// Only runs that name it, because it takes long.
+    ByName,
+}
+
 /// Figures that one run measures together.
 pub(crate) struct FigureGroup {
     pub(crate) name: &'static str,
     pub(crate) figures: &'static [FigureSpec],
-    /// True if a full run includes the group only on request.
-    pub(crate) opt_in: bool,
+    /// The runs that include the group.
+    pub(crate) measured: Measured,
     /// Measures the group this many times.
     pub(crate) run: for<'a> fn(&'a BenchHarness, usize) -> LocalBoxFuture<'a, anyhow::Result<Vec<RunSample>>>,
 }
@@ -38,25 +49,25 @@ pub(crate) static GROUPS: &[FigureGroup] = &[
     FigureGroup {
         name: "throughput",
         figures: &[named("throughput", "/s", "occurrences from due to stored as Completed, sustained, history kept")],
-        opt_in: false,
+        measured: Measured::Always,
         run: |harness, runs| Box::pin(throughput::run(harness, runs)),
     },
     FigureGroup {
         name: "ceiling-broker",
         figures: &[named("ceiling-broker", "/s", "messages published with confirm, consumed, acknowledged")],
-        opt_in: false,
+        measured: Measured::Always,
         run: |harness, runs| Box::pin(ceiling::broker(harness, runs)),
     },
     FigureGroup {
         name: "ceiling-database",
         figures: &[named("ceiling-database", "/s", "rows inserted and updated twice, in batches of 500")],
-        opt_in: false,
+        measured: Measured::Always,
         run: |harness, runs| Box::pin(ceiling::database(harness, runs)),
     },
     FigureGroup {
         name: "ceiling-both",
         figures: &[named("ceiling-both", "/s", "both of these for each occurrence, and nothing else")],
-        opt_in: false,
+        measured: Measured::Always,
         run: |harness, runs| Box::pin(ceiling::both(harness, runs)),
     },
     FigureGroup {
@@ -65,7 +76,7 @@ pub(crate) static GROUPS: &[FigureGroup] = &[
             named("lateness-100-p50", "ms", "due time to start, 100 runs a second"),
             named("lateness-100-p99", "ms", "due time to start, 100 runs a second"),
         ],
-        opt_in: false,
+        measured: Measured::Always,
         run: |harness, runs| Box::pin(lateness::hundred(harness, runs)),
     },
     FigureGroup {
@@ -74,25 +85,25 @@ pub(crate) static GROUPS: &[FigureGroup] = &[
             named("lateness-1000-p50", "ms", "due time to start, 1,000 runs a second, 100,000 jobs defined"),
             named("lateness-1000-p99", "ms", "due time to start, 1,000 runs a second, 100,000 jobs defined"),
         ],
-        opt_in: false,
+        measured: Measured::Always,
         run: |harness, runs| Box::pin(lateness::thousand(harness, runs)),
     },
     FigureGroup {
         name: "trigger",
         figures: &[named("trigger-p50", "ms", "manual run, from the request to the start")],
-        opt_in: false,
+        measured: Measured::Always,
         run: |harness, runs| Box::pin(trigger::run(harness, runs)),
     },
     FigureGroup {
         name: "burst-10000",
         figures: &[named("burst-10000", "s", "10,000 jobs due at one instant, until all are dispatched")],
-        opt_in: false,
+        measured: Measured::Always,
         run: |harness, runs| Box::pin(burst::burst(harness, runs)),
     },
     FigureGroup {
         name: "drain",
         figures: &[named("drain", "/s", "20,000 occurrences waiting in the broker, then a worker starts")],
-        opt_in: false,
+        measured: Measured::Always,
         run: |harness, runs| Box::pin(burst::drain(harness, runs)),
     },
     FigureGroup {
@@ -101,13 +112,28 @@ pub(crate) static GROUPS: &[FigureGroup] = &[
             named("flood-critical-p50", "ms", "due time to start, highest priority, beside 40,000 of the lowest"),
             named("flood-critical-p99", "ms", "due time to start, highest priority, beside 40,000 of the lowest"),
         ],
-        opt_in: false,
+        measured: Measured::Always,
         run: |harness, runs| Box::pin(burst::flood(harness, runs)),
+    },
+    FigureGroup {
+        name: "held-open",
+        figures: &[
+            named(
+                "held-open",
+                "/s",
+                "1,000 due a second, in the end of ten minutes in which a session holds a snapshot",
+            ),
+            named("held-open-p99", "ms", "due time to start, in the end of that session"),
+            named("held-open-warning", "s", "from the begin of that session to the server's warning"),
+            named("held-open-after", "times", "p99 from 60 s after its end, compared with the p99 before it"),
+        ],
+        measured: Measured::ByName,
+        run: |harness, runs| Box::pin(held_open::run(harness, runs)),
     },
     FigureGroup {
         name: "cron-worst",
         figures: &[named("cron-worst", "ms", "to parse an expression and find its next due time, longest case")],
-        opt_in: false,
+        measured: Measured::Always,
         run: |_, runs| Box::pin(async move { cron::worst(runs) }),
     },
     FigureGroup {
@@ -117,7 +143,7 @@ pub(crate) static GROUPS: &[FigureGroup] = &[
             named("million-memory", "MB", "resident memory of that server with a complete index"),
             named("million-lateness-1000-p99", "ms", "due time to start on that server, 1,000 runs a second"),
         ],
-        opt_in: false,
+        measured: Measured::Always,
         run: |harness, runs| Box::pin(million::run(harness, runs)),
     },
     FigureGroup {
@@ -126,13 +152,13 @@ pub(crate) static GROUPS: &[FigureGroup] = &[
             named("idle-100k", "% of a core", "all processes together, 100,000 jobs, none due"),
             named("idle-100k-ours", "% of a core", "the server and the worker alone"),
         ],
-        opt_in: false,
+        measured: Measured::Always,
         run: |harness, runs| Box::pin(idle::run(harness, runs)),
     },
     FigureGroup {
         name: "status-ingest",
         figures: &[named("status-ingest", "/s", "reports, from published to stored")],
-        opt_in: false,
+        measured: Measured::Always,
         run: |harness, runs| Box::pin(ingest::status(harness, runs)),
     },
     FigureGroup {
@@ -141,7 +167,7 @@ pub(crate) static GROUPS: &[FigureGroup] = &[
             named("log-ingest", "/s", "log lines, from published to stored, 100 in a message"),
             named("status-beside-logs-p99", "ms", "a report sent meanwhile, until stored"),
         ],
-        opt_in: false,
+        measured: Measured::Always,
         run: |harness, runs| Box::pin(ingest::logs(harness, runs)),
     },
     FigureGroup {
@@ -152,7 +178,7 @@ pub(crate) static GROUPS: &[FigureGroup] = &[
             named("list-status-p95", "ms", "a page of failed occurrences"),
             named("list-status-job-time-p95", "ms", "a page of one job's failed occurrences of the last week"),
         ],
-        opt_in: true,
+        measured: Measured::WithLists,
         run: |harness, runs| Box::pin(lists::run(harness, runs)),
     },
 ];

@@ -1,7 +1,7 @@
 //! The harness of measurements: the services, and for each run an environment on them with its own database and
 //! prefixes, so that runs do not affect each other.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, io, path::PathBuf, time::Duration};
 
 use anyhow::{Context, bail, ensure};
 use chrono::{DateTime, Utc};
@@ -120,6 +120,11 @@ impl BenchProcess {
         Ok(())
     }
 
+    /// Returns what the process has logged so far.
+    pub(crate) fn log(&self) -> io::Result<String> {
+        fs::read_to_string(self.process.log())
+    }
+
     /// Stops a worker and returns the number of runs it started.
     pub(crate) async fn stop_and_count_runs(self) -> anyhow::Result<i64> {
         let log = self.process.log().to_owned();
@@ -167,6 +172,11 @@ impl BenchEnv {
         let key_prefix = format!("{prefix}:");
         let cache = Cache::new(&CacheConfig { url: harness.redis_url.clone(), key_prefix: key_prefix.clone() })?;
         Ok(Self { harness: harness.clone(), pool, cache, prefix, key_prefix, database })
+    }
+
+    /// Returns the URL of its database.
+    pub(crate) fn database_url(&self) -> &str {
+        &self.database.url
     }
 
     /// Starts a server with default settings. Returns when it is ready.

@@ -24,6 +24,7 @@ mod samples;
 mod burst;
 mod ceiling;
 mod cron;
+mod held_open;
 mod idle;
 mod ingest;
 mod lateness;
@@ -40,7 +41,7 @@ mod report;
 use std::{process::ExitCode, time::Instant};
 
 use anyhow::ensure;
-use figures::{FigureGroup, GROUPS};
+use figures::{FigureGroup, GROUPS, Measured};
 use harness::BenchHarness;
 use report::{BenchReport, show};
 
@@ -75,7 +76,11 @@ async fn measure() -> anyhow::Result<bool> {
     }
     let is_wanted = |group: &FigureGroup| {
         if wanted.is_empty() {
-            !group.opt_in || harness.settings.lists
+            match group.measured {
+                Measured::Always => true,
+                Measured::WithLists => harness.settings.lists,
+                Measured::ByName => false,
+            }
         } else {
             wanted.iter().any(|name| group.matches(name))
         }
