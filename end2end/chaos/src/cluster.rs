@@ -217,6 +217,11 @@ impl<'a> ChaosCluster<'a> {
         Ok(sqlx::query_scalar(open).fetch_one(&self.pool).await?)
     }
 
+    /// Returns the URL of the database, without a proxy.
+    pub(crate) fn database_url(&self) -> &str {
+        &self.database.url
+    }
+
     /// Waits for some seconds while everything runs.
     pub(crate) async fn run_for(&self, seconds: f64) {
         tokio::time::sleep(Duration::from_secs_f64(seconds)).await;

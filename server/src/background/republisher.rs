@@ -12,7 +12,7 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use milvaion_protocol::id::OccurrenceId;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     broker::publisher::{MAX_UNSENT, OutgoingMessage, Publisher},
@@ -62,6 +62,8 @@ pub struct RepublishReport {
     pub found: usize,
     /// Occurrences that were published and confirmed in this tick.
     pub sent: usize,
+    /// True if the tick ended before it had seen all.
+    pub has_more: bool,
 }
 
 impl Service for Republisher {
@@ -76,7 +78,12 @@ impl Service for Republisher {
         let mut total = RepublishReport::default();
         // Younger rows are most likely being published right now, except those that failed here.
         let age = chrono::Duration::from_std(self.period).unwrap_or_default();
+        let slice_end = Self::slice_end();
         while self.publisher.is_up() {
+            if Instant::now() > slice_end {
+                total.has_more = true;
+                break;
+            }
             let now = self.clock.now();
             let capacity = MAX_UNSENT.saturating_sub(self.known_unsent.len());
             self.known_unsent.extend(self.publisher.take_unsent().into_iter().take(capacity));
@@ -112,6 +119,10 @@ impl Service for Republisher {
             }
         }
         Ok(total)
+    }
+
+    fn has_more(report: &RepublishReport) -> bool {
+        report.has_more
     }
 
     fn is_notable(report: &RepublishReport) -> bool {

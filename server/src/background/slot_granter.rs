@@ -15,7 +15,7 @@
 use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use super::sender::MessageSender;
 use crate::{
@@ -80,6 +80,8 @@ pub struct SlotGrantReport {
     pub replaced: usize,
     /// Jobs whose pause after the end of a run has begun.
     pub paused: usize,
+    /// True if the tick ended before it had granted or released all.
+    pub has_more: bool,
 }
 
 impl Service for SlotGranter {
@@ -105,6 +107,7 @@ impl Service for SlotGranter {
             let why = Some("Replaced by a newer occurrence of the job.");
             report.replaced = self.jobs.cancel_all(&replaced, why, edit).await?.len();
         }
+        let slice_end = Self::slice_end();
         loop {
             let queued = self.store.grant_slots(GRANT_BATCH, self.clock.now()).await?;
             if queued.is_empty() {
@@ -112,6 +115,10 @@ impl Service for SlotGranter {
             }
             report.granted += queued.len();
             self.send(queued).await;
+            if Instant::now() > slice_end {
+                report.has_more = true;
+                break;
+            }
         }
         let delays = self.store.next_delayed_times().await?;
         let is_due = |at: Option<DateTime<Utc>>| at.is_some_and(|at| at <= self.clock.now());
@@ -128,6 +135,10 @@ impl Service for SlotGranter {
                 }
                 report.retried += queued.len();
                 self.send(queued).await;
+                if Instant::now() > slice_end {
+                    report.has_more = true;
+                    break;
+                }
             }
             self.store.next_delayed_times().await?
         } else {
@@ -146,6 +157,10 @@ impl Service for SlotGranter {
             self.cache.announce_schedule_change().await?;
         }
         Ok(report)
+    }
+
+    fn has_more(report: &SlotGrantReport) -> bool {
+        report.has_more
     }
 
     fn is_notable(report: &SlotGrantReport) -> bool {

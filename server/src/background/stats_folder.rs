@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::{
     engine::{RunsOn, Service, context::Context},
     store::{Store, stats::FOLD_BATCH},
@@ -31,6 +33,8 @@ impl StatsFolder {
 pub struct StatsFoldReport {
     /// Deltas that were folded.
     pub deltas: i64,
+    /// True if there are more.
+    pub has_more: bool,
 }
 
 impl Service for StatsFolder {
@@ -44,13 +48,19 @@ impl Service for StatsFolder {
 
     async fn tick(&mut self) -> anyhow::Result<StatsFoldReport> {
         let mut report = StatsFoldReport::default();
+        let slice_end = Self::slice_end();
         loop {
             let folded = self.store.fold_stats().await?;
             report.deltas += folded;
-            if folded < FOLD_BATCH {
+            report.has_more = folded >= FOLD_BATCH;
+            if !report.has_more || Instant::now() > slice_end {
                 return Ok(report);
             }
         }
+    }
+
+    fn has_more(report: &StatsFoldReport) -> bool {
+        report.has_more
     }
 
     fn is_notable(_: &StatsFoldReport) -> bool {

@@ -74,11 +74,12 @@ async fn changed(leadership: &mut watch::Receiver<Leadership>) {
 async fn work<S: Service>(service: &mut S, activator: &Notify, statuses: &ServiceStatuses, stop: &CancellationToken) {
     let mut backoff = ReconnectBackoff::default();
     while !stop.is_cancelled() {
-        let pause = if tick(service, statuses).await {
-            backoff = ReconnectBackoff::default();
-            pause(service)
-        } else {
-            backoff.pause().min(service.period())
+        let pause = match tick(service, statuses).await {
+            Some(report) => {
+                backoff = ReconnectBackoff::default();
+                if S::has_more(&report) { MIN_TICK_DELAY } else { pause(service) }
+            }
+            None => backoff.pause().min(service.period()),
         };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
@@ -95,27 +96,30 @@ fn pause<S: Service>(service: &S) -> Duration {
     service.next_tick_in().map_or(period, |wait| wait.max(MIN_TICK_DELAY).min(period))
 }
 
-/// Runs one tick. Returns false if it failed.
-async fn tick<S: Service>(service: &mut S, statuses: &ServiceStatuses) -> bool {
+/// Runs one tick. Returns its report, or `None` if it failed.
+async fn tick<S: Service>(service: &mut S, statuses: &ServiceStatuses) -> Option<S::Report> {
     let since = Instant::now();
-    let failure = match tokio::time::timeout(S::TIME_LIMIT, service.tick()).await {
+    let result = match tokio::time::timeout(S::TIME_LIMIT, service.tick()).await {
         Ok(Ok(report)) => {
             if S::is_notable(&report) {
                 tracing::info!(task = S::NAME, report = ?report, "background task {} changed something", S::NAME);
             } else {
                 tracing::debug!(task = S::NAME, report = ?report, "background task {} ticked", S::NAME);
             }
-            None
+            Ok(report)
         }
-        Ok(Err(error)) => Some(chain(error.as_ref())),
-        Err(_) => Some(format!("it took longer than {} s", S::TIME_LIMIT.as_secs())),
+        Ok(Err(error)) => Err(chain(error.as_ref())),
+        Err(_) => Err(format!("it took longer than {} s", S::TIME_LIMIT.as_secs())),
+    };
+    let (report, failure) = match result {
+        Ok(report) => (Some(report), None),
+        Err(reason) => (None, Some(reason)),
     };
     if let Some(reason) = &failure {
         tracing::warn!(task = S::NAME, error = reason, "background task {} failed and is retried", S::NAME);
     }
-    let is_done = failure.is_none();
     statuses.record_tick(S::NAME, since.elapsed(), 3 * service.period() + S::TIME_LIMIT, failure);
-    is_done
+    report
 }
 
 #[cfg(test)]
@@ -124,45 +128,51 @@ mod tests {
 
     use super::*;
 
-    /// A service whose ticks report their number. The first `failing` fail, and the first `hanging` never end.
+    /// A service whose ticks report their number. The first `failing` fail, the first `hanging` never end, and the first
+    /// `partial` leave work.
     struct TestService {
         ticks: mpsc::UnboundedSender<u32>,
         ticked: u32,
         failing: u32,
         hanging: u32,
+        partial: u32,
     }
 
     impl Service for TestService {
         const NAME: &'static str = "test";
         const TIME_LIMIT: Duration = Duration::from_secs(5);
-        type Report = ();
+        type Report = bool;
 
         fn period(&self) -> Duration {
             Duration::from_secs(3_600)
         }
 
-        async fn tick(&mut self) -> anyhow::Result<()> {
+        async fn tick(&mut self) -> anyhow::Result<bool> {
             self.ticked += 1;
             self.ticks.send(self.ticked)?;
             if self.ticked <= self.hanging {
                 std::future::pending::<()>().await;
             }
             anyhow::ensure!(self.ticked > self.failing, "tick {} fails", self.ticked);
-            Ok(())
+            Ok(self.ticked <= self.partial)
         }
 
-        fn is_notable((): &()) -> bool {
+        fn has_more(has_more: &bool) -> bool {
+            *has_more
+        }
+
+        fn is_notable(_: &bool) -> bool {
             false
         }
     }
 
     /// Runs a service until its third tick. Returns the time until then and the statuses.
-    async fn until_third_tick(failing: u32, hanging: u32) -> (Duration, ServiceStatuses) {
+    async fn until_third_tick(failing: u32, hanging: u32, partial: u32) -> (Duration, ServiceStatuses) {
         let (ticks, mut ticked) = mpsc::unbounded_channel();
         let (statuses, stop) = (ServiceStatuses::default(), CancellationToken::new());
         let (_leadership, follows) = watch::channel(Leadership::Follower);
         let since = Instant::now();
-        let service = TestService { ticks, ticked: 0, failing, hanging };
+        let service = TestService { ticks, ticked: 0, failing, hanging, partial };
         let driven = tokio::spawn(drive(service, Arc::default(), statuses.clone(), follows, stop.clone()));
         while ticked.recv().await.expect("it ticks") < 3 {}
         let took = since.elapsed();
@@ -173,17 +183,24 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failed_tick_is_repeated_long_before_its_period_has_passed() {
-        let (took, statuses) = until_third_tick(2, 0).await;
+        let (took, statuses) = until_third_tick(2, 0, 0).await;
         assert!(took < Duration::from_secs(1), "{took:?}");
         let counts = statuses.counts("test");
         assert_eq!((counts.ticks, counts.failures, counts.panics), (3, 2, 0));
-        let (took, _) = until_third_tick(0, 0).await;
+        let (took, _) = until_third_tick(0, 0, 0).await;
         assert!(took > Duration::from_secs(6_000), "{took:?}");
     }
 
     #[tokio::test(start_paused = true)]
+    async fn tick_that_left_work_is_followed_by_another_at_once() {
+        let (took, statuses) = until_third_tick(0, 0, 2).await;
+        assert!(took < Duration::from_millis(10), "{took:?}");
+        assert_eq!(statuses.counts("test").failures, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn tick_beyond_its_limit_is_dropped_and_repeated() {
-        let (took, statuses) = until_third_tick(0, 2).await;
+        let (took, statuses) = until_third_tick(0, 2, 0).await;
         assert!(took > Duration::from_secs(10) && took < Duration::from_secs(11), "{took:?}");
         let counts = statuses.counts("test");
         assert_eq!((counts.ticks, counts.failures, counts.longest_tick), (3, 2, Duration::from_secs(5)));

@@ -25,6 +25,8 @@ pub mod thread;
 
 use std::{fmt::Debug, time::Duration};
 
+use tokio::time::Instant;
+
 /// The servers that run a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunsOn {
@@ -55,6 +57,17 @@ pub trait Service: Send + 'static {
 
     /// Runs one tick.
     fn tick(&mut self) -> impl Future<Output = anyhow::Result<Self::Report>> + Send;
+
+    /// Returns the end of a slice that begins now, after a quarter of the time limit. A tick that may have much to do
+    /// returns then, with [`has_more`](Self::has_more), so that a large backlog does not exceed the limit.
+    fn slice_end() -> Instant {
+        Instant::now() + Self::TIME_LIMIT / 4
+    }
+
+    /// Returns true if a tick left work, so that the next one follows at once.
+    fn has_more(_report: &Self::Report) -> bool {
+        false
+    }
 
     /// Returns true if a report is logged at info level.
     fn is_notable(report: &Self::Report) -> bool;

@@ -10,9 +10,9 @@ mod pages;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
-use sqlx::{PgConnection, PgExecutor};
+use sqlx::PgExecutor;
 
-use super::{Result, Store};
+use super::{Result, Store, pool::StoreTransaction};
 
 /// The time in which refusals with the same key are counted in one row.
 const REFUSAL_WINDOW: TimeDelta = TimeDelta::hours(1);
@@ -61,7 +61,7 @@ impl AuditEntry {
 ///
 /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; the transaction is then aborted, and the change with
 /// it.
-pub async fn record(connection: &mut PgConnection, entry: &AuditEntry) -> Result<()> {
+pub async fn record(connection: &mut StoreTransaction, entry: &AuditEntry) -> Result<()> {
     insert(connection, entry).await
 }
 
@@ -100,7 +100,7 @@ impl Store {
     pub async fn audit_refusal(&self, entry: &AuditEntry, repeat_key: &str) -> Result<()> {
         let mut tx = self.pool().begin().await?;
         // Without the lock, two concurrent first refusals would both insert a row.
-        sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", repeat_key).execute(&mut *tx).await?;
+        sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", repeat_key).execute(&mut tx).await?;
         let counted = sqlx::query!(
             "UPDATE audit_log
                 SET repeats = repeats + 1, last_at = $2,
@@ -112,7 +112,7 @@ impl Store {
             entry.at - REFUSAL_WINDOW,
             entry.address
         )
-        .execute(&mut *tx)
+        .execute(&mut tx)
         .await?;
         if counted.rows_affected() == 0 {
             sqlx::query!(
@@ -127,7 +127,7 @@ impl Store {
                 entry.address,
                 repeat_key
             )
-            .execute(&mut *tx)
+            .execute(&mut tx)
             .await?;
         }
         tx.commit().await?;

@@ -81,7 +81,7 @@ impl Store {
                 ORDER BY id FOR UPDATE"#,
             &ids
         )
-        .fetch_all(&mut *tx)
+        .fetch_all(&mut tx)
         .await?;
         let mut statuses = HashMap::with_capacity(open.len());
         let (mut ends, mut running) = (Vec::new(), Vec::new());
@@ -100,7 +100,7 @@ impl Store {
         }
         let mut rows = Vec::with_capacity(statuses.len());
         if !ends.is_empty() {
-            rows.extend(finish_runs(&mut *tx, &ends, edit.at).await?.into_iter().map(|run| run.row));
+            rows.extend(finish_runs(&mut tx, &ends, edit.at).await?.into_iter().map(|run| run.row));
         }
         if !running.is_empty() {
             let asked = sqlx::query!(
@@ -120,7 +120,7 @@ impl Store {
                 edit.by,
                 format!("Cancellation requested by {}{reason_clause}", edit.by)
             )
-            .fetch_all(&mut *tx)
+            .fetch_all(&mut tx)
             .await?;
             for row in asked {
                 rows.push(occurrence_row!(row)?);
@@ -145,7 +145,7 @@ impl Store {
             reason,
             edit.address.map(|address| address.to_string())
         )
-        .execute(&mut *tx)
+        .execute(&mut tx)
         .await?;
         tx.commit().await?;
         Ok(outcomes)

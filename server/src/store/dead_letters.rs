@@ -93,7 +93,7 @@ impl Store {
         let mut tx = self.pool().begin().await?;
         let open =
             sqlx::query!(r#"SELECT status::text AS "status!", attempt FROM runs WHERE id = $1 FOR UPDATE"#, run.id.0)
-                .fetch_optional(&mut *tx)
+                .fetch_optional(&mut tx)
                 .await?;
         let Some(open) = open else {
             // A separate statement: it sees the end of a run that ended while this one waited for the row.
@@ -111,7 +111,7 @@ impl Store {
             cause: Some(run.cause.as_str().to_owned()),
             ..RunEnd::new(run.id, open.attempt, OccurrenceStatus::Failed, run.reason.clone(), now)
         };
-        let ended = finish_runs(&mut *tx, &[end], now).await?;
+        let ended = finish_runs(&mut tx, &[end], now).await?;
         tx.commit().await?;
         Ok(ended
             .into_iter()

@@ -74,7 +74,7 @@ impl Store {
     pub async fn release_quarantined(&self, now: DateTime<Utc>) -> Result<Vec<QueuedOccurrence>> {
         let mut tx = self.pool().begin().await?;
         // A separate statement, so that the next one sees the changes of the server that held the lock before.
-        sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.quarantine'))").execute(&mut *tx).await?;
+        sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.quarantine'))").execute(&mut tx).await?;
         let rows = sqlx::query!(
             "UPDATE runs
                 SET not_before = NULL, publish_after = CASE WHEN has_slot THEN $1 END, version = version + 1
@@ -95,7 +95,7 @@ impl Store {
             now,
             now - MAX_RELEASE_WAIT
         )
-        .fetch_all(&mut *tx)
+        .fetch_all(&mut tx)
         .await?;
         tx.commit().await?;
         Ok(rows.into_iter().map(|row| queued_occurrence!(row)).collect())

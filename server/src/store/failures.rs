@@ -239,7 +239,7 @@ impl Store {
             &old,
             force
         )
-        .fetch_all(&mut *tx)
+        .fetch_all(&mut tx)
         .await?;
         let births: Vec<RunBirth> = failures
             .into_iter()
@@ -261,7 +261,7 @@ impl Store {
                 })
             })
             .collect();
-        let runs = create_runs(&mut *tx, &births, None, edit.at).await?;
+        let runs = create_runs(&mut tx, &births, None, edit.at).await?;
         let old: Vec<Option<Uuid>> = runs.iter().map(|run| run.retry_of).collect();
         let made: Vec<Uuid> = runs.iter().map(|run| run.id).collect();
         sqlx::query!(
@@ -284,7 +284,7 @@ impl Store {
             input.is_some(),
             edit.address.map(|address| address.to_string())
         )
-        .execute(&mut *tx)
+        .execute(&mut tx)
         .await?;
         tx.commit().await?;
         runs.into_iter()

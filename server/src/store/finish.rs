@@ -185,12 +185,12 @@ impl Store {
             before,
             limit
         )
-        .fetch_all(&mut *tx)
+        .fetch_all(&mut tx)
         .await?;
         let note = format!("Skipped: no worker began it within {}.", in_words(expiry));
         let skip = |id, attempt| RunEnd::new(OccurrenceId(id), attempt, OccurrenceStatus::Skipped, note.clone(), now);
         let ends: Vec<RunEnd> = waiting.into_iter().map(|row| skip(row.id, row.attempt)).collect();
-        let ended = finish_runs(&mut *tx, &ends, now).await?;
+        let ended = finish_runs(&mut tx, &ends, now).await?;
         tx.commit().await?;
         Ok(ended)
     }

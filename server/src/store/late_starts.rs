@@ -13,7 +13,7 @@ use milvaion_protocol::id::OccurrenceId;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Result, Store, StoreError, occurrences::RawOccurrenceRow};
+use super::{Result, Store, StoreError, occurrences::RawOccurrenceRow, pool::StoreTransaction};
 use crate::domain::duplicates::ReportedStart;
 
 /// Maximum number of starts that one transaction examines.
@@ -41,7 +41,7 @@ impl Store {
         let mut tx = self.pool().begin().await?;
         // Open occurrences are locked in the order of ids, as everywhere: a report of another server cannot add the first
         // start between this look and the insert.
-        sqlx::query!("SELECT id FROM runs WHERE id = ANY($1) ORDER BY id FOR UPDATE", &ids).fetch_all(&mut *tx).await?;
+        sqlx::query!("SELECT id FROM runs WHERE id = ANY($1) ORDER BY id FOR UPDATE", &ids).fetch_all(&mut tx).await?;
         let (mut late_ids, mut attempts, mut instances, mut times) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (id, before) in status_histories(&mut tx, &ids).await? {
             let mut history = before.clone();
@@ -68,11 +68,11 @@ impl Store {
             &instances,
             &times
         )
-        .fetch_all(&mut *tx)
+        .fetch_all(&mut tx)
         .await?;
         changed.sort_unstable();
         changed.dedup();
-        sqlx::query!("UPDATE runs SET version = version + 1 WHERE id = ANY($1)", &changed).execute(&mut *tx).await?;
+        sqlx::query!("UPDATE runs SET version = version + 1 WHERE id = ANY($1)", &changed).execute(&mut tx).await?;
         let rows = sqlx::query_as!(
             RawOccurrenceRow,
             r#"SELECT o.id AS "id!", o.job_id AS "job_id!", o.job_name AS "job_name!", o.status::text AS "status!",
@@ -85,7 +85,7 @@ impl Store {
             &changed,
             filed_since_first(&changed)
         )
-        .fetch_all(&mut *tx)
+        .fetch_all(&mut tx)
         .await?;
         tx.commit().await?;
         rows.into_iter().map(OccurrenceRow::try_from).collect()
@@ -111,7 +111,7 @@ impl Store {
 
 /// Returns the status histories of occurrences.
 async fn status_histories(
-    connection: &mut sqlx::PgConnection,
+    connection: &mut StoreTransaction,
     ids: &[Uuid],
 ) -> Result<Vec<(OccurrenceId, Vec<StatusChange>)>> {
     let rows = sqlx::query!(

@@ -200,7 +200,7 @@ impl Store {
             fence.map(|fence| fence.role),
             fence.map(|fence| fence.epoch)
         )
-        .fetch_all(&mut *tx)
+        .fetch_all(&mut tx)
         .await?
         .into_iter()
         .collect();
@@ -211,10 +211,10 @@ impl Store {
         let advances: Vec<RunAdvance> = advances.into_iter().map(|lost| advance(lost, now)).collect();
         let mut updated = UpdatedLostRuns::default();
         if !ends.is_empty() {
-            updated.rows.extend(finish_runs(&mut *tx, &ends, now).await?.into_iter().map(|run| run.row));
+            updated.rows.extend(finish_runs(&mut tx, &ends, now).await?.into_iter().map(|run| run.row));
         }
         if !advances.is_empty() {
-            updated.rows.extend(advance_runs(&mut *tx, &advances, now).await?.into_iter().map(|run| run.row));
+            updated.rows.extend(advance_runs(&mut tx, &advances, now).await?.into_iter().map(|run| run.row));
         }
         tx.commit().await?;
         Ok(updated)

@@ -179,9 +179,9 @@ impl Store {
         let mut tx = self.pool().begin().await?;
         // A concurrent request waits here and then finds this one's occurrence.
         sqlx::query!("SELECT id FROM jobs WHERE id = $1 FOR NO KEY UPDATE", birth[0].job_id.0)
-            .fetch_optional(&mut *tx)
+            .fetch_optional(&mut tx)
             .await?;
-        let created = create_runs(&mut *tx, birth, None, now).await?;
+        let created = create_runs(&mut tx, birth, None, now).await?;
         tx.commit().await?;
         Ok(created)
     }

@@ -107,14 +107,14 @@ impl Store {
         Self { pool, retention: RetentionConfig::default() }
     }
 
-    /// Returns a store with a connection of its own to the same database. Nothing else can make its caller wait.
+    /// Returns a store with a connection of its own to the same database, for a service that nothing else may delay. Its
+    /// statements take at most three seconds.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`] if PostgreSQL cannot be reached within ten seconds.
     pub async fn with_one_connection(&self, config: &DatabaseConfig) -> Result<Self> {
-        let pool = StorePool::connect(&DatabaseConfig { max_connections: 1, ..config.clone() }).await?;
-        Ok(Self { pool, ..self.clone() })
+        Ok(Self { pool: StorePool::connect_one(config).await?, ..self.clone() })
     }
 
     /// Sets the retention periods; the default ones apply otherwise.

@@ -10,7 +10,7 @@ use std::time::Duration as StdDuration;
 
 use chrono::{DateTime, Duration, Months, NaiveDate, NaiveTime, Utc};
 use milvaion_protocol::id::OccurrenceId;
-use sqlx::{AssertSqlSafe, Executor, PgConnection};
+use sqlx::{AssertSqlSafe, Executor, PgConnection, PgExecutor};
 
 use super::{Result, Store};
 use crate::domain::partitions::{PartitionBounds, PartitionWidth, missing_partitions};
@@ -105,7 +105,7 @@ impl Store {
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn ensure_partitions(&self, now: DateTime<Utc>) -> Result<i32> {
         let mut tx = self.pool().begin().await?;
-        sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.ensure_partitions'))").execute(&mut *tx).await?;
+        sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.ensure_partitions'))").execute(&mut tx).await?;
         let mut made = 0;
         for table in PARTITIONED_TABLES {
             let width = PartitionWidth::for_retention(self.retention_of(table));
@@ -131,7 +131,7 @@ impl Store {
             (now - Duration::days(1)).date_naive(),
             (now + Duration::days(AUDIT_DAYS_AHEAD)).date_naive()
         )
-        .fetch_one(&mut *tx)
+        .fetch_one(&mut tx)
         .await;
         match audit {
             Ok(audit) => {
@@ -324,7 +324,7 @@ impl Store {
 }
 
 /// Returns the partitions of a table, in the order of time.
-async fn partitions(connection: &mut PgConnection, table: PartitionedTable) -> sqlx::Result<Vec<Partition>> {
+async fn partitions(connection: impl PgExecutor<'_>, table: PartitionedTable) -> sqlx::Result<Vec<Partition>> {
     sqlx::query_as!(
         Partition,
         r#"SELECT name AS "name!", bounds[1]::timestamptz AS "from!", bounds[2]::timestamptz AS "to!",

@@ -7,8 +7,8 @@
 //!
 //! This file is therefore the only one that touches the pool of sqlx, and it lets every wait end:
 //!
-//! - A statement that PostgreSQL has not answered after [`STATEMENT_LIMIT`] fails. PostgreSQL itself gives up earlier, so
-//!   the limit is met by a lost connection only.
+//! - A statement that PostgreSQL has not answered within its limit fails, inside a transaction too. PostgreSQL
+//!   itself gives up earlier, so the limit is met by a lost connection only.
 //! - A connection is given back only if its last statement was answered, and within [`RETURN_LIMIT`]. Every other one is
 //!   closed. A caller may therefore drop a statement at any await point.
 //! - A transaction that is dropped is rolled back, within the same limit. If PostgreSQL does not answer, the connection is
@@ -17,11 +17,7 @@
 //! - PostgreSQL ends the sessions of clients that it cannot reach, and stops their statements, which frees
 //!   the locks of such a session.
 
-use std::{
-    fmt, io,
-    ops::{Deref, DerefMut},
-    time::Duration,
-};
+use std::{fmt, io, time::Duration};
 
 use futures::{
     FutureExt, StreamExt, TryStreamExt,
@@ -42,10 +38,11 @@ use crate::config::database::DatabaseConfig;
 const STATEMENT_CACHE: usize = 500;
 /// The longest wait for a free connection.
 const ACQUIRE_LIMIT: Duration = Duration::from_secs(10);
-/// The longest wait for the answer to a statement. PostgreSQL cancels a statement after [`STATEMENT_TIMEOUT`].
-const STATEMENT_LIMIT: Duration = Duration::from_secs(17);
-/// The longest time that PostgreSQL works on a statement. A statement that takes longer is a bug.
-const STATEMENT_TIMEOUT: &str = "15s";
+/// The limits of most connections. A statement that takes longer is a bug.
+const SHARED_LIMITS: StatementLimits = StatementLimits { server: "15s", client: Duration::from_secs(17) };
+/// The limits of a connection that one service has for itself: of the dispatcher and of the lease, which nothing may delay
+/// for long.
+const OWN_LIMITS: StatementLimits = StatementLimits { server: "3s", client: Duration::from_secs(4) };
 /// The longest time for which a connection that is given back keeps its place in the pool.
 const RETURN_LIMIT: Duration = Duration::from_secs(5);
 /// The longest wait for the answer of an unused connection.
@@ -53,9 +50,21 @@ const TEST_LIMIT: Duration = Duration::from_secs(1);
 /// The time for which a connection counts as working after its last answer.
 const TRUSTED_IDLE_TIME: Duration = Duration::from_secs(1);
 
+/// The longest times for a statement. PostgreSQL gives up first, so that its answer arrives.
+#[derive(Clone, Copy, Debug)]
+struct StatementLimits {
+    /// The time after which PostgreSQL cancels it.
+    server: &'static str,
+    /// The longest wait for its answer.
+    client: Duration,
+}
+
 /// The pool. Clones share the connections. It runs single statements itself, as an [`Executor`].
 #[derive(Clone, Debug)]
-pub struct StorePool(PgPool);
+pub struct StorePool {
+    pool: PgPool,
+    limits: StatementLimits,
+}
 
 impl StorePool {
     /// Connects with the session parameters that the statements need.
@@ -64,9 +73,22 @@ impl StorePool {
     ///
     /// Returns [`StoreError`] if PostgreSQL cannot be reached within [`ACQUIRE_LIMIT`].
     pub async fn connect(config: &DatabaseConfig) -> Result<Self> {
+        Self::connect_with(config, SHARED_LIMITS).await
+    }
+
+    /// Connects with a single connection, for a service that has it for itself. Its statements must be short.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL cannot be reached within [`ACQUIRE_LIMIT`].
+    pub async fn connect_one(config: &DatabaseConfig) -> Result<Self> {
+        Self::connect_with(&DatabaseConfig { max_connections: 1, ..config.clone() }, OWN_LIMITS).await
+    }
+
+    async fn connect_with(config: &DatabaseConfig, limits: StatementLimits) -> Result<Self> {
         let options: PgConnectOptions = config.url.parse().map_err(StoreError::Driver)?;
         let options = options.application_name("milvaion").statement_cache_capacity(STATEMENT_CACHE).options([
-            ("statement_timeout", STATEMENT_TIMEOUT),
+            ("statement_timeout", limits.server),
             // An idle open transaction would block other writers.
             ("idle_in_transaction_session_timeout", "5s"),
             // The planner overestimates short statements over many partitions; JIT compilation would cost more than it
@@ -99,7 +121,7 @@ impl StorePool {
             })
             .connect_with(options)
             .await?;
-        Ok(pool.into())
+        Ok(Self { pool, limits })
     }
 
     /// Applies missing migrations.
@@ -108,7 +130,7 @@ impl StorePool {
     ///
     /// Returns [`StoreError`] if a migration fails.
     pub async fn migrate(&self, migrator: &Migrator) -> Result<()> {
-        migrator.run(&self.0).await.map_err(|error| StoreError::Driver(error.into()))
+        migrator.run(&self.pool).await.map_err(|error| StoreError::Driver(error.into()))
     }
 
     /// Waits for a free connection.
@@ -117,7 +139,7 @@ impl StorePool {
     ///
     /// Fails if PostgreSQL cannot be reached, or if no connection is free within [`ACQUIRE_LIMIT`].
     pub async fn acquire(&self) -> sqlx::Result<StoreConnection> {
-        Ok(StoreConnection { connection: self.0.acquire().await?, is_idle: true })
+        Ok(StoreConnection { connection: self.pool.acquire().await?, is_idle: true, limit: self.limits.client })
     }
 
     /// Begins a transaction.
@@ -134,13 +156,13 @@ impl StorePool {
 
     /// Closes all connections.
     pub async fn close(&self) {
-        self.0.close().await;
+        self.pool.close().await;
     }
 }
 
 impl From<PgPool> for StorePool {
     fn from(pool: PgPool) -> Self {
-        Self(pool)
+        Self { pool, limits: SHARED_LIMITS }
     }
 }
 
@@ -170,6 +192,8 @@ pub struct StoreConnection {
     connection: PoolConnection<Postgres>,
     /// True while PostgreSQL waits for a statement.
     is_idle: bool,
+    /// The longest wait for the answer to a statement.
+    limit: Duration,
 }
 
 impl StoreConnection {
@@ -177,12 +201,12 @@ impl StoreConnection {
     ///
     /// # Errors
     ///
-    /// Fails if PostgreSQL refuses the statement, or if it does not respond within [`STATEMENT_LIMIT`].
+    /// Fails if PostgreSQL refuses the statement, or if it does not respond within its limit.
     pub async fn run<T>(
         &mut self,
         statement: impl AsyncFnOnce(&mut PgConnection) -> sqlx::Result<T>,
     ) -> sqlx::Result<T> {
-        self.run_within(STATEMENT_LIMIT, statement).await
+        self.run_within(self.limit, statement).await
     }
 
     /// Runs a statement that may take longer than others.
@@ -233,10 +257,17 @@ impl StoreTransaction {
     ///
     /// # Errors
     ///
-    /// Fails if PostgreSQL refuses it, or if it does not respond within [`STATEMENT_LIMIT`]; it may then be committed.
+    /// Fails if PostgreSQL refuses it, or if it does not respond within the limit of a statement; it may then be committed.
     pub async fn commit(mut self) -> sqlx::Result<()> {
         let Some(mut connection) = self.connection.take() else { return Ok(()) };
         connection.run(async |connection| connection.execute("COMMIT").await).await.map(drop)
+    }
+}
+
+impl StoreTransaction {
+    /// Returns the connection, which only the end of the transaction takes.
+    fn connection(&mut self) -> sqlx::Result<&mut StoreConnection> {
+        self.connection.as_mut().ok_or(sqlx::Error::PoolClosed)
     }
 }
 
@@ -249,22 +280,6 @@ impl Drop for StoreTransaction {
         let rollback =
             async move { connection.run(async |connection| connection.execute("ROLLBACK").await).await.map(drop) };
         runtime.spawn(tokio::time::timeout(RETURN_LIMIT, rollback));
-    }
-}
-
-impl Deref for StoreTransaction {
-    type Target = PgConnection;
-
-    #[expect(clippy::expect_used, reason = "only commit and drop take the connection, and both end the transaction")]
-    fn deref(&self) -> &PgConnection {
-        &self.connection.as_ref().expect("an open transaction").connection
-    }
-}
-
-impl DerefMut for StoreTransaction {
-    #[expect(clippy::expect_used, reason = "only commit and drop take the connection, and both end the transaction")]
-    fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.connection.as_mut().expect("an open transaction").connection
     }
 }
 
@@ -308,5 +323,47 @@ impl<'p> Executor<'p> for &'p StorePool {
         'p: 'e,
     {
         async move { self.acquire().await?.run(async |connection| connection.describe(sql).await).await }.boxed()
+    }
+}
+
+/// Runs the statements of the transaction, each within the limit of a statement.
+impl<'t> Executor<'t> for &'t mut StoreTransaction {
+    type Database = Postgres;
+
+    fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, sqlx::Result<Either<PgQueryResult, PgRow>>>
+    where
+        't: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        let answer = async move {
+            let connection = self.connection()?;
+            let steps: Vec<_> =
+                connection.run(async |connection| connection.fetch_many(query).try_collect().await).await?;
+            Ok::<_, sqlx::Error>(stream::iter(steps.into_iter().map(Ok)))
+        };
+        stream::once(answer).try_flatten().boxed()
+    }
+
+    fn fetch_optional<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, sqlx::Result<Option<PgRow>>>
+    where
+        't: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        async move { self.connection()?.run(async |connection| connection.fetch_optional(query).await).await }.boxed()
+    }
+
+    fn prepare_with<'e>(self, sql: SqlStr, parameters: &'e [PgTypeInfo]) -> BoxFuture<'e, sqlx::Result<PgStatement>>
+    where
+        't: 'e,
+    {
+        async move { self.connection()?.run(async |connection| connection.prepare_with(sql, parameters).await).await }
+            .boxed()
+    }
+
+    fn describe<'e>(self, sql: SqlStr) -> BoxFuture<'e, sqlx::Result<Describe<Postgres>>>
+    where
+        't: 'e,
+    {
+        async move { self.connection()?.run(async |connection| connection.describe(sql).await).await }.boxed()
     }
 }

@@ -8,7 +8,6 @@ use std::{
 use chrono::{DateTime, Utc};
 use milvaion_api::views::OccurrenceRow;
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
@@ -17,6 +16,7 @@ use super::{
     finish::{RunEnd, finish_runs},
     occurrences::status,
     partitions::with_partitions,
+    pool::StoreTransaction,
 };
 use crate::domain::{claim::RecordedAttempt, lost_run::LostRunRule, retry::RetryContext, transition::AttemptChange};
 
@@ -70,8 +70,8 @@ impl Store {
             (false, false) => {
                 let mut tx = self.pool().begin().await?;
                 lock_runs(&mut tx, changes).await?;
-                let advanced = advance_runs(&mut *tx, &advances, now).await?;
-                let ended = finish_runs(&mut *tx, &ends, now).await?;
+                let advanced = advance_runs(&mut tx, &advances, now).await?;
+                let ended = finish_runs(&mut tx, &ends, now).await?;
                 tx.commit().await?;
                 (advanced, ended)
             }
@@ -166,7 +166,7 @@ impl Store {
 }
 
 /// Locks the occurrences of a batch in the order of their ids, before two statements lock a part each.
-async fn lock_runs(connection: &mut PgConnection, changes: &[AttemptChange]) -> Result<()> {
+async fn lock_runs(connection: &mut StoreTransaction, changes: &[AttemptChange]) -> Result<()> {
     let ids: Vec<Uuid> = changes.iter().map(|change| change.occurrence_id.0).collect();
     sqlx::query!("SELECT FROM runs WHERE id = ANY($1) ORDER BY id FOR UPDATE", &ids).execute(connection).await?;
     Ok(())

@@ -27,9 +27,7 @@ impl Store {
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn lock_sample_job(&self) -> Result<SampleJobLock> {
         let mut transaction = self.pool().begin().await?;
-        sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.sample_job'))")
-            .execute(&mut *transaction)
-            .await?;
+        sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.sample_job'))").execute(&mut transaction).await?;
         Ok(SampleJobLock(transaction))
     }
 

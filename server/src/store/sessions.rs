@@ -6,11 +6,11 @@
 use chrono::{DateTime, Utc};
 use milvaion_protocol::id::{SessionId, UserId};
 use serde_json::{Value, json};
-use sqlx::PgConnection;
 
 use super::{
     Result, Store,
     audit::{self, AuditEntry},
+    pool::StoreTransaction,
     users,
 };
 
@@ -115,7 +115,7 @@ impl Store {
         if let Some(user) = row.user_id {
             // Locks the user, so that concurrent sign-ins do not exceed the limit.
             sqlx::query!("UPDATE users SET last_seen_at = $2 WHERE id = $1", user.0, row.last_seen_at)
-                .execute(&mut *tx)
+                .execute(&mut tx)
                 .await?;
         }
         let done = sqlx::query!(
@@ -134,7 +134,7 @@ impl Store {
             row.user_agent,
             MAX_ANONYMOUS_SESSIONS
         )
-        .execute(&mut *tx)
+        .execute(&mut tx)
         .await?;
         if let Some(user) = row.user_id {
             sqlx::query!(
@@ -145,7 +145,7 @@ impl Store {
                 id_hash.as_slice(),
                 MAX_SESSIONS_PER_USER - 1
             )
-            .execute(&mut *tx)
+            .execute(&mut tx)
             .await?;
         }
         tx.commit().await?;
@@ -330,7 +330,7 @@ impl Store {
                 id.0,
                 user.0
             )
-            .fetch_one(&mut *tx)
+            .fetch_one(&mut tx)
             .await?;
             if !exists {
                 return Ok(None);
@@ -361,7 +361,7 @@ impl Store {
 /// Ends sessions of a user for a reason. The user must be locked. An ended session holds no data any more. Returns the
 /// number of sessions that were valid until now.
 pub(super) async fn end_sessions(
-    connection: &mut PgConnection,
+    connection: &mut StoreTransaction,
     user: UserId,
     which: EndedSessions<'_>,
     end: SessionEnd,

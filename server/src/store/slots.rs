@@ -27,8 +27,8 @@ impl Store {
         }
         let mut tx = self.pool().begin().await?;
         // A separate statement, so that the next one sees the changes of the server that held the lock before.
-        sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.slots'))").execute(&mut *tx).await?;
-        let rows = sqlx::query_file!("src/store/grant.sql", limit, now).fetch_all(&mut *tx).await?;
+        sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.slots'))").execute(&mut tx).await?;
+        let rows = sqlx::query_file!("src/store/grant.sql", limit, now).fetch_all(&mut tx).await?;
         tx.commit().await?;
         Ok(rows.into_iter().map(|row| queued_occurrence!(row)).collect())
     }

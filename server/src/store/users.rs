@@ -13,7 +13,6 @@ mod team;
 use chrono::{DateTime, Utc};
 use milvaion_api::{permissions::Role, views::CurrentUser};
 use milvaion_protocol::id::UserId;
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 pub use account::NewPassphrase;
@@ -26,6 +25,7 @@ pub use team::TeamChange;
 use super::{
     Result, Store, StoreError,
     audit::{self, AuditEntry},
+    pool::StoreTransaction,
 };
 
 /// A stored user.
@@ -112,14 +112,14 @@ const USERS_LOCK_KEY: i64 = 0x70_65_6f_70_6c_65;
 
 /// Waits for the lock of all decisions that depend on other users or on invitations, such as the one about the last
 /// Admin. It is held until the end of the transaction.
-async fn lock_users(connection: &mut PgConnection) -> Result<()> {
+async fn lock_users(connection: &mut StoreTransaction) -> Result<()> {
     sqlx::query!("SELECT pg_advisory_xact_lock($1)", USERS_LOCK_KEY).execute(connection).await?;
     Ok(())
 }
 
 /// Locks the row of a user until the end of the transaction and returns it. Every transaction that changes sessions or
 /// links of a user locks the user first, so that two of them cannot wait for each other.
-pub(super) async fn lock_user(connection: &mut PgConnection, id: UserId) -> Result<Option<UserRow>> {
+pub(super) async fn lock_user(connection: &mut StoreTransaction, id: UserId) -> Result<Option<UserRow>> {
     sqlx::query_as!(
         RawUser,
         "SELECT id, name, email, role, is_active, created_at, last_sign_in_at, last_seen_at, deactivated_at,
@@ -257,7 +257,7 @@ impl Store {
             stronger_hash,
             user.passphrase_changed_at
         )
-        .execute(&mut *tx)
+        .execute(&mut tx)
         .await?;
         let entry = AuditEntry::new(now, &user.email, "sign-in", format!("user:{}", user.id)).from(address);
         audit::record(&mut tx, &entry).await?;

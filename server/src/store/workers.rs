@@ -25,7 +25,7 @@ impl Store {
             hello.worker_id,
             now
         )
-        .execute(&mut *tx)
+        .execute(&mut tx)
         .await?;
         sqlx::query!(
             "INSERT INTO worker_instances (id, worker_id, host, pid, version, capacity, started_at, last_heartbeat_at)
@@ -40,10 +40,10 @@ impl Store {
             i32::try_from(hello.capacity).unwrap_or(i32::MAX),
             now
         )
-        .execute(&mut *tx)
+        .execute(&mut tx)
         .await?;
         sqlx::query!("DELETE FROM instance_job_types WHERE instance_id = $1", hello.instance_id)
-            .execute(&mut *tx)
+            .execute(&mut tx)
             .await?;
         for info in &hello.job_types {
             sqlx::query!(
@@ -61,14 +61,14 @@ impl Store {
                 info.timeout_seconds.and_then(|s| i32::try_from(s).ok()),
                 now
             )
-            .execute(&mut *tx)
+            .execute(&mut tx)
             .await?;
             sqlx::query!(
                 "INSERT INTO instance_job_types (instance_id, job_type) VALUES ($1, $2) ON CONFLICT DO NOTHING",
                 hello.instance_id,
                 info.job_type
             )
-            .execute(&mut *tx)
+            .execute(&mut tx)
             .await?;
         }
         tx.commit().await?;

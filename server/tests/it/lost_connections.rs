@@ -14,7 +14,7 @@ use milvaion_schedule::{due::DueAction, schedule::Schedule};
 use milvaion_server::{
     clock::{Clock, machine_now},
     config::database::DatabaseConfig,
-    store::{Store, plan::NewScheduledRun},
+    store::{Store, StoreError, plan::NewScheduledRun},
 };
 use milvaion_test_support::{database, jobs};
 use tokio::{
@@ -24,6 +24,7 @@ use tokio::{
         tcp::{ReadHalf, WriteHalf},
     },
     sync::watch,
+    time::Instant,
 };
 
 /// The number of times that all connections are lost.
@@ -129,6 +130,22 @@ async fn occurrences_whose_answer_was_lost_are_sent_at_once() {
     let nothing = [NewScheduledRun { occurrence_id: clock.occurrence_id(), ..planned[1].clone() }];
     let error = store.create_scheduled_runs(&nothing, None, now).await.expect_err("nothing was created");
     assert!(error.is_unanswered(), "{error:?}");
+}
+
+#[tokio::test]
+async fn own_connection_of_a_service_is_replaced_within_seconds() {
+    let (network, url) = LossyNetwork::connect(&database::create().await).await;
+    let config = DatabaseConfig { url, max_connections: 4 };
+    let shared = Store::connect(&config).await.expect("connected");
+    let own = shared.with_one_connection(&config).await.expect("connected");
+    assert!(!own.is_cluster_paused().await.expect("an answer"));
+    network.lose_open_connections();
+    let since = Instant::now();
+    // The connection is lost while a statement waits for its answer, or while it is given back.
+    let answer = own.is_cluster_paused().await;
+    assert!(answer.as_ref().map_or_else(StoreError::is_unanswered, |is_paused| !is_paused), "{answer:?}");
+    assert!(!own.is_cluster_paused().await.expect("an answer"));
+    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -111,6 +111,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     redis_faults::REDIS_FLUSHED,
     redis_faults::REDIS_OUTAGE,
     database::POSTGRES_KILLED,
+    database::SNAPSHOT_HELD,
     broker::RABBITMQ_KILLED,
     broker::RABBITMQ_WIPED,
     broker::QUEUE_REMOVED,

@@ -201,7 +201,7 @@ impl Store {
         let mut tx = self.pool().begin().await?;
         // Planned for its values: a rare author or action needs another index than a common one.
         tx.execute("SET LOCAL plan_cache_mode = force_custom_plan").await?;
-        let rows = query.build_query_as::<RawRow>().fetch_all(&mut *tx).await?;
+        let rows = query.build_query_as::<RawRow>().fetch_all(&mut tx).await?;
         tx.commit().await?;
         self.page_of(rows, limit).await
     }

@@ -3,11 +3,11 @@
 use chrono::{DateTime, Utc};
 use milvaion_protocol::id::UserId;
 use serde_json::json;
-use sqlx::PgConnection;
 
 use super::{Result, Store, lock_user};
 use crate::store::{
     audit::{self, AuditEntry},
+    pool::StoreTransaction,
     sessions::{EndedSessions, SessionEnd, end_sessions},
 };
 
@@ -37,7 +37,7 @@ impl Store {
     pub async fn rename_user(&self, id: UserId, name: &str, entry: AuditEntry) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let Some(user) = lock_user(&mut tx, id).await?.filter(|user| user.name != name) else { return Ok(false) };
-        sqlx::query!("UPDATE users SET name = $2 WHERE id = $1", id.0, name).execute(&mut *tx).await?;
+        sqlx::query!("UPDATE users SET name = $2 WHERE id = $1", id.0, name).execute(&mut tx).await?;
         let entry = entry.change(Some(json!({ "name": user.name })), Some(json!({ "name": name })));
         audit::record(&mut tx, &entry).await?;
         tx.commit().await?;
@@ -63,12 +63,12 @@ impl Store {
             return Ok(false);
         }
         let stored =
-            sqlx::query_scalar!("SELECT passphrase_hash FROM users WHERE id = $1", id.0).fetch_one(&mut *tx).await?;
+            sqlx::query_scalar!("SELECT passphrase_hash FROM users WHERE id = $1", id.0).fetch_one(&mut tx).await?;
         if stored != verified_hash {
             return Ok(false);
         }
         let ended = store_passphrase(&mut tx, id, new, entry.at).await?;
-        sqlx::query!("DELETE FROM passphrase_resets WHERE user_id = $1", id.0).execute(&mut *tx).await?;
+        sqlx::query!("DELETE FROM passphrase_resets WHERE user_id = $1", id.0).execute(&mut tx).await?;
         audit::record(&mut tx, &entry.change(None, Some(json!({ "endedSessions": ended })))).await?;
         tx.commit().await?;
         Ok(true)
@@ -78,7 +78,7 @@ impl Store {
 /// Stores a passphrase, ends the sessions of the user and forgets the devices, except those in `new`. The user must be
 /// locked. Returns the number of ended sessions.
 pub(super) async fn store_passphrase(
-    connection: &mut PgConnection,
+    connection: &mut StoreTransaction,
     id: UserId,
     new: &NewPassphrase<'_>,
     now: DateTime<Utc>,

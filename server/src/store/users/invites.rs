@@ -7,11 +7,13 @@ use chrono::{DateTime, Utc};
 use milvaion_api::{permissions::Role, views::CurrentUser};
 use milvaion_protocol::id::UserId;
 use serde_json::json;
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{Result, Store, StoreError, lock_users, role};
-use crate::store::audit::{self, AuditEntry};
+use crate::store::{
+    audit::{self, AuditEntry},
+    pool::StoreTransaction,
+};
 
 /// A link that is not used yet. It may have expired.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,10 +120,10 @@ impl Store {
     pub async fn replace_setup_invite(&self, invite: &NewInvite) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         lock_users(&mut tx).await?;
-        if sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM users) AS "any!""#).fetch_one(&mut *tx).await? {
+        if sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM users) AS "any!""#).fetch_one(&mut tx).await? {
             return Ok(false);
         }
-        sqlx::query!("DELETE FROM invites WHERE is_setup").execute(&mut *tx).await?;
+        sqlx::query!("DELETE FROM invites WHERE is_setup").execute(&mut tx).await?;
         insert(&mut tx, invite, true, "the server").await?;
         tx.commit().await?;
         Ok(true)
@@ -166,7 +168,7 @@ impl Store {
             "SELECT name, role, expires_at FROM invites WHERE id = $1 AND used_at IS NULL AND NOT is_setup FOR UPDATE",
             id.0
         )
-        .fetch_optional(&mut *tx)
+        .fetch_optional(&mut tx)
         .await?;
         let Some(before) = before else { return Ok(InviteRenewal::Missing) };
         if open_invites_except(&mut tx, id, entry.at).await? >= limit {
@@ -178,7 +180,7 @@ impl Store {
             token_hash.as_slice(),
             expires_at
         )
-        .execute(&mut *tx)
+        .execute(&mut tx)
         .await?;
         let entry = entry.change(
             Some(json!({ "expiresAt": before.expires_at })),
@@ -250,7 +252,7 @@ impl Store {
             token_hash.as_slice(),
             now
         )
-        .fetch_optional(&mut *tx)
+        .fetch_optional(&mut tx)
         .await?;
         let Some(invite) = invite else { return Ok(InviteAcceptance::Spent) };
         let role = role("invites", &invite.role)?;
@@ -264,12 +266,12 @@ impl Store {
             role.slug(),
             now
         )
-        .execute(&mut *tx)
+        .execute(&mut tx)
         .await?;
         if made.rows_affected() == 0 {
             return Ok(InviteAcceptance::EmailTaken);
         }
-        sqlx::query!("UPDATE invites SET used_at = $2 WHERE id = $1", invite.id, now).execute(&mut *tx).await?;
+        sqlx::query!("UPDATE invites SET used_at = $2 WHERE id = $1", invite.id, now).execute(&mut tx).await?;
         let action = if invite.is_setup { "setup" } else { "invite.accept" };
         let entry = AuditEntry::new(now, &user.email, action, format!("user:{}", user.id))
             .change(None, Some(json!({ "name": user.name, "role": role.slug() })))
@@ -296,7 +298,7 @@ impl Store {
             "DELETE FROM invites WHERE id = $1 AND used_at IS NULL AND NOT is_setup RETURNING name, role",
             id.0
         )
-        .fetch_optional(&mut *tx)
+        .fetch_optional(&mut tx)
         .await?;
         let Some(gone) = gone else { return Ok(false) };
         let entry = entry.change(Some(json!({ "name": gone.name, "role": gone.role })), None);
@@ -320,7 +322,7 @@ impl Store {
 }
 
 /// Returns the number of open invitations other than `id`.
-async fn open_invites_except(connection: &mut PgConnection, id: UserId, now: DateTime<Utc>) -> Result<i64> {
+async fn open_invites_except(connection: &mut StoreTransaction, id: UserId, now: DateTime<Utc>) -> Result<i64> {
     Ok(sqlx::query_scalar!(
         r#"SELECT count(*) AS "n!" FROM invites WHERE used_at IS NULL AND expires_at > $1 AND NOT is_setup AND id <> $2"#,
         now,
@@ -330,7 +332,7 @@ async fn open_invites_except(connection: &mut PgConnection, id: UserId, now: Dat
     .await?)
 }
 
-async fn insert(connection: &mut PgConnection, invite: &NewInvite, is_setup: bool, by: &str) -> Result<()> {
+async fn insert(connection: &mut StoreTransaction, invite: &NewInvite, is_setup: bool, by: &str) -> Result<()> {
     sqlx::query!(
         "INSERT INTO invites (id, token_hash, is_setup, name, role, invited_by, created_at, expires_at)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",

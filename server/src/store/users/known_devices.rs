@@ -48,7 +48,7 @@ impl Store {
             email,
             now - retention
         )
-        .fetch_optional(&mut *tx)
+        .fetch_optional(&mut tx)
         .await?;
         let Some(row) = row else { return Ok(None) };
         let attempt = |throttle| Some(DeviceAttempt { token_hash: *token_hash, throttle });
@@ -64,7 +64,7 @@ impl Store {
             now,
             lock_for(failures).map(|wait| now + wait)
         )
-        .execute(&mut *tx)
+        .execute(&mut tx)
         .await?;
         tx.commit().await?;
         Ok(attempt(SignInThrottle::Counted(failures)))
@@ -126,7 +126,7 @@ impl Store {
         let mut tx = self.pool().begin().await?;
         // Two concurrent sign-ins would otherwise not see each other's device and leave one too many.
         let exists = sqlx::query_scalar!("SELECT id FROM users WHERE id = $1 FOR NO KEY UPDATE", user.0)
-            .fetch_optional(&mut *tx)
+            .fetch_optional(&mut tx)
             .await?;
         if exists.is_none() {
             return Ok(());
@@ -137,7 +137,7 @@ impl Store {
             user.0,
             now
         )
-        .execute(&mut *tx)
+        .execute(&mut tx)
         .await?;
         sqlx::query!(
             "DELETE FROM known_devices WHERE token_hash IN (
@@ -147,7 +147,7 @@ impl Store {
             MAX_DEVICES - 1,
             token_hash.as_slice()
         )
-        .execute(&mut *tx)
+        .execute(&mut tx)
         .await?;
         tx.commit().await?;
         Ok(())

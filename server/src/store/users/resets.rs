@@ -51,7 +51,7 @@ impl Store {
         if !lock_user(&mut tx, reset.user_id).await?.is_some_and(|user| user.is_active) {
             return Ok(false);
         }
-        sqlx::query!("DELETE FROM passphrase_resets WHERE user_id = $1", reset.user_id.0).execute(&mut *tx).await?;
+        sqlx::query!("DELETE FROM passphrase_resets WHERE user_id = $1", reset.user_id.0).execute(&mut tx).await?;
         sqlx::query!(
             "INSERT INTO passphrase_resets (id, token_hash, user_id, created_by, created_at, expires_at)
              VALUES ($1, $2, $3, $4, $5, $6)",
@@ -62,7 +62,7 @@ impl Store {
             reset.created_at,
             reset.expires_at
         )
-        .execute(&mut *tx)
+        .execute(&mut tx)
         .await?;
         let entry = entry.change(None, Some(json!({ "expiresAt": reset.expires_at })));
         audit::record(&mut tx, &entry).await?;
@@ -128,14 +128,14 @@ impl Store {
             user.id.0,
             entry.at
         )
-        .execute(&mut *tx)
+        .execute(&mut tx)
         .await?;
         if used.rows_affected() == 0 {
             return Ok(None);
         }
         let ended = store_passphrase(&mut tx, user.id, &NewPassphrase::of_link(passphrase_hash), entry.at).await?;
         sqlx::query!("UPDATE users SET last_sign_in_at = $2 WHERE id = $1", user.id.0, entry.at)
-            .execute(&mut *tx)
+            .execute(&mut tx)
             .await?;
         audit::record(&mut tx, &entry.change(None, Some(json!({ "endedSessions": ended })))).await?;
         tx.commit().await?;
@@ -154,7 +154,7 @@ impl Store {
             user.0,
             entry.at
         )
-        .fetch_optional(&mut *tx)
+        .fetch_optional(&mut tx)
         .await?;
         let Some(expires_at) = gone else { return Ok(false) };
         audit::record(&mut tx, &entry.change(Some(json!({ "expiresAt": expires_at })), None)).await?;

@@ -69,14 +69,14 @@ impl Store {
             slot.slot,
             now
         )
-        .execute(&mut *tx)
+        .execute(&mut tx)
         .await?;
         let row = sqlx::query!(
             "SELECT failures, last_at, locked_until FROM sign_in_throttle WHERE kind = $1 AND slot = $2 FOR UPDATE",
             slot.kind,
             slot.slot
         )
-        .fetch_one(&mut *tx)
+        .fetch_one(&mut tx)
         .await?;
         if let Some(until) = row.locked_until.filter(|until| *until > now) {
             return Ok(SignInThrottle::Locked(until));
@@ -90,7 +90,7 @@ impl Store {
             now,
             lock_for(failures).map(|wait| now + wait)
         )
-        .execute(&mut *tx)
+        .execute(&mut tx)
         .await?;
         tx.commit().await?;
         Ok(SignInThrottle::Counted(failures))

@@ -9,10 +9,13 @@ use milvaion_api::{
 };
 use milvaion_protocol::id::{JobId, UserId};
 use serde_json::json;
-use sqlx::{PgConnection, PgExecutor};
+use sqlx::PgExecutor;
 
 use super::{Result, Store, UserRow, lock_user, lock_users};
-use crate::store::audit::{self, AuditEntry};
+use crate::store::{
+    audit::{self, AuditEntry},
+    pool::StoreTransaction,
+};
 
 /// The result of a change of a user by an Admin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +45,10 @@ impl Store {
         if user.role == role {
             return Ok(TeamChange::Unchanged);
         }
-        if is_last_admin(&mut *tx, &user).await? {
+        if is_last_admin(&mut tx, &user).await? {
             return Ok(TeamChange::LastAdmin);
         }
-        sqlx::query!("UPDATE users SET role = $2 WHERE id = $1", id.0, role.slug()).execute(&mut *tx).await?;
+        sqlx::query!("UPDATE users SET role = $2 WHERE id = $1", id.0, role.slug()).execute(&mut tx).await?;
         let entry = entry.change(Some(json!({ "role": user.role.slug() })), Some(json!({ "role": role.slug() })));
         audit::record(&mut tx, &entry).await?;
         tx.commit().await?;
@@ -65,11 +68,11 @@ impl Store {
         if !user.is_active {
             return Ok(TeamChange::Unchanged);
         }
-        if is_last_admin(&mut *tx, &user).await? {
+        if is_last_admin(&mut tx, &user).await? {
             return Ok(TeamChange::LastAdmin);
         }
         sqlx::query!("UPDATE users SET is_active = false, deactivated_at = $2 WHERE id = $1", id.0, entry.at)
-            .execute(&mut *tx)
+            .execute(&mut tx)
             .await?;
         let sessions = delete_sessions(&mut tx, id).await?;
         let tokens = sqlx::query!(
@@ -77,10 +80,10 @@ impl Store {
             id.0,
             entry.at
         )
-        .execute(&mut *tx)
+        .execute(&mut tx)
         .await?;
-        sqlx::query!("DELETE FROM known_devices WHERE user_id = $1", id.0).execute(&mut *tx).await?;
-        sqlx::query!("DELETE FROM passphrase_resets WHERE user_id = $1", id.0).execute(&mut *tx).await?;
+        sqlx::query!("DELETE FROM known_devices WHERE user_id = $1", id.0).execute(&mut tx).await?;
+        sqlx::query!("DELETE FROM passphrase_resets WHERE user_id = $1", id.0).execute(&mut tx).await?;
         let after = json!({
             "isActive": false, "endedSessions": sessions, "revokedTokens": tokens.rows_affected()
         });
@@ -103,7 +106,7 @@ impl Store {
             return Ok(TeamChange::Unchanged);
         }
         sqlx::query!("UPDATE users SET is_active = true, deactivated_at = NULL WHERE id = $1", id.0)
-            .execute(&mut *tx)
+            .execute(&mut tx)
             .await?;
         delete_sessions(&mut tx, id).await?;
         let entry = entry.change(Some(json!({ "isActive": false })), Some(json!({ "isActive": true })));
@@ -125,7 +128,7 @@ impl Store {
         if user.is_active {
             return Ok(TeamChange::StillActive);
         }
-        sqlx::query!("DELETE FROM users WHERE id = $1", id.0).execute(&mut *tx).await?;
+        sqlx::query!("DELETE FROM users WHERE id = $1", id.0).execute(&mut tx).await?;
         let before = json!({ "name": user.name, "email": user.email, "role": user.role.slug() });
         audit::record(&mut tx, &entry.change(Some(before), None)).await?;
         tx.commit().await?;
@@ -194,7 +197,7 @@ async fn is_last_admin(executor: impl PgExecutor<'_>, user: &UserRow) -> Result<
 }
 
 /// Deletes the sessions of a user. Returns the number of those that were not ended before.
-async fn delete_sessions(connection: &mut PgConnection, id: UserId) -> Result<usize> {
+async fn delete_sessions(connection: &mut StoreTransaction, id: UserId) -> Result<usize> {
     let ends = sqlx::query_scalar!("DELETE FROM sessions WHERE user_id = $1 RETURNING end_reason", id.0)
         .fetch_all(connection)
         .await?;
