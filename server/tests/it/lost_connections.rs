@@ -29,6 +29,8 @@ use tokio::{
 
 /// The number of times that all connections are lost.
 const ROUNDS: usize = 4;
+/// The length of PostgreSQL's message that it is ready for a statement.
+const READY_BYTES: usize = 6;
 /// The connections of the pool.
 const CONNECTIONS: u32 = 4;
 
@@ -87,7 +89,11 @@ impl LossyNetwork {
 async fn forward_answers(answers: &mut ReadHalf<'_>, client: &mut WriteHalf<'_>, loses_answer: &AtomicBool) {
     let mut buffer = vec![0; 65_536];
     while let Ok(length @ 1..) = answers.read(&mut buffer).await {
-        if loses_answer.swap(false, Ordering::SeqCst) || client.write_all(&buffer[..length]).await.is_err() {
+        // Shorter is only the answer to the test of a connection that is given back.
+        let is_statement = length > READY_BYTES;
+        if (is_statement && loses_answer.swap(false, Ordering::SeqCst))
+            || client.write_all(&buffer[..length]).await.is_err()
+        {
             return;
         }
     }
