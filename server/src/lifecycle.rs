@@ -53,7 +53,7 @@ use crate::{
         status::StatusConsumer,
     },
     live::{Hub, alerts::AlertSender, bridge::EventBridge},
-    store::Store,
+    store::{PoolUse, REPORT_CONNECTIONS, Store},
     ui::backend::ServerBackend,
 };
 pub use error::ServerError;
@@ -62,8 +62,9 @@ pub use error::ServerError;
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The connections that the servers leave to other clients of PostgreSQL.
 const SPARE_CONNECTIONS: u32 = 10;
-/// The connections that one service has for itself: the dispatcher and the lease.
-const OWN_CONNECTIONS: u32 = 2;
+/// The connections that requests and most services do not share: those of the dispatcher, of the lease and of the
+/// consumers of reports.
+const OWN_CONNECTIONS: u32 = 2 + REPORT_CONNECTIONS;
 /// The longest time that a stop waits for open HTTP connections, and again for the database pool.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -95,6 +96,7 @@ pub struct Server {
     http_group: TaskTracker,
     background: Supervisor,
     connections: Supervisor,
+    reports: Store,
 }
 
 impl Server {
@@ -113,6 +115,9 @@ impl Server {
             .await
             .map_err(ServerError::Postgres)?;
         let store = store.with_retention(config.retention.clone());
+        let connect = async |pool_use| store.with_connections_for(pool_use, &config.database).await;
+        let dispatching = connect(PoolUse::Own).await.map_err(ServerError::Postgres)?;
+        let reports = connect(PoolUse::Reports).await.map_err(ServerError::Postgres)?;
         store.align(&clock).await.map_err(ServerError::PostgresPreparation)?;
         store.ensure_partitions(clock.now()).await.map_err(ServerError::PostgresPreparation)?;
         warn_of_few_connections(&store, config.database.max_connections).await;
@@ -162,6 +167,7 @@ impl Server {
         let context = Context {
             config: Arc::new(config.clone()),
             store: store.clone(),
+            reports: reports.clone(),
             cache: cache.clone(),
             broker,
             publisher,
@@ -175,8 +181,7 @@ impl Server {
             oldest_snapshot: LastSnapshot::default(),
             in_flight: TaskTracker::new(),
         };
-        let mut dispatcher = Dispatcher::new(&context);
-        dispatcher.store = store.with_one_connection(&config.database).await.map_err(ServerError::Postgres)?;
+        let dispatcher = Dispatcher { store: dispatching, ..Dispatcher::new(&context) };
         background.keep("lease", {
             let config = context.config.clone();
             move |stop| lease.clone().run_on_own_thread(config.clone(), stop)
@@ -238,6 +243,7 @@ impl Server {
         Ok(Self {
             address,
             store,
+            reports,
             cache,
             dispatcher,
             jobs,
@@ -277,7 +283,7 @@ impl Server {
                 STOP_TIMEOUT.as_secs()
             );
         }
-        let closed = futures::future::join(self.store.close(), self.dispatcher.store.close());
+        let closed = futures::future::join3(self.store.close(), self.reports.close(), self.dispatcher.store.close());
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
     }
 }

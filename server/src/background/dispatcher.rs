@@ -80,6 +80,8 @@ const MAX_SLEEP: Duration = Duration::from_secs(30);
 const PAUSED_RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest wait of the first tick for a broker connection. Without one, occurrences are recorded all the same.
 const STARTUP_BROKER_TIMEOUT: Duration = Duration::from_secs(3);
+/// The number of due jobs that are tried even if more have failed.
+const MIN_BATCH: i64 = 16;
 /// The pause when another server is firing everything that is due.
 const CONTENTION_PAUSE: Duration = Duration::from_millis(20);
 /// The audit note of a job that is paused because its schedule cannot be read.
@@ -158,11 +160,11 @@ impl Dispatcher {
     ///
     /// Returns an error if PostgreSQL fails; nothing was fired then.
     pub async fn tick(&self) -> anyhow::Result<DispatchReport> {
-        self.dispatch_batch(HEAD_START).await
+        self.dispatch_batch(HEAD_START, self.config.dispatch_batch).await
     }
 
-    /// Fires one batch of jobs that are due at most `ahead` from now.
-    async fn dispatch_batch(&self, ahead: Duration) -> anyhow::Result<DispatchReport> {
+    /// Fires one batch of at most `limit` jobs that are due at most `ahead` from now.
+    async fn dispatch_batch(&self, ahead: Duration, limit: i64) -> anyhow::Result<DispatchReport> {
         // A former leader that was frozen stops here, or at the latest at the fence in the statement.
         let epoch = match &*self.leadership.borrow() {
             Leadership::Leader(held) if held.is_valid() => SEAMS.fence(held.epoch()),
@@ -174,7 +176,7 @@ impl Dispatcher {
         }
         let now = self.clock.now();
         let scanned_until = now + ahead;
-        let mut jobs = self.store.due_jobs(scanned_until, self.config.dispatch_batch).await?;
+        let mut jobs = self.store.due_jobs(scanned_until, limit).await?;
         let mut report = DispatchReport { scanned_until, ..DispatchReport::default() };
         jobs.retain(|job| {
             let is_now = job.next_fire_at <= now || !has_concurrency_limit(job);
@@ -217,7 +219,7 @@ impl Dispatcher {
             rows.push(live_row(&job, fire, run));
             needs_slot |= run.is_held;
             if run.status == OccurrenceStatus::Queued && !run.is_held && !early.contains(&run.id) {
-                messages.entry(send_time(fire.due, now)).or_default().push(outgoing(job, fire, now));
+                messages.entry(send_time(fire.due, now)).or_default().push(outgoing(job, fire, run.may_be_sent, now));
             }
         }
         for (at, messages) in messages {
@@ -279,6 +281,7 @@ impl Dispatcher {
         let _ = tokio::time::timeout(STARTUP_BROKER_TIMEOUT, stop.run_until_cancelled(self.sender.wait_until_ready()))
             .await;
         let mut deferred_until: Option<DateTime<Utc>> = None;
+        let mut batch = self.config.dispatch_batch;
         while !stop.is_cancelled() {
             let may_work = self.leadership.borrow_and_update().may_work();
             if !may_work {
@@ -291,10 +294,11 @@ impl Dispatcher {
             }
             deferred_until = deferred_until.filter(|at| *at > self.clock.now());
             let since = Instant::now();
-            let dispatched = tokio::time::timeout(TIME_LIMIT, self.dispatch_batch(ahead(deferred_until))).await;
+            let dispatched = tokio::time::timeout(TIME_LIMIT, self.dispatch_batch(ahead(deferred_until), batch)).await;
             let dispatched =
                 dispatched.unwrap_or_else(|_| bail!("the tick took longer than {} s", TIME_LIMIT.as_secs()));
             let is_done = dispatched.is_ok();
+            batch = next_batch(batch, self.config.dispatch_batch, is_done);
             let pause = match dispatched {
                 Ok(report) => {
                     deferred_until = deferred_until.max(report.deferred_until);
@@ -386,6 +390,12 @@ impl Dispatcher {
     }
 }
 
+/// Returns the size of the next batch. A statement that exceeded its time limit would exceed it again with as many jobs,
+/// and the earliest of them would never be fired.
+fn next_batch(batch: i64, configured: i64, is_done: bool) -> i64 {
+    if is_done { (2 * batch).min(configured) } else { (batch / 2).max(MIN_BATCH.min(configured)) }
+}
+
 /// Returns how far a tick reads ahead: not at all before `deferred_until`, where it would only find the same jobs
 /// again.
 fn ahead(deferred_until: Option<DateTime<Utc>>) -> Duration {
@@ -403,8 +413,8 @@ fn until(at: DateTime<Utc>, now: DateTime<Utc>) -> Duration {
     (at - now).to_std().unwrap_or(Duration::ZERO)
 }
 
-/// Builds the message of an occurrence.
-pub(crate) fn outgoing(job: DueJob, fire: &NewScheduledRun, now: DateTime<Utc>) -> OutgoingMessage {
+/// Builds the message of an occurrence. `republished` if it may have been sent before.
+pub(crate) fn outgoing(job: DueJob, fire: &NewScheduledRun, republished: bool, now: DateTime<Utc>) -> OutgoingMessage {
     let queued = QueuedOccurrence {
         id: fire.occurrence_id,
         job_id: job.id,
@@ -419,5 +429,25 @@ pub(crate) fn outgoing(job: DueJob, fire: &NewScheduledRun, now: DateTime<Utc>) 
         priority: job.priority,
         timeout_seconds: job.timeout_seconds,
     };
-    OutgoingMessage { worker_id: job.worker_id, message: message(queued, now), republished: false }
+    OutgoingMessage { worker_id: job.worker_id, message: message(queued, now), republished }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batch_is_halved_until_it_is_done() {
+        let mut batch = 500;
+        let mut sizes = |outcomes: &[bool]| -> Vec<i64> {
+            let mut next = |is_done| {
+                batch = next_batch(batch, 500, is_done);
+                batch
+            };
+            outcomes.iter().map(|is_done| next(*is_done)).collect()
+        };
+        assert_eq!(sizes(&[false, false, false, false, false, false]), [250, 125, 62, 31, 16, 16]);
+        assert_eq!(sizes(&[true, true, true, true, true, true]), [32, 64, 128, 256, 500, 500]);
+        assert_eq!(next_batch(4, 4, false), 4, "a configured batch may be smaller");
+    }
 }

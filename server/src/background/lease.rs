@@ -51,14 +51,14 @@ use crate::{
     engine::thread::on_own_thread,
     error::chain,
     faults,
-    store::Store,
+    store::{PoolUse, Store},
 };
 
 /// The role of the server that dispatches, rebuilds the due index, detects lost runs and messages, and cleans up. SQL
 /// statements contain the name literally.
 pub const LEADER_ROLE: &str = "dispatcher";
-/// The timeout of a single-row query to PostgreSQL.
-const DATABASE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The timeout of a single-row query to PostgreSQL. Long enough for a new connection, if the last one was lost.
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The longest time before a server that does not hold the role tries to acquire it again.
 const MAX_RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -169,18 +169,22 @@ impl Lease {
     /// Runs the lease until `stop` on a thread of its own, with connections of its own. Ends early if PostgreSQL or the
     /// thread cannot be had; the supervisor then starts it again.
     pub async fn run_on_own_thread(mut self, config: Arc<ServerConfig>, stop: CancellationToken) {
+        // The thread ends with this future, also if it is dropped: a lease that outlived its dispatcher would help nobody.
+        let stop = stop.child_token();
+        let _ends_thread = stop.clone().drop_guard();
         let ended = on_own_thread("lease", move || async move {
             let connected = async {
                 let cache = Cache::new(&config.cache)?;
-                anyhow::Ok((self.store.with_one_connection(&config.database).await?, cache))
+                anyhow::Ok((self.store.with_connections_for(PoolUse::Own, &config.database).await?, cache))
             };
-            match connected.await {
-                Ok((store, cache)) => {
+            match stop.run_until_cancelled(connected).await {
+                None => {}
+                Some(Ok((store, cache))) => {
                     (self.store, self.cache) = (store.clone(), cache);
                     self.run(stop).await;
                     store.close().await;
                 }
-                Err(error) => {
+                Some(Err(error)) => {
                     tracing::warn!(error = chain(error.as_ref()), "the lease has no connections of its own yet");
                 }
             }

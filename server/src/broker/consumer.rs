@@ -33,10 +33,11 @@ use crate::{
 /// two or three seconds. The whole prefetch is then processed within the heartbeat timeout.
 const MAX_BATCH_MESSAGES: usize = 250;
 
-/// The longest time for which a batch that cannot be stored is kept from other servers. Together with the ten seconds
-/// for which an attempt waits for a free connection, it is shorter than
-/// [`MIN_HEARTBEAT_TIMEOUT`](crate::domain::lost_run::MIN_HEARTBEAT_TIMEOUT). An attempt without an answer is cut short
-/// much later, after [`ATTEMPT_LIMIT`], because a large batch on a slow disk would otherwise be restarted forever.
+/// The longest time for which a batch that cannot be stored is kept from other servers. Together with the nine seconds of
+/// an attempt that waits for a connection and gets no answer ([`PoolUse::Reports`](crate::store::PoolUse::Reports)), it is
+/// shorter than [`MIN_HEARTBEAT_TIMEOUT`](crate::domain::lost_run::MIN_HEARTBEAT_TIMEOUT). A large batch on a slow disk
+/// consists of many statements that are answered; it is cut short after [`ATTEMPT_LIMIT`] only, because it would otherwise
+/// be restarted forever.
 const MAX_BATCH_HOLD: Duration = Duration::from_secs(4);
 
 /// The time between two log lines about a batch that still cannot be stored.

@@ -30,6 +30,8 @@ pub struct Context {
     pub config: Arc<ServerConfig>,
     /// Access to PostgreSQL.
     pub store: Store,
+    /// Access to PostgreSQL for the consumers of reports and heartbeats.
+    pub reports: Store,
     /// Access to Redis.
     pub cache: Cache,
     /// Access to RabbitMQ.

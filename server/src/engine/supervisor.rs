@@ -54,7 +54,7 @@ impl Supervisor {
     pub fn consume<H: BatchHandler>(&self, context: &Context, queue: String, handler: H) {
         let (broker, handler) = (context.broker.clone(), Arc::new(handler));
         let log: Arc<dyn DeliveryLog> =
-            Arc::new(ConsumerLog::new(context.store.clone(), context.clock.clone(), self.statuses.clone()));
+            Arc::new(ConsumerLog::new(context.reports.clone(), context.clock.clone(), self.statuses.clone()));
         self.keep(H::NAME, move |stop| consume(broker.clone(), queue.clone(), handler.clone(), log.clone(), stop));
     }
 

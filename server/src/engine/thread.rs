@@ -19,17 +19,19 @@ pub async fn on_own_thread<F>(name: &str, service: impl FnOnce() -> F + Send + '
 where
     F: Future<Output = ()>,
 {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (ended, end) = oneshot::channel::<()>();
     let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
-        // Dropped at the end, also by a panic.
+        // Dropped after everything else of the thread, also by a panic.
         let _ended = ended;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(service());
+        // The resolution of a host name cannot be cancelled, and would be waited for.
+        runtime.shutdown_background();
+        Ok(())
     })?;
     let _ = end.await;
     // The thread is at its end, so this does not block.
-    thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic));
-    Ok(())
+    thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
 }
 
 #[cfg(test)]

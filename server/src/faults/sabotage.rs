@@ -74,7 +74,7 @@ impl Seams for Sabotaged {
             .filter(|run| run.action == DueAction::Run)
             .filter_map(|run| Some((jobs.iter().find(|job| job.id == run.job_id)?, run)))
             .filter(|(job, _)| !job.rules.needs_slot())
-            .map(|(job, run)| outgoing(job.clone(), run, now))
+            .map(|(job, run)| outgoing(job.clone(), run, false, now))
             .collect();
         let early = messages.iter().map(|out| out.message.occurrence_id).collect();
         dispatcher.sender.publish_batch(&messages).await;

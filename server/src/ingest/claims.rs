@@ -33,7 +33,7 @@ impl ClaimConsumer {
     /// Creates the consumer of a server.
     #[must_use]
     pub fn new(context: &Context) -> Self {
-        Self { store: context.store.clone() }
+        Self { store: context.reports.clone() }
     }
 }
 

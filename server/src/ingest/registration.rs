@@ -37,7 +37,7 @@ impl RegistrationConsumer {
     #[must_use]
     pub fn new(context: &Context) -> Self {
         Self {
-            store: context.store.clone(),
+            store: context.reports.clone(),
             publisher: context.publisher.clone(),
             hub: context.hub.clone(),
             clock: context.clock.clone(),

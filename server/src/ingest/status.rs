@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// The most reports in one statement. A larger batch is stored in several, so that none holds its locks for long.
-const MAX_REPORTS_PER_STATEMENT: usize = 5_000;
+const MAX_REPORTS_PER_STATEMENT: usize = 2_500;
 
 /// The consumer of the status queue.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ impl StatusConsumer {
     #[must_use]
     pub fn new(context: &Context) -> Self {
         Self {
-            store: context.store.clone(),
+            store: context.reports.clone(),
             activators: context.activators.clone(),
             hub: context.hub.clone(),
             clock: context.clock.clone(),

@@ -51,6 +51,7 @@ use sqlx::PgPool;
 pub use error::{Result, StoreError};
 use partitions::{PartitionedTable, RECEIPT_RETENTION};
 use pool::StorePool;
+pub use pool::{PoolUse, REPORT_CONNECTIONS};
 
 use crate::{
     clock::Clock,
@@ -75,7 +76,7 @@ impl Store {
     ///
     /// Returns [`StoreError`] if PostgreSQL cannot be reached within ten seconds, or if a migration fails.
     pub async fn connect(config: &DatabaseConfig) -> Result<Self> {
-        let pool = StorePool::connect(config).await?;
+        let pool = StorePool::connect(config, PoolUse::Shared).await?;
         pool.migrate(&MIGRATOR).await?;
         Ok(Self::new(pool))
     }
@@ -89,7 +90,7 @@ impl Store {
     /// Returns [`StoreError`] if PostgreSQL cannot be reached within ten seconds, and [`StoreError::Schema`] if the
     /// database was not prepared by a server of this version.
     pub async fn open(config: &DatabaseConfig) -> Result<Self> {
-        let pool = StorePool::connect(config).await?;
+        let pool = StorePool::connect(config, PoolUse::Shared).await?;
         if let Err(error) = check_schema(&pool).await {
             pool.close().await;
             return Err(error);
@@ -107,14 +108,13 @@ impl Store {
         Self { pool, retention: RetentionConfig::default() }
     }
 
-    /// Returns a store with a connection of its own to the same database, for a service that nothing else may delay. Its
-    /// statements take at most three seconds.
+    /// Returns a store with connections of its own to the same database.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`] if PostgreSQL cannot be reached within ten seconds.
-    pub async fn with_one_connection(&self, config: &DatabaseConfig) -> Result<Self> {
-        Ok(Self { pool: StorePool::connect_one(config).await?, ..self.clone() })
+    pub async fn with_connections_for(&self, pool_use: PoolUse, config: &DatabaseConfig) -> Result<Self> {
+        Ok(Self { pool: StorePool::connect(config, pool_use).await?, ..self.clone() })
     }
 
     /// Sets the retention periods; the default ones apply otherwise.

@@ -86,6 +86,8 @@ pub struct ScheduledRunResult {
     pub is_held: bool,
     /// Reason for a skip.
     pub note: Option<String>,
+    /// True if it was looked up after its answer was lost: the republisher may have sent its message.
+    pub may_be_sent: bool,
 }
 
 impl Store {
@@ -180,16 +182,17 @@ impl Store {
                 status: if run.skip_note.is_some() { OccurrenceStatus::Skipped } else { OccurrenceStatus::Queued },
                 is_held: run.skip_note.is_none() && run.is_held,
                 note: run.skip_note,
+                may_be_sent: false,
             })
             .collect())
     }
 
-    /// Returns those of the occurrences that exist.
+    /// Returns those of the occurrences that exist and are still in their first attempt.
     async fn created_runs(&self, runs: &[NewScheduledRun], now: DateTime<Utc>) -> Result<Vec<ScheduledRunResult>> {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.occurrence_id.0).collect();
         let rows = sqlx::query!(
             r#"SELECT id AS "id!", status::text AS "status!", is_held AS "is_held!", note
-                 FROM occurrences WHERE id = ANY($1) AND filed_at >= $2"#,
+                 FROM occurrences WHERE id = ANY($1) AND filed_at >= $2 AND attempt = 1"#,
             &ids,
             now - CREATED_SINCE
         )
@@ -202,6 +205,7 @@ impl Store {
                     status: status(&row.status)?,
                     is_held: row.is_held,
                     note: row.note,
+                    may_be_sent: true,
                 })
             })
             .collect()

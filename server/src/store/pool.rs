@@ -13,11 +13,17 @@
 //!   closed. A caller may therefore drop a statement at any await point.
 //! - A transaction that is dropped is rolled back, within the same limit. If PostgreSQL does not answer, the connection is
 //!   closed too.
-//! - An unused connection is tested before it is used again, within [`TEST_LIMIT`].
+//! - An unused connection is tested before it is used again, within [`TEST_LIMIT`]. After a statement without an answer
+//!   all unused connections are closed, because the network may have lost them too, and one by one they would cost a
+//!   limit each.
 //! - PostgreSQL ends the sessions of clients that it cannot reach, and stops their statements, which frees
 //!   the locks of such a session.
 
-use std::{fmt, io, time::Duration};
+use std::{
+    fmt, io,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use futures::{
     FutureExt, StreamExt, TryStreamExt,
@@ -36,19 +42,55 @@ use crate::config::database::DatabaseConfig;
 
 /// The prepared statements that a connection keeps: more than the server has, so that none is planned twice.
 const STATEMENT_CACHE: usize = 500;
-/// The longest wait for a free connection.
-const ACQUIRE_LIMIT: Duration = Duration::from_secs(10);
-/// The limits of most connections. A statement that takes longer is a bug.
-const SHARED_LIMITS: StatementLimits = StatementLimits { server: "15s", client: Duration::from_secs(17) };
-/// The limits of a connection that one service has for itself: of the dispatcher and of the lease, which nothing may delay
-/// for long.
-const OWN_LIMITS: StatementLimits = StatementLimits { server: "3s", client: Duration::from_secs(4) };
 /// The longest time for which a connection that is given back keeps its place in the pool.
 const RETURN_LIMIT: Duration = Duration::from_secs(5);
 /// The longest wait for the answer of an unused connection.
 const TEST_LIMIT: Duration = Duration::from_secs(1);
 /// The time for which a connection counts as working after its last answer.
 const TRUSTED_IDLE_TIME: Duration = Duration::from_secs(1);
+
+/// The use of a pool, which decides how many connections it has and how long they may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolUse {
+    /// Requests and most services: as many connections as are configured.
+    Shared,
+    /// The consumers of reports and heartbeats. Another server counts a run as lost if they are silent for the heartbeat
+    /// timeout, so a lost connection must delay them for much less.
+    Reports,
+    /// A service that has one connection for itself, for its whole life, and that nothing may delay for long.
+    Own,
+}
+
+/// The connections of the consumers of reports: one for each of them.
+pub const REPORT_CONNECTIONS: u32 = 3;
+
+impl PoolUse {
+    const fn limits(self) -> StatementLimits {
+        match self {
+            // A statement that takes longer is a bug.
+            Self::Shared => {
+                StatementLimits { server: "15s", client: Duration::from_secs(17), acquire: Duration::from_secs(10) }
+            }
+            Self::Reports => {
+                StatementLimits { server: "5s", client: Duration::from_secs(6), acquire: Duration::from_secs(3) }
+            }
+            Self::Own => {
+                StatementLimits { server: "3s", client: Duration::from_secs(4), acquire: Duration::from_secs(10) }
+            }
+        }
+    }
+
+    /// Returns the options of the pool.
+    fn options(self, config: &DatabaseConfig) -> PgPoolOptions {
+        let options = PgPoolOptions::new().acquire_timeout(self.limits().acquire);
+        match self {
+            Self::Shared => options.max_connections(config.max_connections),
+            Self::Reports => options.max_connections(REPORT_CONNECTIONS),
+            // A new connection would cost the dispatcher its head start, and the lease a part of its validity.
+            Self::Own => options.max_connections(1).idle_timeout(None).max_lifetime(None),
+        }
+    }
+}
 
 /// The longest times for a statement. PostgreSQL gives up first, so that its answer arrives.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +99,24 @@ struct StatementLimits {
     server: &'static str,
     /// The longest wait for its answer.
     client: Duration,
+    /// The longest wait for a free connection.
+    acquire: Duration,
+}
+
+/// The instant at which a connection of the pool was lost. The others may have been lost with it. Clones share it.
+#[derive(Clone, Debug, Default)]
+struct LastLoss(Arc<Mutex<Option<Instant>>>);
+
+impl LastLoss {
+    fn note(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Returns true if a connection that has been idle for this long was last used before the loss.
+    fn may_concern(&self, idle_for: Duration) -> bool {
+        let lost = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.is_some_and(|lost| lost.elapsed() < idle_for)
+    }
 }
 
 /// The pool. Clones share the connections. It runs single statements itself, as an [`Executor`].
@@ -64,28 +124,18 @@ struct StatementLimits {
 pub struct StorePool {
     pool: PgPool,
     limits: StatementLimits,
+    last_loss: LastLoss,
 }
 
 impl StorePool {
-    /// Connects with the session parameters that the statements need.
+    /// Connects with the session parameters that the statements need. The connections of [`PoolUse::Reports`] are opened
+    /// when they are needed.
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL cannot be reached within [`ACQUIRE_LIMIT`].
-    pub async fn connect(config: &DatabaseConfig) -> Result<Self> {
-        Self::connect_with(config, SHARED_LIMITS).await
-    }
-
-    /// Connects with a single connection, for a service that has it for itself. Its statements must be short.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL cannot be reached within [`ACQUIRE_LIMIT`].
-    pub async fn connect_one(config: &DatabaseConfig) -> Result<Self> {
-        Self::connect_with(&DatabaseConfig { max_connections: 1, ..config.clone() }, OWN_LIMITS).await
-    }
-
-    async fn connect_with(config: &DatabaseConfig, limits: StatementLimits) -> Result<Self> {
+    /// Returns [`StoreError`] if PostgreSQL cannot be reached within ten seconds.
+    pub async fn connect(config: &DatabaseConfig, pool_use: PoolUse) -> Result<Self> {
+        let (limits, last_loss) = (pool_use.limits(), LastLoss::default());
         let options: PgConnectOptions = config.url.parse().map_err(StoreError::Driver)?;
         let options = options.application_name("milvaion").statement_cache_capacity(STATEMENT_CACHE).options([
             ("statement_timeout", limits.server),
@@ -105,23 +155,26 @@ impl StorePool {
             ("tcp_user_timeout", "15s"),
             ("client_connection_check_interval", "5s"),
         ]);
-        let pool = PgPoolOptions::new()
-            .max_connections(config.max_connections)
-            .acquire_timeout(ACQUIRE_LIMIT)
+        let losses = last_loss.clone();
+        let pool_options = pool_use
+            .options(config)
             .after_connect(|connection, _| Box::pin(refuse_standby(connection)))
             // The test of sqlx waits for as long as the caller does.
             .test_before_acquire(false)
-            .before_acquire(|connection, metadata| {
+            .before_acquire(move |connection, metadata| {
+                let is_suspect = losses.may_concern(metadata.idle_for);
                 Box::pin(async move {
-                    if metadata.idle_for < TRUSTED_IDLE_TIME {
-                        return Ok(true);
+                    if is_suspect || metadata.idle_for < TRUSTED_IDLE_TIME {
+                        return Ok(!is_suspect);
                     }
                     limited(TEST_LIMIT, connection.ping()).await.map(|()| true)
                 })
-            })
-            .connect_with(options)
-            .await?;
-        Ok(Self { pool, limits })
+            });
+        let pool = match pool_use {
+            PoolUse::Reports => pool_options.connect_lazy_with(options),
+            PoolUse::Shared | PoolUse::Own => pool_options.connect_with(options).await?,
+        };
+        Ok(Self { pool, limits, last_loss })
     }
 
     /// Applies missing migrations.
@@ -137,16 +190,21 @@ impl StorePool {
     ///
     /// # Errors
     ///
-    /// Fails if PostgreSQL cannot be reached, or if no connection is free within [`ACQUIRE_LIMIT`].
+    /// Fails if PostgreSQL cannot be reached, or if no connection is free in time.
     pub async fn acquire(&self) -> sqlx::Result<StoreConnection> {
-        Ok(StoreConnection { connection: self.pool.acquire().await?, is_idle: true, limit: self.limits.client })
+        Ok(StoreConnection {
+            connection: self.pool.acquire().await?,
+            is_idle: true,
+            limit: self.limits.client,
+            last_loss: self.last_loss.clone(),
+        })
     }
 
     /// Begins a transaction.
     ///
     /// # Errors
     ///
-    /// Fails if PostgreSQL cannot be reached, or if no connection is free within [`ACQUIRE_LIMIT`].
+    /// Fails if PostgreSQL cannot be reached, or if no connection is free in time.
     pub async fn begin(&self) -> sqlx::Result<StoreTransaction> {
         let mut connection = self.acquire().await?;
         connection.run(async |connection| connection.execute("BEGIN").await).await?;
@@ -162,7 +220,7 @@ impl StorePool {
 
 impl From<PgPool> for StorePool {
     fn from(pool: PgPool) -> Self {
-        Self { pool, limits: SHARED_LIMITS }
+        Self { pool, limits: PoolUse::Shared.limits(), last_loss: LastLoss::default() }
     }
 }
 
@@ -194,6 +252,8 @@ pub struct StoreConnection {
     is_idle: bool,
     /// The longest wait for the answer to a statement.
     limit: Duration,
+    /// The losses of the pool.
+    last_loss: LastLoss,
 }
 
 impl StoreConnection {
@@ -223,6 +283,9 @@ impl StoreConnection {
         let answer = limited(limit, statement(&mut self.connection)).await;
         // A refusal is an answer, after which PostgreSQL waits for the next statement.
         self.is_idle = matches!(answer, Ok(_) | Err(sqlx::Error::Database(_)));
+        if matches!(&answer, Err(sqlx::Error::Io(error)) if error.kind() == io::ErrorKind::TimedOut) {
+            self.last_loss.note();
+        }
         answer
     }
 }

@@ -14,7 +14,7 @@ use milvaion_schedule::{due::DueAction, schedule::Schedule};
 use milvaion_server::{
     clock::{Clock, machine_now},
     config::database::DatabaseConfig,
-    store::{Store, StoreError, plan::NewScheduledRun},
+    store::{PoolUse, Store, StoreError, plan::NewScheduledRun},
 };
 use milvaion_test_support::{database, jobs};
 use tokio::{
@@ -121,11 +121,12 @@ async fn occurrences_whose_answer_was_lost_are_sent_at_once() {
     }
     // The statement is prepared by another batch, so that its next answer says that it has committed.
     let first = store.create_scheduled_runs(&planned[..1], None, now).await.expect("the statement succeeds");
-    assert_eq!(first.len(), 1);
+    assert_eq!(first.iter().map(|run| run.may_be_sent).collect::<Vec<_>>(), [false]);
 
     network.loses_next_answer.store(true, Ordering::SeqCst);
     let created = store.create_scheduled_runs(&planned[1..], None, now).await.expect("the look-up succeeds");
     assert!(!network.loses_next_answer.load(Ordering::SeqCst), "an answer was lost");
+    assert!(created.iter().all(|run| run.may_be_sent), "a worker must learn that there may be another message");
     let mut created: Vec<_> = created.iter().map(|run| (run.id, run.status)).collect();
     created.sort_unstable_by_key(|(id, _)| *id);
     let mut expected: Vec<_> = planned[1..].iter().map(|run| (run.occurrence_id, OccurrenceStatus::Queued)).collect();
@@ -139,19 +140,21 @@ async fn occurrences_whose_answer_was_lost_are_sent_at_once() {
 }
 
 #[tokio::test]
-async fn own_connection_of_a_service_is_replaced_within_seconds() {
+async fn lost_connections_of_urgent_services_are_replaced_within_seconds() {
     let (network, url) = LossyNetwork::connect(&database::create().await).await;
     let config = DatabaseConfig { url, max_connections: 4 };
     let shared = Store::connect(&config).await.expect("connected");
-    let own = shared.with_one_connection(&config).await.expect("connected");
-    assert!(!own.is_cluster_paused().await.expect("an answer"));
-    network.lose_open_connections();
-    let since = Instant::now();
-    // The connection is lost while a statement waits for its answer, or while it is given back.
-    let answer = own.is_cluster_paused().await;
-    assert!(answer.as_ref().map_or_else(StoreError::is_unanswered, |is_paused| !is_paused), "{answer:?}");
-    assert!(!own.is_cluster_paused().await.expect("an answer"));
-    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+    for pool_use in [PoolUse::Own, PoolUse::Reports] {
+        let store = shared.with_connections_for(pool_use, &config).await.expect("connected");
+        assert!(!store.is_cluster_paused().await.expect("an answer"));
+        network.lose_open_connections();
+        let since = Instant::now();
+        // The connection is lost while a statement waits for its answer, or while it is given back.
+        let answer = store.is_cluster_paused().await;
+        assert!(answer.as_ref().map_or_else(StoreError::is_unanswered, |is_paused| !is_paused), "{answer:?}");
+        assert!(!store.is_cluster_paused().await.expect("an answer"));
+        assert!(since.elapsed() < Duration::from_secs(10), "{pool_use:?}: {:?}", since.elapsed());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
