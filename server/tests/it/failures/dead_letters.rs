@@ -191,9 +191,11 @@ async fn unreadable_dead_letter_names_its_occurrence() {
     consumer.take(&raw_message(b"\xff".to_vec(), named(gone))).await.expect("stored");
     consumer.take(&raw_message(b"\xfe".to_vec(), json!({ MESSAGE_ID_KEY: id.to_string() }))).await.expect("stored");
     consumer.take(&raw_message(b"\xfd".to_vec(), Value::Null)).await.expect("stored");
-    let rows: Vec<_> = stored(&server).await.iter().map(|row| (row.occurrence_id, row.occurrence_status)).collect();
+    // Those of one millisecond are in no order.
+    let mut rows: Vec<_> = stored(&server).await.iter().map(|row| (row.occurrence_id, row.occurrence_status)).collect();
+    rows.sort_by_key(|(id, _)| *id);
     let open = Some(OccurrenceStatus::Queued);
-    assert_eq!(rows, [(None, None), (Some(id), open), (Some(gone), None), (Some(id), open)]);
+    assert_eq!(rows, [(None, None), (Some(id), open), (Some(id), open), (Some(gone), None)]);
     assert_eq!(status(&server, id).await, OccurrenceStatus::Queued, "its message is published again");
     server.stop().await;
 }
