@@ -8,13 +8,15 @@ use tokio::{
         TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
-    sync::watch,
+    sync::{oneshot, watch},
 };
 
 use super::{LinkMode, LinkState, frame_filter::FrameFilter};
 
 /// The number of bytes copied at once.
 const COPY_BUFFER_BYTES: usize = 64 << 10;
+/// The time after which a service ends a connection that was lost: the length of its keepalive.
+const KEEPALIVE: Duration = Duration::from_secs(25);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum LinkDirection {
@@ -25,17 +27,29 @@ pub(super) enum LinkDirection {
 }
 
 /// Copies both directions until both have ended, or one fails, or the link is cut. In the last two cases both sides are
-/// reset, because a connection that breaks is not closed gracefully.
+/// reset, because a connection that breaks is not closed gracefully. A connection that is lost copies nothing more; the
+/// service's side is reset after [`KEEPALIVE`], and the process's side stays open until the process closes it.
 pub(super) async fn copy_both(
     process: TcpStream,
     service: TcpStream,
     state: &Arc<LinkState>,
     mut cuts: watch::Receiver<u64>,
+    lost: oneshot::Receiver<()>,
 ) -> std::io::Result<()> {
     let (mut from_process, mut to_process) = process.into_split();
     let (mut from_service, mut to_service) = service.into_split();
     let closed_gracefully = tokio::select! {
         _ = cuts.changed() => false,
+        Ok(()) = lost => {
+            tokio::time::sleep(KEEPALIVE).await;
+            AsRef::<TcpStream>::as_ref(&from_service).set_zero_linger()?;
+            drop((from_service, to_service));
+            let mut nowhere = tokio::io::sink();
+            return tokio::select! {
+                _ = cuts.changed() => AsRef::<TcpStream>::as_ref(&from_process).set_zero_linger(),
+                ended = tokio::io::copy(&mut from_process, &mut nowhere) => ended.map(drop),
+            };
+        }
         ended = async {
             tokio::try_join!(
                 copy_one(&mut from_process, &mut to_service, state, LinkDirection::Up),

@@ -109,24 +109,12 @@ fn count_delivery(frame: &[u8], state: &LinkState) {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        collections::HashMap,
-        sync::{Mutex, atomic::AtomicU64},
-    };
+    use std::collections::HashMap;
 
     use super::*;
 
     fn state(to_drop: u32) -> LinkState {
-        LinkState {
-            amqp: true,
-            mode: Default::default(),
-            cuts: Default::default(),
-            to_drop: AtomicU32::new(to_drop),
-            dropped: AtomicU64::new(0),
-            to_swallow: AtomicU32::new(0),
-            swallowed: AtomicU64::new(0),
-            delivered: Mutex::default(),
-        }
+        LinkState { amqp: true, to_drop: AtomicU32::new(to_drop), ..LinkState::default() }
     }
 
     fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {

@@ -5,6 +5,9 @@
 //! holds bytes back behaves as a network does: neither side is notified, and the bytes arrive when the link passes
 //! again, however late. Single bytes are never removed from a stream, because no network does that.
 //!
+//! A link can also lose a single connection, as a firewall does that has forgotten it: the process is never notified, and
+//! the service notices by its keepalive.
+//!
 //! There are two exceptions. A publisher confirm is removed as a whole, and the connection ends after it: this is how a
 //! broker's answer is lost in practice. A message is lost while it is in flight when a connection ends: the operating
 //! system of the sender has accepted it, and nothing received it.
@@ -13,10 +16,10 @@ mod copy;
 mod frame_filter;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     net::SocketAddr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
@@ -25,7 +28,7 @@ use std::{
 use anyhow::Context;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::watch,
+    sync::{oneshot, watch},
 };
 
 /// The behavior of a link at the moment.
@@ -53,7 +56,7 @@ pub(crate) struct ProxyLink {
 }
 
 /// The state that all connections of a link share.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct LinkState {
     /// True if the bytes are AMQP frames, which are parsed.
     amqp: bool,
@@ -61,6 +64,10 @@ struct LinkState {
     mode: watch::Sender<LinkMode>,
     /// The number of cuts; a change ends every connection.
     cuts: watch::Sender<u64>,
+    /// The number of connections so far.
+    opened: AtomicU64,
+    /// The open connections that are not lost, by their number.
+    open: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
     /// The number of publisher confirms that are still to be dropped.
     to_drop: AtomicU32,
     dropped: AtomicU64,
@@ -76,16 +83,7 @@ impl ProxyLink {
     pub(crate) async fn open(name: String, target: SocketAddr) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("no port is free for a proxy")?;
         let port = listener.local_addr()?.port();
-        let state = Arc::new(LinkState {
-            amqp: name.ends_with(">rabbitmq"),
-            mode: watch::Sender::default(),
-            cuts: watch::Sender::default(),
-            to_drop: AtomicU32::new(0),
-            dropped: AtomicU64::new(0),
-            to_swallow: AtomicU32::new(0),
-            swallowed: AtomicU64::new(0),
-            delivered: Mutex::default(),
-        });
+        let state = Arc::new(LinkState { amqp: name.ends_with(">rabbitmq"), ..LinkState::default() });
         tokio::spawn(accept(listener, target, Arc::downgrade(&state)));
         Ok(Self { name, port, state })
     }
@@ -111,6 +109,18 @@ impl ProxyLink {
     /// Ends every open connection once.
     pub(crate) fn cut(&self) {
         self.state.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// Returns the number of open connections that are not lost.
+    pub(crate) fn open_connections(&self) -> usize {
+        self.state.open_connections().len()
+    }
+
+    /// Loses the connection that has been open for the longest time. Returns false if none is open.
+    pub(crate) fn lose_connection(&self) -> bool {
+        let oldest = self.state.open_connections().pop_first();
+        // It may have ended at this moment.
+        oldest.is_some_and(|(_, lose)| lose.send(()).is_ok())
     }
 
     /// Drops the next publisher confirms; the connection ends with the last of them.
@@ -139,6 +149,12 @@ impl ProxyLink {
     }
 }
 
+impl LinkState {
+    fn open_connections(&self) -> MutexGuard<'_, BTreeMap<u64, oneshot::Sender<()>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 async fn accept(listener: TcpListener, target: SocketAddr, state: std::sync::Weak<LinkState>) {
     while let Ok((stream, _)) = listener.accept().await {
         let Some(state) = state.upgrade() else { return };
@@ -163,5 +179,10 @@ async fn forward(process: TcpStream, target: SocketAddr, state: &Arc<LinkState>)
     };
     process.set_nodelay(true)?;
     service.set_nodelay(true)?;
-    copy::copy_both(process, service, state, cuts).await
+    let number = state.opened.fetch_add(1, Ordering::SeqCst);
+    let (lose, lost) = oneshot::channel();
+    state.open_connections().insert(number, lose);
+    let ended = copy::copy_both(process, service, state, cuts, lost).await;
+    state.open_connections().remove(&number);
+    ended
 }

@@ -1,4 +1,5 @@
-//! Faults of PostgreSQL: it is killed, and a session keeps a snapshot for a quarter of an hour.
+//! Faults of PostgreSQL: it is killed, its connections are lost one by one, a session keeps a snapshot for a quarter of an
+//! hour, and rows make a background task fail each time.
 
 use std::{process::Stdio, time::Duration};
 
@@ -7,9 +8,12 @@ use milvaion_server::{clock::machine_now, store::Store};
 use milvaion_test_support::private_service::ServiceKind;
 use serde_json::json;
 use sqlx::{Connection, Executor, PgConnection};
-use tokio::{process::Command, time::Instant};
+use tokio::{
+    process::Command,
+    time::{Instant, timeout},
+};
 
-use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioScript, random_seconds};
+use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioScript, random_seconds, servers::LEASE_SECONDS};
 use crate::{cluster::ChaosCluster, evidence::now, harness::ServiceHarness, workload::JobPlan};
 
 pub(super) const POSTGRES_KILLED: Scenario = Scenario {
@@ -51,13 +55,18 @@ pub(super) const SNAPSHOT_HELD: Scenario = Scenario {
 
 /// The time for which the snapshot is held.
 const HELD: Duration = Duration::from_secs(15 * 60);
-/// The time after its end by which everything must be as before, in seconds.
-const RECOVERY_SECONDS: f64 = 60.0;
-/// The days that are partitioned in each round.
-const DAYS_EACH_ROUND: i64 = 8;
+/// The time after its end by which everything must be as before.
+const RECOVERY: Duration = Duration::from_secs(60);
+/// The time for which nothing is injected afterwards, which the checker judges as a time without faults.
+const AFTERWARDS_SECONDS: f64 = 30.0;
+/// The time that a dump may take.
+const DUMP_LIMIT: Duration = Duration::from_secs(120);
 
 async fn held(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    let mut script = ScenarioScript::new("snapshot_held", json!({}));
+    let limits = json!({
+        "allowance_ms": 4_000, "dispatch_allowance_ms": 3_000, "recovery_ms": RECOVERY.as_millis() as u64,
+    });
+    let mut script = ScenarioScript::new("snapshot_held", limits);
     // Each fire leaves a dead row, which PostgreSQL may not remove.
     script.more_jobs = (0..100).map(|_| JobPlan::every("quick", 1)).collect();
     script
@@ -88,14 +97,13 @@ async fn hold(cluster: &mut ChaosCluster<'_>, measurements: &mut ScenarioMeasure
             .kill_on_drop(true)
             .spawn()
             .context("pg_dump cannot be started")?;
-        ahead += chrono::Duration::days(DAYS_EACH_ROUND);
+        ahead += chrono::Duration::days(1);
         let begun = Instant::now();
         store.ensure_partitions(machine_now() + ahead).await?;
         measurements.at_most("partitions_s", begun.elapsed().as_secs_f64(), 4.0);
-        let next = cluster.next_dispatch(now()).await?;
-        measurements.at_most("next_dispatch_s", next, 3.0);
-        ensure!(dump.wait().await?.success(), "pg_dump failed");
-        cluster.run_for(10.0).await;
+        let dumped = timeout(DUMP_LIMIT, dump.wait()).await.context("pg_dump does not end")??;
+        ensure!(dumped.success(), "pg_dump failed");
+        cluster.run_for(20.0).await;
     }
     let warning = "dead rows accumulate";
     let warned = cluster
@@ -105,8 +113,95 @@ async fn hold(cluster: &mut ChaosCluster<'_>, measurements: &mut ScenarioMeasure
     ensure!(warned, "no server has warned of the session");
     session.close().await?;
     cluster.evidence.end_fault(fault);
-    cluster.run_for(RECOVERY_SECONDS).await;
-    let next = cluster.next_dispatch(now()).await?;
-    measurements.at_most("next_dispatch_after_s", next, 1.5);
+    cluster.run_for(RECOVERY.as_secs_f64() + AFTERWARDS_SECONDS).await;
     Ok(())
+}
+
+pub(super) const CONNECTIONS_LOST: Scenario = Scenario {
+    id: "connections_lost",
+    title: "Each server's connections to PostgreSQL are lost one by one (count: times for each)",
+    short: 0,
+    long: 10,
+    run: |harness, config| Box::pin(lost(harness, config)),
+};
+
+async fn lost(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
+    let limits = json!({"allowance_ms": 20_000, "dispatch_allowance_ms": 15_000});
+    ScenarioScript::new("connections_lost", limits)
+        .run(
+            harness,
+            config,
+            async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
+                let mut losses = 0;
+                for _ in 0..config.count {
+                    for name in ["server-1>postgres", "server-2>postgres"] {
+                        let fault =
+                            cluster.evidence.begin_fault("lost-connection", name, "one connection after another");
+                        let link = cluster.link(name)?;
+                        for _ in 0..link.open_connections() {
+                            losses += u32::from(link.lose_connection());
+                            cluster.run_for(1.0).await;
+                        }
+                        let next = cluster.next_dispatch(now()).await?;
+                        measurements.at_most("next_dispatch_s", next, LEASE_SECONDS + 3.0);
+                        cluster.evidence.end_fault(fault);
+                    }
+                }
+                measurements.at_least("losses", f64::from(losses), f64::from(config.count) * 8.0);
+                cluster.run_for(10.0).await;
+                let next = cluster.next_dispatch(now()).await?;
+                measurements.at_most("next_dispatch_after_s", next, 1.5);
+                Ok(())
+            },
+        )
+        .await
+}
+
+pub(super) const TASK_FAILING: Scenario = Scenario {
+    id: "task_failing",
+    title: "Rows make a background task of the leader fail each time (count: periods of 10 s)",
+    short: 0,
+    long: 60,
+    run: |harness, config| Box::pin(failing(harness, config)),
+};
+
+async fn failing(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
+    // The limit of starts without any fault.
+    let limits = json!({"allowance_ms": 1_500, "dispatch_allowance_ms": 1_000});
+    ScenarioScript::new("task_failing", limits)
+        .run(
+            harness,
+            config,
+            async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
+                let (leader, epoch) = (cluster.wait_for_leader().await?, cluster.epoch().await?);
+                let fault = cluster.evidence.begin_fault("poison-rows", ServiceKind::Postgres.name(), "stats_deltas");
+                // Their sum is out of range, whichever server folds them.
+                let poison = "INSERT INTO stats_deltas (minute, status, count, duration_ms)
+                              SELECT '2000-01-01Z', 3, 9223372036854775807, 0 FROM generate_series(1, 2)";
+                cluster.pool.execute(poison).await?;
+                for _ in 0..config.count {
+                    cluster.run_for(10.0).await;
+                }
+                measurements.at_most("terms", (cluster.epoch().await? - epoch) as f64, 0.0);
+                let log = std::fs::read_to_string(cluster.servers[leader].log())?;
+                ensure!(log.contains("stats-folder"), "the leader has not logged that its task fails");
+                cluster.pool.execute("DELETE FROM stats_deltas WHERE minute = '2000-01-01Z'").await?;
+                cluster.evidence.end_fault(fault);
+                let old = "SELECT count(*) FROM stats_deltas WHERE minute < now() - interval '3 minutes'";
+                cluster
+                    .wait_until("folded counts", async |cluster| {
+                        Ok(sqlx::query_scalar::<_, i64>(old).fetch_one(&cluster.pool).await? == 0)
+                    })
+                    .await
+            },
+        )
+        .await
+}
+
+impl ChaosCluster<'_> {
+    /// Returns the number of terms of leadership so far.
+    async fn epoch(&self) -> anyhow::Result<i64> {
+        let epoch = "SELECT epoch FROM leases WHERE role = 'dispatcher'";
+        Ok(sqlx::query_scalar(epoch).fetch_one(&self.pool).await?)
+    }
 }

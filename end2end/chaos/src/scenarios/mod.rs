@@ -111,6 +111,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     redis_faults::REDIS_FLUSHED,
     redis_faults::REDIS_OUTAGE,
     database::POSTGRES_KILLED,
+    database::CONNECTIONS_LOST,
+    database::TASK_FAILING,
     database::SNAPSHOT_HELD,
     broker::RABBITMQ_KILLED,
     broker::RABBITMQ_WIPED,

@@ -8,7 +8,7 @@ use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioScript, rand
 use crate::{cluster::ChaosCluster, evidence::now, harness::ServiceHarness};
 
 /// The duration of a lease in seconds, as in `background::lease` of the server.
-const LEASE_SECONDS: f64 = 10.0;
+pub(super) const LEASE_SECONDS: f64 = 10.0;
 
 pub(super) const NO_FAULT: Scenario = Scenario {
     id: "no_fault",
