@@ -6,8 +6,11 @@ from dataclasses import replace
 
 from evidence import StatusChange, Evidence
 from history import MS
-from planted import isolate, delay, fault, first, forget, pick, planted, rerun, seen, start_after, harmless
+from planted import (
+    delay, fault, first, forget, harmless, isolate, pick, planted, rerun, seen, start_after, sync_readings,
+)
 from schedule import SECOND
+from synthetic import BEGAN
 
 
 # overlap
@@ -326,6 +329,38 @@ def null_limit_disables_orphan_lateness(e):
     e.run.orphan_ms = None
     rerun(e, row, 70_000, None)
     fault(e, "kill", "worker-7", first(e, row).at + 9 * MS)
+
+
+def kill_twice(e: Evidence, again_ms: int | None) -> None:
+    """Kills two attempts of a run. The third starts `again_ms` after the second, or never."""
+    row = pick(e)
+    second = rerun(e, row, 15_000, None)
+    fault(e, "kill", "worker-7", first(e, row).at + 9 * MS)
+    forget(e, row, "end")
+    second.process, second.pid, second.instance = "worker-8", 8000, "worker-8-8000"
+    row.changes[-2].by = second.instance
+    fault(e, "kill", "worker-8", second.at + 9 * MS)
+    if again_ms is None:
+        return
+    at = second.at + again_ms * MS
+    third = replace(second, at=at, mono=at - BEGAN, attempt=3, process="worker-3", pid=1, instance="worker-3-1")
+    e.witness += [third, replace(third, at=at + 9 * MS, what="end", outcome="completed")]
+    row.changes[-1:] = [
+        StatusChange("queued", at - 20 * MS, 3, "server-1", "lost"), StatusChange("running", at - 2 * MS, 3, "worker-3-1", None),
+        StatusChange("completed", at + 30 * MS, 3, "worker-3-1", None),
+    ]
+    row.attempt = 3
+    sync_readings(e, row)
+
+
+@harmless("orphan_late")
+def run_that_was_lost_twice_may_wait_in_quarantine(e):
+    kill_twice(e, 60_000)
+
+
+@planted("orphan_late")
+def run_that_was_lost_twice_must_start_again(e):
+    kill_twice(e, None)
 
 
 def share_process_with_crasher(e: Evidence, after_ms: int) -> None:

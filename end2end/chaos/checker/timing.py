@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from evidence import Evidence
 from history import MS, History, FaultSpan, is_service, joined, when
 
@@ -57,18 +59,24 @@ def judged(h: History, job: str, due: int) -> bool:
 
 
 def orphan_late(evidence: Evidence) -> list[str]:
-    """Finds killed runs whose next attempt started too late or never."""
+    """Finds killed runs whose next attempt started too late or never.
+
+    A run that was lost for the second time waits in quarantine for the runs ahead of it, so only a missing start of its
+    next attempt is a finding.
+    """
     h = joined(evidence)
     if h.run.orphan_ms is None:
         return []
     allowed = h.run.orphan_ms * MS
     found = []
+    losses = Counter()
     for occurrence, number, death, again in orphans(h):
+        losses[occurrence] += 1
         deadline = _excused_until(h, occurrence, number, death) + allowed
         row = h.rows.get(occurrence)
         name = f"Attempt {number} of occurrence {occurrence}, killed with {death.fault.target} at {when(death.began)},"
         if again is not None:
-            if again > deadline:
+            if again > deadline and losses[occurrence] == 1:
                 found.append(f"{name} was followed by another one {(again - death.began) / MS:.3f} ms later.")
         elif row is not None and row.status != "cancelled" and h.run.read > deadline:
             found.append(f"{name} was never followed by another one.")

@@ -177,7 +177,7 @@ async fn failing(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow
                 let fault = cluster.evidence.begin_fault("poison-rows", ServiceKind::Postgres.name(), "stats_deltas");
                 // Their sum is out of range, whichever server folds them.
                 let poison = "INSERT INTO stats_deltas (minute, status, count, duration_ms)
-                              SELECT '2000-01-01Z', 3, 9223372036854775807, 0 FROM generate_series(1, 2)";
+                              SELECT '2000-01-01Z', 'completed', 9223372036854775807, 0 FROM generate_series(1, 2)";
                 cluster.pool.execute(poison).await?;
                 for _ in 0..config.count {
                     cluster.run_for(10.0).await;

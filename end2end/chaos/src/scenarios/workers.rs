@@ -21,7 +21,7 @@ pub(super) const WORKER_KILLED: Scenario = Scenario {
 async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
     let limits = json!({"allowance_ms": 25_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 20_000});
     let mut script = ScenarioScript::new("worker_killed", limits);
-    script.more_jobs = vec![JobPlan::every("long", 1).with_duration_ms(18_000)];
+    script.more_jobs = vec![JobPlan::every("long", 1).with_duration_ms(8_000)];
     script
         .run(
             harness,
@@ -39,15 +39,27 @@ async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow:
                         }
                     }
                     let pause_seconds = random_seconds(&mut cluster.random, 1.0, 4.0);
-                    // In one turn a run may lose three workers, which is as often as it is requeued. It must have ended
-                    // before the next turn.
-                    let pause_after_turn = if round % 3 == 2 { 20.0 } else { 0.0 };
-                    cluster.run_for(pause_seconds + pause_after_turn).await;
+                    cluster.run_for(pause_seconds).await;
+                    if round % 3 == 2 {
+                        // In one turn a run may lose three workers, which is as often as it is requeued. It must have
+                        // ended before the next turn; those that were lost twice run one after another.
+                        cluster.run_for(20.0).await;
+                        cluster
+                            .wait_until("an empty quarantine", async |cluster| Ok(cluster.quarantined().await? == 0))
+                            .await?;
+                    }
                 }
                 Ok(())
             },
         )
         .await
+}
+
+impl ChaosCluster<'_> {
+    /// Returns the number of open occurrences that were lost twice.
+    async fn quarantined(&self) -> anyhow::Result<i64> {
+        Ok(sqlx::query_scalar("SELECT count(*) FROM runs WHERE is_quarantined").fetch_one(&self.pool).await?)
+    }
 }
 
 /// Kills a worker and starts it again after `outage_seconds`.
