@@ -128,7 +128,7 @@ const SABOTAGE_CASES: &[SabotageCase] = &[
         name: "skip_republish_lookback",
         protection: "the look-back of the republisher",
         scenario: "worker_killed",
-        count: 5,
+        count: 8,
         extra_failpoints: "",
         detected_by: &["stuck", "orphan_late"],
     },

@@ -21,7 +21,7 @@ pub(super) const WORKER_KILLED: Scenario = Scenario {
 async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
     let limits = json!({"allowance_ms": 25_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 20_000});
     let mut script = ScenarioScript::new("worker_killed", limits);
-    script.more_jobs = vec![JobPlan::every("long", 1).with_duration_ms(8_000)];
+    script.more_jobs = vec![JobPlan::every("long", 1).with_duration_ms(9_000)];
     script
         .run(
             harness,
@@ -73,19 +73,19 @@ async fn kill_worker(cluster: &mut ChaosCluster<'_>, number: usize, outage_secon
     Ok(())
 }
 
-/// Kills a worker, and another one five seconds later. Of the requeued runs, those requeued later are then not always
+/// Kills a worker, and another one two seconds later. Of the requeued runs, those requeued later are then not always
 /// the younger ones.
 async fn kill_two_workers(cluster: &mut ChaosCluster<'_>, number: usize) -> anyhow::Result<()> {
     let other = (number + 1) % cluster.workers.len();
     let first = cluster.evidence.begin_fault("kill", cluster.workers[number].name(), "SIGKILL for 19 s");
     cluster.workers[number].kill().await?;
-    cluster.run_for(5.0).await;
+    cluster.run_for(2.0).await;
     let second = cluster.evidence.begin_fault("kill", cluster.workers[other].name(), "SIGKILL for 19 s");
     cluster.workers[other].kill().await?;
-    cluster.run_for(14.0).await;
+    cluster.run_for(17.0).await;
     cluster.workers[number].start().await?;
     cluster.evidence.end_fault(first);
-    cluster.run_for(5.0).await;
+    cluster.run_for(2.0).await;
     cluster.workers[other].start().await?;
     cluster.evidence.end_fault(second);
     Ok(())
