@@ -34,11 +34,7 @@ use milvaion_api::{
 use milvaion_protocol::id::OccurrenceId;
 
 use self::read_state::ReadReport;
-use crate::{
-    browser,
-    components::session_end::{SessionEnd, SessionEndReason},
-    error::AppError,
-};
+use crate::{browser, components::session_end::SessionEnd, error::AppError};
 
 pub mod announcer;
 #[cfg(feature = "hydrate")]
@@ -351,7 +347,7 @@ fn schedule_read<T, Fut>(
                 return;
             }
             match answer {
-                Err(AppError::SignedOut) => session_end.report(SessionEndReason::SignedOut),
+                Err(AppError::SignedOut) => session_end.report_refused_read(),
                 _ if is_held() => {}
                 Ok(value) => {
                     untrack(|| apply(value));

@@ -89,6 +89,40 @@ test("a name is changed without JavaScript", async ({ browser, stack, firstAdmin
   await page.context().close();
 });
 
+test("a page that reads before it hears of the new passphrase states the reason", async ({ browser, context, page, stack, firstAdmin, watch }) => {
+  watch.expect(/status of 401/);
+  const user = await inviteUser(stack.url, firstAdmin, "Rita Read", "viewer");
+  const elsewhere = await signInAgain(stack.url, user);
+  const other = await otherBrowser(browser, stack, elsewhere);
+  const theirs = await other.newPage();
+  await open(theirs, "/jobs");
+  await waitForLive(theirs);
+  // The page's next read reaches the server when the session has just ended.
+  const list = /\/api\/jobs(\?|$)/;
+  let release = () => {};
+  const isEnded = new Promise<void>((resolve) => {
+    release = resolve;
+  });
+  await theirs.route(list, async (route) => {
+    await isEnded;
+    await route.continue();
+  });
+  const read = theirs.waitForRequest(list);
+  await makeJob(stack.url, firstAdmin, { name: "Read the list again", input: shell("true") });
+  await read;
+
+  await signIn(context, stack.url, user);
+  await open(page, "/account");
+  await waitForLive(page);
+  const refused = theirs.waitForResponse((response) => list.test(response.url()) && response.status() === 401);
+  await changePassphrase(page, user.passphrase, NEW_PASSPHRASE);
+  await expect.poll(() => isSignedIn(stack.url, elsewhere.session)).toBe(false);
+  release();
+  await refused;
+  await expect(theirs).toHaveURL(/\/login\?.*reason=passphrase-changed/);
+  await other.close();
+});
+
 test("a new passphrase ends all other sessions", async ({ browser, context, page, stack, firstAdmin, watch }) => {
   // The refused tries, and the requests of the ended session.
   watch.expect(/status of (401|422)/);

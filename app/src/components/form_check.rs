@@ -5,10 +5,7 @@ use std::{future::Future, time::Duration};
 
 use leptos::{leptos_dom::helpers::TimeoutHandle, prelude::*, task::spawn_local};
 
-use super::{
-    input_form::FormState,
-    session_end::{SessionEnd, SessionEndReason},
-};
+use super::{input_form::FormState, session_end::SessionEnd};
 use crate::{browser, error::AppError};
 
 /// The time without input after which the form is checked.
@@ -41,7 +38,7 @@ where
             }
             match answer {
                 Ok(answer) => show(answer),
-                Err(AppError::SignedOut) => session_end.report(SessionEndReason::SignedOut),
+                Err(AppError::SignedOut) => session_end.report_refused_read(),
                 Err(_) => {}
             }
         });

@@ -5,6 +5,8 @@
 //! with unsaved changes stays as it is under a notice, and the user signs in in another tab. The session cookie is
 //! shared by all tabs, so the page then continues to work.
 
+use std::time::Duration;
+
 use leptos::{ev, prelude::*, task::spawn_local};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
 
@@ -19,6 +21,10 @@ use crate::{
     browser,
     live::LiveUpdates,
 };
+
+/// The time after which a page reports a read that was refused. The refusal does not say why the session ended, but the
+/// event stream does, at the latest 1.5 s after the end. A tab whose browser has a new session is signed in by then.
+const REASON_WAIT: Duration = Duration::from_secs(3);
 
 /// The reason for which the session ended or its rights changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +126,19 @@ impl SessionEnd {
             let options = NavigateOptions { replace: true, ..NavigateOptions::default() };
             navigate(&sign_in_address(reason, &browser::current_path()), options);
         }))
+    }
+
+    /// Reports that the server refused a read of the page because the session has ended. Waits for the reason, so that
+    /// the sign-in page states it, and reports nothing if the page is gone or the browser has a valid session by then.
+    pub fn report_refused_read(self) {
+        let report = move || {
+            spawn_local(async move {
+                if matches!(whoami().await, Ok(None)) {
+                    let _ = self.0.try_run(SessionEndReason::SignedOut);
+                }
+            });
+        };
+        set_timeout(report, REASON_WAIT);
     }
 
     /// Provides the state of the notice to everything inside the layout. Called once, by the layout.
