@@ -16,22 +16,13 @@
 //!
 //! Publishing does not delay the next tick; see [`super::sender`].
 
+mod batch;
 mod live_row;
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use anyhow::bail;
 use chrono::{DateTime, Utc};
-use milvaion_api::events::LiveEvent;
-use milvaion_protocol::{
-    id::{CalendarId, JobId, OccurrenceId},
-    status::OccurrenceStatus,
-};
-use milvaion_schedule::{calendar::Calendar, due::EffectiveSchedule};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -39,31 +30,20 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use live_row::live_row;
+pub use batch::DispatchReport;
+pub(crate) use batch::outgoing;
 
 use super::{
     lease::{DispatchPulse, Leadership},
     sender::MessageSender,
 };
 use crate::{
-    broker::publisher::OutgoingMessage,
     cache::Cache,
     clock::Clock,
     config::background::BackgroundConfig,
-    domain::{
-        message::{QueuedOccurrence, message},
-        send_time::send_time,
-    },
     engine::{context::Context, status::ServiceStatuses},
-    faults::{
-        self,
-        seams::{SEAMS, Seams},
-    },
     live::Hub,
-    store::{
-        Store,
-        plan::{DueJob, NewScheduledRun, ScheduledRunResult},
-    },
+    store::Store,
 };
 
 /// The dispatcher's name in the health report.
@@ -84,8 +64,6 @@ const STARTUP_BROKER_TIMEOUT: Duration = Duration::from_secs(3);
 const MIN_BATCH: i64 = 16;
 /// The pause when another server is firing everything that is due.
 const CONTENTION_PAUSE: Duration = Duration::from_millis(20);
-/// The audit note of a job that is paused because its schedule cannot be read.
-const UNREADABLE_SCHEDULE_NOTE: &str = "The server cannot read the job's schedule. Edit the job.";
 
 /// The dispatcher of scheduled jobs.
 #[derive(Clone, Debug)]
@@ -131,148 +109,6 @@ impl Dispatcher {
             activate_slot_granter: context.activators.slot_granter.clone(),
             config: context.config.background.clone(),
         }
-    }
-}
-
-/// The result of one tick.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DispatchReport {
-    /// The number of jobs that were due or within the head start.
-    pub due: usize,
-    /// The instant up to which due jobs were read.
-    pub scanned_until: DateTime<Utc>,
-    /// The latest due time of the jobs that may not be fired ahead. Ticks read nothing ahead until then.
-    pub deferred_until: Option<DateTime<Utc>>,
-    /// Occurrences created. The other due jobs were fired, edited or paused by another server or a user meanwhile.
-    pub fired: Vec<OccurrenceId>,
-    /// Jobs paused because their schedule cannot be read.
-    pub unreadable: usize,
-    /// True if nothing was created because the cluster is paused.
-    pub is_paused: bool,
-    /// The time left until dispatching resumes after a clock step; nothing was read.
-    pub held_for: Option<Duration>,
-}
-
-impl Dispatcher {
-    /// Fires one batch of jobs that are due now or within [`HEAD_START`].
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if PostgreSQL fails; nothing was fired then.
-    pub async fn tick(&self) -> anyhow::Result<DispatchReport> {
-        self.dispatch_batch(HEAD_START, self.config.dispatch_batch).await
-    }
-
-    /// Fires one batch of at most `limit` jobs that are due at most `ahead` from now.
-    async fn dispatch_batch(&self, ahead: Duration, limit: i64) -> anyhow::Result<DispatchReport> {
-        // A former leader that was frozen stops here, or at the latest at the fence in the statement.
-        let epoch = match &*self.leadership.borrow() {
-            Leadership::Leader(held) if held.is_valid() => SEAMS.fence(held.epoch()),
-            Leadership::Leaderless => None,
-            Leadership::Leader(_) | Leadership::Follower => return Ok(DispatchReport::default()),
-        };
-        if let Some(left) = self.clock.held_for() {
-            return Ok(DispatchReport { held_for: Some(left), ..DispatchReport::default() });
-        }
-        let now = self.clock.now();
-        let scanned_until = now + ahead;
-        let mut jobs = self.store.due_jobs(scanned_until, limit).await?;
-        let mut report = DispatchReport { scanned_until, ..DispatchReport::default() };
-        jobs.retain(|job| {
-            let is_now = job.next_fire_at <= now || !has_concurrency_limit(job);
-            if !is_now {
-                report.deferred_until = report.deferred_until.max(Some(job.next_fire_at));
-            }
-            is_now
-        });
-        report.due = jobs.len();
-        SEAMS.due_jobs(self, &mut jobs, scanned_until).await;
-        let fires = self.decide(&jobs, now, &mut report).await?;
-        if fires.is_empty() {
-            return Ok(report);
-        }
-        let early = SEAMS.before_creating(self, &jobs, &fires, now).await;
-        faults::crash_point("dispatch.before_commit");
-        let created = self.store.create_scheduled_runs(&fires, epoch, now).await?;
-        let created: HashMap<OccurrenceId, ScheduledRunResult> = created.into_iter().map(|run| (run.id, run)).collect();
-        faults::crash_point("dispatch.after_commit");
-        // A job refused ahead of its due time, because an earlier occurrence is open, is tried again when it is due.
-        let refused = fires.iter().filter(|fire| fire.due > now && !created.contains_key(&fire.occurrence_id));
-        for fire in refused {
-            report.due -= 1;
-            report.deferred_until = report.deferred_until.max(Some(fire.due));
-        }
-        if created.is_empty() {
-            report.is_paused = self.store.is_cluster_paused().await?;
-            return Ok(report);
-        }
-        let mut messages: BTreeMap<DateTime<Utc>, Vec<OutgoingMessage>> = BTreeMap::new();
-        let mut rows = Vec::with_capacity(created.len());
-        let mut due_again = Vec::with_capacity(created.len());
-        let mut by_id: HashMap<JobId, DueJob> = jobs.into_iter().map(|job| (job.id, job)).collect();
-        let mut needs_slot = false;
-        for fire in &fires {
-            let Some(run) = created.get(&fire.occurrence_id) else { continue };
-            let Some(job) = by_id.remove(&fire.job_id) else { continue };
-            report.fired.push(run.id);
-            due_again.push((fire.job_id, fire.next_fire_at));
-            rows.push(live_row(&job, fire, run));
-            needs_slot |= run.is_held;
-            if run.status == OccurrenceStatus::Queued && !run.is_held && !early.contains(&run.id) {
-                messages.entry(send_time(fire.due, now)).or_default().push(outgoing(job, fire, run.may_be_sent, now));
-            }
-        }
-        for (at, messages) in messages {
-            if at > now {
-                self.sender.send_after(tokio::time::sleep(until(at, self.clock.now())), messages);
-            } else {
-                self.sender.send(messages).await;
-            }
-        }
-        if needs_slot {
-            self.activate_slot_granter.notify_one();
-        }
-        self.hub.publish(now, vec![LiveEvent::Occurrences { rows }]);
-        if let Err(error) = self.cache.note_due(&due_again).await {
-            tracing::debug!(error = %error, "the next due times could not be written to Redis");
-            // When Redis is available again, its index lacks these entries, and the jobs would be late until the next
-            // periodic rebuild. A rebuild is therefore requested now.
-            self.activate_due_index.notify_one();
-        }
-        Ok(report)
-    }
-
-    /// Decides for each due job if it runs now and when it is due next.
-    async fn decide(
-        &self,
-        jobs: &[DueJob],
-        now: DateTime<Utc>,
-        report: &mut DispatchReport,
-    ) -> anyhow::Result<Vec<NewScheduledRun>> {
-        let ids: HashSet<CalendarId> = jobs.iter().flat_map(|job| job.rules.calendars.iter().copied()).collect();
-        let calendars = if ids.is_empty() { HashMap::new() } else { self.store.calendars_by_id(&ids).await? };
-        let mut fires = Vec::with_capacity(jobs.len());
-        for job in jobs {
-            // One unreadable row must not stop the other jobs.
-            let Some(schedule) = job.schedule.as_ref().filter(|schedule| schedule.check().is_ok()) else {
-                tracing::error!(job.id = %job.id, job.name = job.display_name, "job {} has an unreadable schedule and is paused; edit it", job.id);
-                self.store.pause_unreadable_job(job.id, job.version, UNREADABLE_SCHEDULE_NOTE).await?;
-                report.unreadable += 1;
-                continue;
-            };
-            let blackouts: Vec<&Calendar> = job.rules.calendars.iter().filter_map(|id| calendars.get(id)).collect();
-            let firing = EffectiveSchedule::new(job.id, schedule, &job.rules, &blackouts).decide(job.next_fire_at, now);
-            fires.push(NewScheduledRun {
-                job_id: job.id,
-                version: job.version,
-                due: job.next_fire_at,
-                next_fire_at: firing.next_fire_at,
-                occurrence_id: self.clock.occurrence_id(),
-                action: firing.action,
-                note: firing.note,
-            });
-        }
-        Ok(fires)
     }
 
     /// Ticks until `stop`, while this server leads or while no server can lead.
@@ -402,34 +238,9 @@ fn ahead(deferred_until: Option<DateTime<Utc>>) -> Duration {
     if deferred_until.is_some() { Duration::ZERO } else { HEAD_START }
 }
 
-/// Returns true if the job has a concurrency limit. The slot granter starts such occurrences at once when a slot is
-/// free, so they are not created ahead of their due time.
-fn has_concurrency_limit(job: &DueJob) -> bool {
-    job.rules.job_limit().is_some() || job.rules.key_limit.is_some()
-}
-
 /// Returns the time from `now` until `at`, or zero if `at` has passed.
 fn until(at: DateTime<Utc>, now: DateTime<Utc>) -> Duration {
     (at - now).to_std().unwrap_or(Duration::ZERO)
-}
-
-/// Builds the message of an occurrence. `republished` if it may have been sent before.
-pub(crate) fn outgoing(job: DueJob, fire: &NewScheduledRun, republished: bool, now: DateTime<Utc>) -> OutgoingMessage {
-    let queued = QueuedOccurrence {
-        id: fire.occurrence_id,
-        job_id: job.id,
-        job_name: job.display_name,
-        worker_id: job.worker_id.clone(),
-        job_type: job.job_type,
-        job_data: job.job_data,
-        scheduled_for: fire.due,
-        attempt: 1,
-        failures: 0,
-        max_retries: i16::try_from(job.rules.max_retries).unwrap_or(0),
-        priority: job.priority,
-        timeout_seconds: job.timeout_seconds,
-    };
-    OutgoingMessage { worker_id: job.worker_id, message: message(queued, now), republished }
 }
 
 #[cfg(test)]

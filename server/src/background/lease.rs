@@ -27,18 +27,19 @@
 //! A server that stops releases its lease and notifies the others, so that a restart costs milliseconds. After a crash,
 //! failover takes at most the ten seconds of the lease.
 
+mod acquire;
 mod held_lease;
 mod pulse;
 
 use std::{sync::Arc, time::Duration};
 
-use futures::StreamExt;
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
+use acquire::listen;
 pub use held_lease::{HeldLease, Leadership};
 pub use pulse::DispatchPulse;
 use pulse::HandBacks;
@@ -50,7 +51,6 @@ use crate::{
     config::ServerConfig,
     engine::thread::on_own_thread,
     error::chain,
-    faults,
     store::{PoolUse, Store},
 };
 
@@ -169,7 +169,7 @@ impl Lease {
     /// Runs the lease until `stop` on a thread of its own, with connections of its own. Ends early if PostgreSQL or the
     /// thread cannot be had; the supervisor then starts it again.
     pub async fn run_on_own_thread(mut self, config: Arc<ServerConfig>, stop: CancellationToken) {
-        // The thread ends with this future, also if it is dropped: a lease that outlived its dispatcher would help nobody.
+        // The thread ends with this future, also if it is dropped: a server without a dispatcher must not lead.
         let stop = stop.child_token();
         let _ends_thread = stop.clone().drop_guard();
         let ended = on_own_thread("lease", move || async move {
@@ -301,81 +301,6 @@ impl Lease {
         }
     }
 
-    /// Tries to acquire the lease.
-    async fn try_acquire(&mut self) -> Duration {
-        if self.yields_until.is_some_and(|until| Instant::now() < until) {
-            return self.pause();
-        }
-        // A server without PostgreSQL could not use the role, and must not take it from a server that can.
-        if !matches!(timeout(DATABASE_TIMEOUT, self.store.lease_epoch(self.role)).await, Ok(Ok(_))) {
-            self.database_down_since.get_or_insert_with(Instant::now);
-            return self.pause();
-        }
-        self.database_down_since = None;
-        let before = Instant::now();
-        match self.cache.acquire_or_renew_lease(self.role, &self.holder, self.times.ttl).await {
-            Ok(answer) => {
-                self.note_redis_run(answer.run_id);
-                match answer.status {
-                    LeaseStatus::Acquired | LeaseStatus::Renewed => self.begin_lease(before).await,
-                    LeaseStatus::HeldElsewhere { left } => self.wait_for_expiry(left),
-                }
-            }
-            Err(error) => {
-                // The last holder may still lead until its lease has expired.
-                if self.taken_until.is_none_or(|until| Instant::now() >= until) {
-                    if !matches!(*self.state.borrow(), Leadership::Leaderless) {
-                        tracing::warn!(role = self.role, error = %error, "Redis is down, so no server leads; every server works from PostgreSQL");
-                    }
-                    self.set_state(Leadership::Leaderless);
-                }
-                self.pause()
-            }
-        }
-    }
-
-    /// Raises the epoch after the key was acquired, and begins the lease if enough of it is left.
-    async fn begin_lease(&mut self, before: Instant) -> Duration {
-        let valid_until = before + self.times.ttl;
-        faults::crash_point("lease.before_epoch");
-        let raising = self.store.take_lease(self.role, &self.holder, self.clock.now());
-        let fence = match timeout(2 * DATABASE_TIMEOUT, raising).await {
-            Ok(Ok(fence)) if Instant::now() < valid_until => fence,
-            _ => {
-                tracing::warn!(role = self.role, "the lease was not taken, because PostgreSQL did not answer in time");
-                let _ = self.cache.release_lease(self.role, &self.holder).await;
-                self.set_state(Leadership::Follower);
-                return self.pause();
-            }
-        };
-        faults::crash_point("lease.after_epoch");
-        tracing::info!(
-            role = self.role,
-            lease.epoch = fence.epoch,
-            lease.holder = self.holder,
-            "this server leads with epoch {}",
-            fence.epoch
-        );
-        self.taken_until = None;
-        self.redis_is_down = false;
-        self.backoff = ReconnectBackoff::default();
-        self.pulse.expect_within(Duration::ZERO);
-        self.state.send_replace(Leadership::Leader(HeldLease::new(fence, valid_until)));
-        // The former leader may have left the due index half written.
-        self.activate_due_index.notify_one();
-        jittered(self.times.renew_interval)
-    }
-
-    /// Returns the wait until shortly after the other server's lease expires, in `left` from now.
-    fn wait_for_expiry(&mut self, left: Duration) -> Duration {
-        self.taken_until = Some(Instant::now() + left);
-        self.backoff = ReconnectBackoff::default();
-        self.set_state(Leadership::Follower);
-        // The jitter keeps the servers from trying at the same moment.
-        let after_expiry = left + Duration::from_millis(20) + Duration::from_millis(300).mul_f64(rand::random());
-        after_expiry.min(jittered(MAX_RECHECK_INTERVAL))
-    }
-
     /// Returns true if another server waits for the role.
     async fn has_successor(&self) -> bool {
         self.cache.lease_listeners(self.role).await.is_ok_and(|listeners| listeners > 1)
@@ -449,21 +374,6 @@ pub fn holder_name() -> String {
         .or_else(|| std::env::var("HOSTNAME").ok())
         .map_or_else(|| "server".to_owned(), |host| host.trim().to_owned());
     format!("{host}-{}-{:08x}", std::process::id(), rand::random::<u32>())
-}
-
-/// Notifies `recheck` when the role is released. A release during a lost connection is found at the next step.
-async fn listen(cache: Cache, role: &'static str, recheck: Arc<Notify>) {
-    let mut backoff = ReconnectBackoff::default();
-    loop {
-        if let Ok(mut releases) = cache.lease_releases(role).await {
-            backoff = ReconnectBackoff::default();
-            recheck.notify_one();
-            while releases.next().await.is_some() {
-                recheck.notify_one();
-            }
-        }
-        tokio::time::sleep(backoff.pause()).await;
-    }
 }
 
 fn jittered(period: Duration) -> Duration {

@@ -215,7 +215,7 @@ fn rows_are_committed_before_messages_are_sent() {
     let publishers = ["server/src/broker/publisher.rs", "server/src/broker/reply.rs", "server/src/broker/consumer.rs"];
     only_in("server/src", "basic_publish", &publishers);
     for (file, row, message) in [
-        ("server/src/background/dispatcher.rs", ".create_scheduled_runs(", "self.sender.send("),
+        ("server/src/background/dispatcher/batch.rs", ".create_scheduled_runs(", "self.sender.send("),
         ("server/src/background/republisher.rs", ".unsent_occurrences(", "self.publisher.publish("),
         ("server/src/background/slot_granter.rs", ".grant_slots(", "self.sender.send("),
         ("server/src/command/manual_run.rs", ".insert_manual_run(", "self.send_created("),
@@ -231,7 +231,7 @@ fn rows_are_committed_before_messages_are_sent() {
         "OutgoingMessage {",
         &[
             "server/src/broker/",
-            "server/src/background/dispatcher.rs",
+            "server/src/background/dispatcher/batch.rs",
             "server/src/background/slot_granter.rs",
             "server/src/background/republisher.rs",
             "server/src/command/manual_run.rs",
@@ -277,8 +277,7 @@ fn statuses_are_written_by_guarded_statements() {
 
 #[test]
 fn ticks_do_not_wait() {
-    let drivers =
-        ["server/src/background/driver.rs", "server/src/background/dispatcher.rs", "server/src/background/lease.rs"];
+    let drivers = ["server/src/background/dispatcher", "server/src/background/lease"];
     for wait in ["sleep", "interval", "notified", "select!"] {
         only_in("server/src/background", wait, &drivers);
     }

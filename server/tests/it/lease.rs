@@ -1,12 +1,13 @@
 //! The lease: one server leads, and the writes of a server that leads no longer have no effect.
 
-use std::{process::Stdio, sync::Arc, time::Duration};
+mod harness;
+
+use std::{sync::Arc, time::Duration};
 
 use milvaion_server::{
-    background::lease::{HeldLease, LEADER_ROLE, Leadership, Lease, LeaseTimes, holder_name},
+    background::lease::{LEADER_ROLE, Lease, LeaseTimes, holder_name},
     cache::Cache,
     clock::Clock,
-    config::{ServerConfig, cache::CacheConfig},
     engine::{
         RunsOn, Service,
         driver::drive,
@@ -14,115 +15,12 @@ use milvaion_server::{
     },
     store::Store,
 };
-use milvaion_test_support::{database, net::free_port, server_env, wait};
-use tokio::{
-    process::{Child, Command},
-    sync::{Notify, watch},
-    task::JoinHandle,
-    time::Instant,
-};
+use milvaion_test_support::{database, server_env, wait};
+use tokio::{process::Child, sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::server_process::server_process;
-
-/// Times that a test can wait for and a busy machine can keep.
-const LEASE_TIMES: LeaseTimes = LeaseTimes {
-    renew_interval: Duration::from_millis(300),
-    ttl: Duration::from_secs(3),
-    database_grace: Duration::from_secs(1),
-    dispatch_limit: Duration::from_secs(3_600),
-};
-
-struct LeaseHolder {
-    holder: String,
-    leadership: watch::Receiver<Leadership>,
-    rebuild: Arc<Notify>,
-    stop: CancellationToken,
-    task: JoinHandle<()>,
-}
-
-impl LeaseHolder {
-    fn start(store: &Store, cache: &Cache, times: LeaseTimes) -> Self {
-        let (holder, rebuild) = (holder_name(), Arc::new(Notify::new()));
-        let lease =
-            Lease::new(LEADER_ROLE, holder.clone(), cache.clone(), store.clone(), Clock::system(), rebuild.clone())
-                .with_times(times);
-        let (leadership, stop) = (lease.leadership(), CancellationToken::new());
-        let task = tokio::spawn(lease.run(stop.clone()));
-        Self { holder, leadership, rebuild, stop, task }
-    }
-
-    fn leads(&self) -> bool {
-        self.leadership.borrow().held_lease().is_some()
-    }
-
-    fn is_leaderless(&self) -> bool {
-        matches!(*self.leadership.borrow(), Leadership::Leaderless)
-    }
-
-    /// Waits until it leads.
-    async fn held_lease(&self) -> HeldLease {
-        wait::eventually("a held lease", || async { self.leadership.borrow().held_lease().cloned() }).await
-    }
-
-    async fn stop(self) {
-        self.stop.cancel();
-        self.task.await.expect("the lease stops");
-    }
-}
-
-/// A plain Redis that can be killed and started again. It starts in 0.1 s, much faster than a
-/// [`milvaion_test_support::private_service::PrivateService`].
-struct PrivateRedis {
-    port: u16,
-    child: Option<Child>,
-}
-
-impl PrivateRedis {
-    async fn start() -> Self {
-        let mut redis = Self { port: free_port().expect("a free port"), child: None };
-        redis.restart().await;
-        redis
-    }
-
-    async fn restart(&mut self) {
-        let child = Command::new("redis-server")
-            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .stdout(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("redis-server can be started");
-        self.child = Some(child);
-        let cache = self.cache();
-        wait::eventually("Redis", || async { cache.ping().await.ok() }).await;
-    }
-
-    async fn kill(&mut self) {
-        self.child.take().expect("it is running").kill().await.expect("it is killed");
-    }
-
-    fn cache(&self) -> Cache {
-        let url = format!("redis://127.0.0.1:{}", self.port);
-        Cache::new(&CacheConfig { url, key_prefix: "t:".into() }).expect("a valid URL")
-    }
-}
-
-async fn harness() -> (Store, Cache) {
-    harness_of(&server_env::config().await).await
-}
-
-async fn harness_of(config: &ServerConfig) -> (Store, Cache) {
-    (database::open(&config.database.url).await, Cache::new(&config.cache).expect("a valid URL"))
-}
-
-/// Waits until `wanted` servers listen for the release of the role.
-async fn wait_for_listeners(cache: &Cache, wanted: u64) {
-    wait::eventually("servers that listen", || async {
-        let listeners = cache.lease_listeners(LEADER_ROLE).await.ok()?;
-        (listeners == wanted).then_some(())
-    })
-    .await;
-}
+use harness::{LEASE_TIMES, LeaseHolder, PrivateRedis, harness, harness_of, wait_for_listeners};
 
 #[tokio::test]
 async fn stopping_leader_hands_over_at_once() {
