@@ -66,7 +66,10 @@ impl JobBatch {
             .bind(self.priority)
             .fetch_all(pool)
             .await?;
-        sqlx::query("ANALYZE jobs, job_due").execute(pool).await?;
+        // A small batch changes no plan, and its first job may be due before the tables are read.
+        if self.count >= 1_000 {
+            sqlx::query("ANALYZE jobs, job_due").execute(pool).await?;
+        }
         Ok(rows.into_iter().map(|(id, at)| (JobId(id), at)).collect())
     }
 }
