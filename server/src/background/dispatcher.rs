@@ -19,10 +19,11 @@
 mod batch;
 mod live_row;
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use anyhow::bail;
 use chrono::{DateTime, Utc};
+use milvaion_protocol::id::JobId;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -38,7 +39,7 @@ use super::{
     sender::MessageSender,
 };
 use crate::{
-    cache::Cache,
+    cache::{Cache, schedule::DueChange},
     clock::Clock,
     config::background::BackgroundConfig,
     engine::{context::Context, status::ServiceStatuses},
@@ -214,14 +215,23 @@ impl Dispatcher {
 
     /// Corrects the index entries that are due at `now` in Redis but not in PostgreSQL.
     async fn repair_due_index(&self, now: DateTime<Utc>) -> anyhow::Result<()> {
-        let members = self.cache.due_members(now, 1_000).await?;
-        let ids: Vec<Uuid> = members.iter().filter_map(|member| Uuid::parse_str(member).ok()).collect();
-        let stored = self.store.due_times(&ids).await?;
-        let known: HashSet<String> = stored.iter().map(|(id, _)| id.to_string()).collect();
-        let stale: Vec<String> = members.into_iter().filter(|member| !known.contains(member)).collect();
-        self.cache.remove_members(&stale).await?;
-        let stored: Vec<_> = stored.into_iter().map(|(id, at)| (id, Some(at))).collect();
-        self.cache.note_due(&stored).await?;
+        let entries = self.cache.due_entries(now, 1_000).await?;
+        let (jobs, foreign): (Vec<_>, Vec<_>) = entries
+            .into_iter()
+            .map(|(member, score)| (Uuid::parse_str(&member), member, score))
+            .partition(|(id, ..)| id.is_ok());
+        let foreign: Vec<String> = foreign.into_iter().map(|(_, member, _)| member).collect();
+        self.cache.remove_members(&foreign).await?;
+        let scores: HashMap<Uuid, f64> =
+            jobs.into_iter().filter_map(|(id, _, score)| Some((id.ok()?, score))).collect();
+        let ids: Vec<Uuid> = scores.keys().copied().collect();
+        // Read after Redis, so an entry that is still the same is older than what is read now.
+        let stored: HashMap<JobId, DateTime<Utc>> = self.store.due_times(&ids).await?.into_iter().collect();
+        let changes: Vec<DueChange> = scores
+            .into_iter()
+            .map(|(id, score)| DueChange { id: JobId(id), seen: Some(score), at: stored.get(&JobId(id)).copied() })
+            .collect();
+        self.cache.replace_due(&changes).await?;
         Ok(())
     }
 }

@@ -153,7 +153,7 @@ impl Service for SlotGranter {
             let paused: Vec<_> = paused.into_iter().map(|(id, at)| (id, Some(at))).collect();
             self.activate_dispatcher.notify_one();
             // Another server may be the leader. Entries that do not reach Redis are found by the next rebuild.
-            self.cache.note_due(&paused).await?;
+            self.cache.note_changed(&paused, async |ids| anyhow::Ok(self.store.due_times(ids).await?)).await?;
             self.cache.announce_schedule_change().await?;
         }
         Ok(report)

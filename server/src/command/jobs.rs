@@ -23,6 +23,7 @@ use crate::{
     broker::publisher::Publisher,
     cache::Cache,
     clock::Clock,
+    error::chain,
     live::Hub,
     store::{
         Store,
@@ -250,8 +251,10 @@ impl JobCommands {
 
     /// Notifies Redis, the dispatchers and the browsers of a changed job.
     pub(crate) async fn publish_change(&self, id: JobId, next: Option<DateTime<Utc>>, event: LiveEvent) {
-        if let Err(error) = self.cache.note_due(&[(id, next)]).await {
-            tracing::debug!(job.id = %id, error = %error, "the due time of job {id} was not written to Redis");
+        let noted =
+            self.cache.note_changed(&[(id, next)], async |ids| anyhow::Ok(self.store.due_times(ids).await?)).await;
+        if let Err(error) = noted {
+            tracing::debug!(job.id = %id, error = chain(error.as_ref()), "the due time of job {id} was not written to Redis");
         }
         self.activate_dispatcher.notify_one();
         if let Err(error) = self.cache.announce_schedule_change().await {

@@ -51,8 +51,8 @@ impl Seams for Sabotaged {
     /// Removes the jobs that Redis does not list as due.
     async fn due_jobs(&self, dispatcher: &Dispatcher, jobs: &mut Vec<DueJob>, until: DateTime<Utc>) {
         if is_sabotaged("trust_due_index") {
-            let members: HashSet<String> =
-                dispatcher.cache.due_members(until, 100_000).await.unwrap_or_default().into_iter().collect();
+            let due = dispatcher.cache.due_entries(until, 100_000).await.unwrap_or_default();
+            let members: HashSet<String> = due.into_iter().map(|(member, _)| member).collect();
             jobs.retain(|job| members.contains(&job.id.to_string()));
         }
     }

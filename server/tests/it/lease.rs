@@ -5,7 +5,7 @@ mod harness;
 use std::{sync::Arc, time::Duration};
 
 use milvaion_server::{
-    background::lease::{LEADER_ROLE, Lease, LeaseTimes, holder_name},
+    background::lease::{LEADER_ROLE, Leadership, Lease, LeaseTimes, holder_name},
     cache::Cache,
     clock::Clock,
     engine::{
@@ -19,8 +19,8 @@ use milvaion_test_support::{database, server_env, wait};
 use tokio::{process::Child, sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use crate::server_process::server_process;
-use harness::{LEASE_TIMES, LeaseHolder, PrivateRedis, harness, harness_of, wait_for_listeners};
+use crate::{private_redis::PrivateRedis, server_process::server_process};
+use harness::{LEASE_TIMES, LeaseHolder, harness, harness_of, wait_for_listeners};
 
 #[tokio::test]
 async fn stopping_leader_hands_over_at_once() {

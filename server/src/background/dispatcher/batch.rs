@@ -20,6 +20,7 @@ use super::{Dispatcher, HEAD_START, live_row::live_row, until};
 use crate::{
     background::lease::Leadership,
     broker::publisher::OutgoingMessage,
+    cache::schedule::DueChange,
     domain::{
         message::{QueuedOccurrence, message},
         send_time::send_time,
@@ -115,7 +116,7 @@ impl Dispatcher {
             let Some(run) = created.get(&fire.occurrence_id) else { continue };
             let Some(job) = by_id.remove(&fire.job_id) else { continue };
             report.fired.push(run.id);
-            due_again.push((fire.job_id, fire.next_fire_at));
+            due_again.push(DueChange::fired(fire.job_id, fire.due, fire.next_fire_at));
             rows.push(live_row(&job, fire, run));
             needs_slot |= run.is_held;
             if run.status == OccurrenceStatus::Queued && !run.is_held && !early.contains(&run.id) {
@@ -133,7 +134,7 @@ impl Dispatcher {
             self.activate_slot_granter.notify_one();
         }
         self.hub.publish(now, vec![LiveEvent::Occurrences { rows }]);
-        if let Err(error) = self.cache.note_due(&due_again).await {
+        if let Err(error) = self.cache.replace_due(&due_again).await {
             tracing::debug!(error = %error, "the next due times could not be written to Redis");
             // When Redis is available again, its index lacks these entries, and the jobs would be late until the next
             // periodic rebuild. A rebuild is therefore requested now.

@@ -1,17 +1,16 @@
-//! A lease on its own, and a Redis that can be killed.
+//! A lease on its own.
 
-use std::{process::Stdio, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use milvaion_server::{
     background::lease::{HeldLease, LEADER_ROLE, Leadership, Lease, LeaseTimes, holder_name},
     cache::Cache,
     clock::Clock,
-    config::{ServerConfig, cache::CacheConfig},
+    config::ServerConfig,
     store::Store,
 };
-use milvaion_test_support::{database, net::free_port, server_env, wait};
+use milvaion_test_support::{database, server_env, wait};
 use tokio::{
-    process::{Child, Command},
     sync::{Notify, watch},
     task::JoinHandle,
 };
@@ -60,42 +59,6 @@ impl LeaseHolder {
     pub(super) async fn stop(self) {
         self.stop.cancel();
         self.task.await.expect("the lease stops");
-    }
-}
-
-/// A plain Redis that can be killed and started again. It starts in 0.1 s, much faster than a
-/// [`milvaion_test_support::private_service::PrivateService`].
-pub(super) struct PrivateRedis {
-    port: u16,
-    child: Option<Child>,
-}
-
-impl PrivateRedis {
-    pub(super) async fn start() -> Self {
-        let mut redis = Self { port: free_port().expect("a free port"), child: None };
-        redis.restart().await;
-        redis
-    }
-
-    pub(super) async fn restart(&mut self) {
-        let child = Command::new("redis-server")
-            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .stdout(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("redis-server can be started");
-        self.child = Some(child);
-        let cache = self.cache();
-        wait::eventually("Redis", || async { cache.ping().await.ok() }).await;
-    }
-
-    pub(super) async fn kill(&mut self) {
-        self.child.take().expect("it is running").kill().await.expect("it is killed");
-    }
-
-    pub(super) fn cache(&self) -> Cache {
-        let url = format!("redis://127.0.0.1:{}", self.port);
-        Cache::new(&CacheConfig { url, key_prefix: "t:".into() }).expect("a valid URL")
     }
 }
 

@@ -41,7 +41,7 @@ fn planned_runs(jobs: &[DueJob], clock: &Clock) -> Vec<NewScheduledRun> {
 /// Waits until Redis lists no due job, and the dispatcher has had a tick since then: it has dispatched another job.
 async fn wait_for_dispatch(server: &Server) {
     wait::eventually("a repaired index", || async {
-        server.cache.due_members(server.clock.now(), 10).await.ok().filter(Vec::is_empty)
+        server.cache.due_entries(server.clock.now(), 10).await.ok().filter(Vec::is_empty)
     })
     .await;
     let now = server.clock.now();
