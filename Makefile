@@ -64,10 +64,12 @@ prepare: install-run ## Record PostgreSQL's description of the server's queries 
 # The services of a measurement: private, with synced writes, created empty and deleted at the end.
 BENCH_SERVICES := target/release/milvaion services --data target/bench-services --
 BENCH_PROGRAMS := cargo build --release --package milvaion-server --package milvaion-bench
+# The other job systems are measured if FIGURE names them, and in a full run unless BENCH_PEERS=0.
+BENCH_NEEDS_PEERS := $(or $(findstring peers,$(FIGURE)),$(if $(FIGURE)$(filter 0,$(BENCH_PEERS)),,yes))
 
 bench: install-run ## Measure the figures of docs/PERFORMANCE.md, peers included (release build; FIGURE=name for one)
 	@$(BENCH_PROGRAMS)
-	@if [ -z "$(FIGURE)$(filter 0,$(BENCH_PEERS))" ] || [ "$(FIGURE)" = peers ]; then sh end2end/bench/install.sh; fi
+	@$(if $(BENCH_NEEDS_PEERS),sh end2end/bench/install.sh)
 	@FIGURE="$(FIGURE)" $(BENCH_SERVICES) target/release/bench
 
 # The default set of this command is `long` and takes about an hour; `make test` runs the short set.
