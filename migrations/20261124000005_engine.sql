@@ -31,3 +31,12 @@ COMMENT ON COLUMN redeliveries.processes IS 'The number of processes of a server
 COMMENT ON COLUMN redeliveries.last_process IS 'A random id of the last of them. A process that begins twice in a row counts once.';
 COMMENT ON COLUMN redeliveries.last_at IS 'The begin of the last attempt.';
 CREATE INDEX redeliveries_by_age ON redeliveries (last_at);
+
+-- One row. A server refuses to start if the migration is newer than those that it knows.
+CREATE TABLE schema_compatibility (
+    is_only            boolean PRIMARY KEY DEFAULT true CHECK (is_only),
+    required_migration bigint  NOT NULL
+);
+COMMENT ON TABLE  schema_compatibility IS 'The versions of the server that can work with the tables.';
+COMMENT ON COLUMN schema_compatibility.required_migration IS 'The newest migration that a server must know.';
+INSERT INTO schema_compatibility (required_migration) VALUES (20261124000005);

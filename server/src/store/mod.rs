@@ -21,6 +21,7 @@ pub mod failures;
 pub mod finish;
 pub mod jobs;
 pub mod manual_runs;
+mod migrations;
 pub mod occurrences;
 pub mod plan;
 pub mod redeliveries;
@@ -46,7 +47,7 @@ pub mod stats;
 pub mod users;
 
 use chrono::{DateTime, Utc};
-use sqlx::PgPool;
+use sqlx::{PgPool, migrate::Migrator};
 
 pub use error::{Result, StoreError};
 use partitions::{PartitionedTable, RECEIPT_RETENTION};
@@ -58,8 +59,7 @@ use crate::{
     config::{database::DatabaseConfig, retention::RetentionConfig},
 };
 
-/// All migrations, compiled in.
-pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
+pub use migrations::MIGRATOR;
 
 /// A connection pool to PostgreSQL with the statements of all modules.
 #[derive(Clone, Debug)]
@@ -74,10 +74,20 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL cannot be reached within ten seconds, or if a migration fails.
+    /// Returns [`StoreError`] if PostgreSQL cannot be reached within four seconds, if a migration fails, or if a newer
+    /// server has prepared the database in a way that this version cannot read.
     pub async fn connect(config: &DatabaseConfig) -> Result<Self> {
+        Self::connect_with(config, &MIGRATOR).await
+    }
+
+    /// As [`connect`](Self::connect), with other migrations: a test has those of a later version.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub async fn connect_with(config: &DatabaseConfig, migrator: &Migrator) -> Result<Self> {
         let pool = StorePool::connect(config, PoolUse::Shared).await?;
-        pool.migrate(&MIGRATOR).await?;
+        migrations::apply(&pool, migrator).await?;
         Ok(Self::new(pool))
     }
 
@@ -87,11 +97,11 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL cannot be reached within ten seconds, and [`StoreError::Schema`] if the
-    /// database was not prepared by a server of this version.
+    /// Returns [`StoreError`] if PostgreSQL cannot be reached within four seconds, and [`StoreError::Schema`] if the
+    /// database was not prepared by a server of this version, or of a newer one whose tables this version can read.
     pub async fn open(config: &DatabaseConfig) -> Result<Self> {
         let pool = StorePool::connect(config, PoolUse::Shared).await?;
-        if let Err(error) = check_schema(&pool).await {
+        if let Err(error) = migrations::check(&pool).await {
             pool.close().await;
             return Err(error);
         }
@@ -112,7 +122,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL cannot be reached within ten seconds.
+    /// Returns [`StoreError`] if PostgreSQL cannot be reached within four seconds.
     pub async fn with_connections_for(&self, pool_use: PoolUse, config: &DatabaseConfig) -> Result<Self> {
         Ok(Self { pool: StorePool::connect(config, pool_use).await?, ..self.clone() })
     }
@@ -165,30 +175,4 @@ impl Store {
     pub async fn close(&self) {
         self.pool.close().await;
     }
-}
-
-/// Checks that exactly the migrations of this version are applied.
-async fn check_schema(pool: &StorePool) -> Result<()> {
-    // The table belongs to the migrator, so these two statements are not checked against the schema at build time.
-    let is_prepared: bool =
-        sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL").fetch_one(pool).await?;
-    if !is_prepared {
-        return Err(StoreError::Schema(
-            "the database holds no tables of Milvaion: correct DATABASE_URL, or start the server once",
-        ));
-    }
-    let applied: Vec<i64> =
-        sqlx::query_scalar("SELECT version FROM _sqlx_migrations WHERE success").fetch_all(pool).await?;
-    if applied.iter().any(|version| !MIGRATOR.version_exists(*version)) {
-        return Err(StoreError::Schema(
-            "a newer server has prepared the database: run this command with the program of that server",
-        ));
-    }
-    if MIGRATOR.iter().any(|migration| !applied.contains(&migration.version)) {
-        return Err(StoreError::Schema(
-            "an older server has prepared the database: start this version of the server first, or run this command \
-             with the program of that server",
-        ));
-    }
-    Ok(())
 }

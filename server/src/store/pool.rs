@@ -32,7 +32,6 @@ use futures::{
 };
 use sqlx::{
     Connection, Describe, Either, Execute, Executor, PgConnection, PgPool, Postgres, SqlStr,
-    migrate::Migrator,
     pool::PoolConnection,
     postgres::{PgConnectOptions, PgPoolOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo},
 };
@@ -46,6 +45,10 @@ const STATEMENT_CACHE: usize = 500;
 const RETURN_LIMIT: Duration = Duration::from_secs(5);
 /// The longest wait for the answer of an unused connection.
 const TEST_LIMIT: Duration = Duration::from_secs(1);
+/// The longest time for which a start waits for PostgreSQL.
+const START_LIMIT: Duration = Duration::from_secs(4);
+/// The pause between two tries to connect at the start.
+const START_PAUSE: Duration = Duration::from_millis(200);
 /// The time for which a connection counts as working after its last answer.
 const TRUSTED_IDLE_TIME: Duration = Duration::from_secs(1);
 
@@ -133,7 +136,7 @@ impl StorePool {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL cannot be reached within ten seconds.
+    /// Returns [`StoreError`] with the cause if PostgreSQL cannot be reached within four seconds.
     pub async fn connect(config: &DatabaseConfig, pool_use: PoolUse) -> Result<Self> {
         let (limits, last_loss) = (pool_use.limits(), LastLoss::default());
         let options: PgConnectOptions = config.url.parse().map_err(StoreError::Driver)?;
@@ -155,6 +158,9 @@ impl StorePool {
             ("tcp_user_timeout", "15s"),
             ("client_connection_check_interval", "5s"),
         ]);
+        if pool_use == PoolUse::Shared {
+            wait_for_postgresql(&options).await?;
+        }
         let losses = last_loss.clone();
         let pool_options = pool_use
             .options(config)
@@ -177,13 +183,9 @@ impl StorePool {
         Ok(Self { pool, limits, last_loss })
     }
 
-    /// Applies missing migrations.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if a migration fails.
-    pub async fn migrate(&self, migrator: &Migrator) -> Result<()> {
-        migrator.run(&self.pool).await.map_err(|error| StoreError::Driver(error.into()))
+    /// Returns the address of the database and the session parameters.
+    pub(super) fn connect_options(&self) -> PgConnectOptions {
+        self.pool.connect_options().as_ref().clone()
     }
 
     /// Waits for a free connection.
@@ -232,6 +234,27 @@ async fn refuse_standby(connection: &mut PgConnection) -> sqlx::Result<()> {
         return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "this PostgreSQL is a read-only standby").into());
     }
     Ok(())
+}
+
+/// Waits until PostgreSQL accepts a connection. The pool would wait too, but would then report that it has no connection
+/// instead of the reason.
+async fn wait_for_postgresql(options: &PgConnectOptions) -> Result<()> {
+    let deadline = Instant::now() + START_LIMIT;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let error = match limited(left, PgConnection::connect_with(options)).await {
+            Ok(connection) => {
+                let _ = connection.close().await;
+                return Ok(());
+            }
+            Err(error) => StoreError::Driver(error),
+        };
+        // A wrong password stays wrong.
+        if !error.is_outage() || Instant::now() + START_PAUSE >= deadline {
+            return Err(error);
+        }
+        tokio::time::sleep(START_PAUSE).await;
+    }
 }
 
 /// Awaits an answer of PostgreSQL. After `limit` it fails as a lost connection does.

@@ -14,6 +14,7 @@ use milvaion_schedule::{due::DueAction, schedule::Schedule};
 use milvaion_server::{
     clock::{Clock, machine_now},
     config::database::DatabaseConfig,
+    error::chain,
     store::{PoolUse, Store, StoreError, plan::NewScheduledRun},
 };
 use milvaion_test_support::{database, jobs};
@@ -186,4 +187,14 @@ async fn abandoned_statements_keep_no_place_in_the_pool() {
         assert!(abandoned.iter().any(Result::is_err), "round {round}: the network has lost a statement");
     }
     store.close().await;
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_reported_with_its_cause() {
+    let port = milvaion_test_support::net::free_port().expect("a free port");
+    let config = DatabaseConfig { url: format!("postgres://milvaion@127.0.0.1:{port}/none"), max_connections: 4 };
+    let since = Instant::now();
+    let error = chain(&Store::connect(&config).await.expect_err("nothing listens there"));
+    assert!(error.contains("refused"), "{error}");
+    assert!(since.elapsed() < Duration::from_secs(5), "after {:?}", since.elapsed());
 }
