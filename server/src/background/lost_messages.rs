@@ -5,23 +5,33 @@
 //! queue, the occurrences that have been queued for long with the messages waiting at the broker, and republishes the
 //! difference. A superfluous message does no harm: a worker claims an occurrence before it runs it, and a republished
 //! message is marked.
+//!
+//! Workers take messages while queues are counted. The occurrences are therefore counted once more after the messages;
+//! what workers have taken meanwhile is no longer queued then. The rules are in [`crate::domain::lost_message`].
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use tokio::sync::{Notify, watch};
+use milvaion_protocol::id::OccurrenceId;
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 
 use super::lease::Leadership;
 use crate::{
     broker::{Broker, queue_probe::QueueProbe},
     clock::Clock,
-    domain::liveness,
+    domain::{
+        liveness,
+        lost_message::{QueueBacklog, QueueCount},
+    },
     engine::{RunsOn, Service, context::Context},
     error::chain,
-    store::Store,
+    store::{Store, leases::FencingToken, lost_messages::LostMessages},
 };
 
-/// The most messages that one tick republishes, over all queues.
-const RESEND_BATCH: i64 = 1_000;
+/// The most messages that one statement marks as unsent.
+const CLEAR_BATCH: i64 = 5_000;
 /// The longest time between two ticks.
 const MAX_DETECTION_INTERVAL: Duration = Duration::from_secs(15);
 
@@ -42,6 +52,8 @@ pub struct LostMessageDetector {
     pub requeue_after: Duration,
     /// The activator of the republisher.
     pub activate_republisher: Arc<Notify>,
+    /// The count of the previous tick.
+    pub earlier: Option<(QueueCount, Vec<QueueBacklog>)>,
 }
 
 impl LostMessageDetector {
@@ -56,7 +68,58 @@ impl LostMessageDetector {
             leadership: context.leadership.clone(),
             requeue_after: context.config.lost_runs.requeue_after,
             activate_republisher: context.activators.republisher.clone(),
+            earlier: None,
         }
+    }
+}
+
+impl LostMessageDetector {
+    /// Returns the number of messages that wait in each of the queues, up to the first queue that cannot be counted: a
+    /// broker that is down has not lost messages.
+    async fn waiting(&mut self, queues: &[QueueBacklog]) -> Vec<i64> {
+        let mut waiting = Vec::with_capacity(queues.len());
+        for queue in queues {
+            let queue = self.broker.topology().job_queue(&queue.worker_id, &queue.job_type);
+            match self.probe.waiting(&queue).await {
+                Ok(count) => waiting.push(i64::from(count)),
+                Err(error) => {
+                    tracing::debug!(queue.name = queue, error = chain(&error), "queue {queue} could not be counted");
+                    break;
+                }
+            }
+        }
+        waiting
+    }
+
+    /// Marks occurrences whose messages are lost as unsent, until `slice_end`. Returns their number.
+    async fn republish(
+        &self,
+        lost: &LostMessages<'_>,
+        fence: Option<FencingToken>,
+        slice_end: Instant,
+    ) -> anyhow::Result<usize> {
+        let (mut left, mut after, mut resent) = (lost.count, OccurrenceId::default(), 0);
+        while left > 0 {
+            let cleared = self.store.clear_published(lost, after, left.min(CLEAR_BATCH), fence).await?;
+            let Some(last) = cleared.last() else { break };
+            after = *last;
+            resent += cleared.len();
+            left -= i64::try_from(cleared.len()).unwrap_or(left);
+            // The first ones are sent while the others are marked.
+            self.activate_republisher.notify_one();
+            if Instant::now() > slice_end {
+                break;
+            }
+        }
+        if resent > 0 {
+            let queue = self.broker.topology().job_queue(&lost.queue.worker_id, &lost.queue.job_type);
+            tracing::warn!(
+                queue.name = queue,
+                republished = resent,
+                "the broker lost messages of queue {queue}; {resent} are republished"
+            );
+        }
+        Ok(resent)
     }
 }
 
@@ -66,7 +129,9 @@ pub struct LostMessageReport {
     /// Occurrences that have been queued for longer than `requeue_after`.
     pub waiting: i64,
     /// Occurrences whose messages were lost and are republished.
-    pub lost: u64,
+    pub lost: usize,
+    /// True if the tick ended before it had seen all.
+    pub has_more: bool,
 }
 
 impl Service for LostMessageDetector {
@@ -80,43 +145,56 @@ impl Service for LostMessageDetector {
     }
 
     async fn tick(&mut self) -> anyhow::Result<LostMessageReport> {
-        let now = self.clock.now();
-        let before = now - chrono::Duration::from_std(self.requeue_after).unwrap_or(chrono::Duration::minutes(1));
-        let queues = self.store.published_backlog(before, liveness::alive_since(now)).await?;
+        let at = self.clock.now();
+        let requeue_after = chrono::Duration::from_std(self.requeue_after).unwrap_or(chrono::Duration::minutes(1));
+        let (count, alive_since) = (QueueCount { at, old_before: at - requeue_after }, liveness::alive_since(at));
+        let slice_end = Self::slice_end();
         let mut report = LostMessageReport::default();
         let Some(fence) = self.leadership.borrow().write_fence() else { return Ok(report) };
-        let mut budget = RESEND_BATCH;
-        for waiting in &queues {
-            report.waiting += waiting.count;
-            let queue = self.broker.topology().job_queue(&waiting.worker_id, &waiting.job_type);
-            let at_broker = match self.probe.waiting(&queue).await {
-                Ok(waiting) => i64::from(waiting),
-                // A broker that is down has not lost messages.
-                Err(error) => {
-                    tracing::debug!(queue.name = queue, error = chain(&error), "queue {queue} could not be counted");
-                    break;
+        let (before, then) = self.earlier.take().unzip();
+        let then = then.unwrap_or_default();
+        let then: HashMap<(&str, &str), &QueueBacklog> = then.iter().map(|queue| (queue.key(), queue)).collect();
+        let mut queues = self.store.queue_backlogs(count, before).await?;
+        if queues.is_empty() {
+            return Ok(report);
+        }
+        let prefetched = self.store.prefetched(alive_since).await?;
+        for queue in &mut queues {
+            let key = (queue.worker_id.clone(), queue.job_type.clone());
+            queue.prefetched = prefetched.get(&key).copied().unwrap_or_default();
+        }
+        let at_broker = self.waiting(&queues).await;
+        let again = self.store.queue_backlogs(count, None).await?;
+        let again: HashMap<(&str, &str), &QueueBacklog> = again.iter().map(|queue| (queue.key(), queue)).collect();
+        for (queue, at_broker) in queues.iter().zip(at_broker) {
+            report.waiting += queue.old();
+            if let (Some(before), Some(then)) = (before, then.get(&queue.key())) {
+                for (priority, count) in queue.overtaken(then) {
+                    let lost = LostMessages { queue, priority: Some(priority), before: before.old_before, count };
+                    report.lost += self.republish(&lost, fence, slice_end).await?;
                 }
+            }
+            let left = again.get(&queue.key()).map_or(0, |again| again.missing(at_broker + queue.prefetched));
+            let lost = LostMessages {
+                queue,
+                priority: None,
+                before: count.old_before,
+                count: queue.missing(at_broker).min(left),
             };
-            let lost = (waiting.count - waiting.prefetched - at_broker).min(budget);
-            if lost > 0 {
-                let resent = self.store.clear_published(waiting, before, lost, fence).await?;
-                tracing::warn!(
-                    queue.name = queue,
-                    expected = waiting.count,
-                    at_broker,
-                    republished = resent,
-                    "the broker lost messages of queue {queue}; {resent} are republished"
-                );
-                report.lost += resent;
-                budget -= i64::try_from(resent).unwrap_or(budget);
+            report.lost += self.republish(&lost, fence, slice_end).await?;
+            if Instant::now() > slice_end {
+                report.has_more = true;
+                break;
             }
         }
+        self.earlier = Some((count, queues));
         // The probe is used rarely, so its connection is not kept open.
         self.probe.close().await;
-        if report.lost > 0 {
-            self.activate_republisher.notify_one();
-        }
         Ok(report)
+    }
+
+    fn has_more(report: &LostMessageReport) -> bool {
+        report.has_more
     }
 
     fn is_notable(report: &LostMessageReport) -> bool {

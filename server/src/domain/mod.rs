@@ -11,6 +11,7 @@ pub mod diff;
 pub mod duplicates;
 pub mod fingerprint;
 pub mod liveness;
+pub mod lost_message;
 pub mod lost_run;
 pub mod message;
 pub mod network;

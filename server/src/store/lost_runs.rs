@@ -1,4 +1,4 @@
-//! Runs whose worker stopped reporting them, and messages that the broker lost.
+//! Runs whose worker stopped reporting them.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -45,19 +45,6 @@ pub struct LostRunUpdate {
 pub struct UpdatedLostRuns {
     /// The updated occurrences, as they are now.
     pub rows: Vec<OccurrenceRow>,
-}
-
-/// The queued occurrences of one worker's job type whose messages should wait at the broker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PublishedBacklog {
-    /// The worker they are addressed to.
-    pub worker_id: String,
-    /// The job type they run.
-    pub job_type: String,
-    /// Number of such occurrences.
-    pub count: i64,
-    /// Number of their messages that busy workers may have prefetched.
-    pub prefetched: i64,
 }
 
 impl Store {
@@ -218,89 +205,6 @@ impl Store {
         }
         tx.commit().await?;
         Ok(updated)
-    }
-
-    /// Returns, for each worker's job type, the number of queued occurrences whose message the broker confirmed before
-    /// `before`, and the number of those that its workers may have prefetched. A worker prefetches as many messages as
-    /// it may run at once; while it is busy, those messages wait in the worker and not at the broker.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn published_backlog(
-        &self,
-        before: DateTime<Utc>,
-        alive_since: DateTime<Utc>,
-    ) -> Result<Vec<PublishedBacklog>> {
-        let rows = sqlx::query!(
-            r#"
-            WITH waiting AS (
-                SELECT worker_id, job_type, count(*) AS count FROM runs
-                 WHERE status = 'queued' AND published_at < $1
-                 GROUP BY worker_id, job_type
-                 ORDER BY count(*) DESC LIMIT 500
-            )
-            SELECT w.worker_id AS "worker_id!", w.job_type AS "job_type!", w.count AS "count!",
-                   coalesce((SELECT sum(t.concurrency) FROM worker_job_types t
-                              JOIN worker_instances i ON i.worker_id = t.worker_id
-                              JOIN instance_job_types o ON o.instance_id = i.id AND o.job_type = t.job_type
-                             WHERE t.worker_id = w.worker_id AND t.job_type = w.job_type
-                               AND i.stopped_at IS NULL AND i.last_heartbeat_at >= $2
-                               AND (i.running >= i.capacity
-                                    OR (SELECT count(*) FROM runs r
-                                         WHERE r.status = 'running' AND r.instance_id = i.id AND r.job_type = t.job_type)
-                                       >= t.concurrency)), 0)::bigint AS "held!"
-              FROM waiting w
-            "#,
-            before,
-            alive_since
-        )
-        .fetch_all(self.pool())
-        .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| PublishedBacklog {
-                worker_id: row.worker_id,
-                job_type: row.job_type,
-                count: row.count,
-                prefetched: row.held,
-            })
-            .collect())
-    }
-
-    /// Marks up to `limit` queued occurrences of a worker's job type as unsent, oldest first, so that their messages
-    /// are republished. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn clear_published(
-        &self,
-        waiting: &PublishedBacklog,
-        before: DateTime<Utc>,
-        limit: i64,
-        fence: Option<FencingToken>,
-    ) -> Result<u64> {
-        let result = sqlx::query!(
-            "WITH fence AS (SELECT 1 FROM leases WHERE role = $5 AND epoch = $6 FOR SHARE),
-                  oldest AS (
-                      SELECT id FROM runs
-                       WHERE status = 'queued' AND published_at < $3 AND worker_id = $1 AND job_type = $2
-                         AND ($6::bigint IS NULL OR EXISTS (SELECT 1 FROM fence))
-                       ORDER BY id LIMIT $4
-                         FOR UPDATE SKIP LOCKED
-                  )
-             UPDATE runs SET published_at = NULL, publish_after = published_at WHERE id = ANY (ARRAY (SELECT id FROM oldest))",
-            waiting.worker_id,
-            waiting.job_type,
-            before,
-            limit,
-            fence.map(|fence| fence.role),
-            fence.map(|fence| fence.epoch)
-        )
-        .execute(self.pool())
-        .await?;
-        Ok(result.rows_affected())
     }
 }
 

@@ -34,6 +34,7 @@ pub mod cluster;
 pub mod late_starts;
 pub mod leases;
 pub mod logs;
+pub mod lost_messages;
 pub mod lost_runs;
 pub mod overview;
 pub mod partitions;

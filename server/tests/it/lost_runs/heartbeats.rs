@@ -69,6 +69,7 @@ async fn deleted_queue_loses_no_occurrence() {
         leadership,
         requeue_after: Duration::ZERO,
         activate_republisher: republish.clone(),
+        earlier: None,
     };
     let report = detector.tick().await.expect("the tick succeeds");
     assert_eq!((report.waiting, report.lost), (1, 1));

@@ -4,4 +4,5 @@ mod harness;
 
 mod detection;
 mod heartbeats;
+mod lost_messages;
 mod quarantine;

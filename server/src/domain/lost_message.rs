@@ -1,0 +1,119 @@
+//! Which messages of a queue the broker has lost.
+//!
+//! There are two proofs. More occurrences wait for long than messages exist: those at the broker and those that busy
+//! workers may have prefetched. This finds a broker that was emptied, but not a few lost messages behind many that wait:
+//! each of those may be the message of an old occurrence. The second proof needs no count of messages. A queue delivers
+//! messages of one priority in their order, so an occurrence that still waits although a later one has left the queue has
+//! no message.
+
+use chrono::{DateTime, Utc};
+
+/// The instants of a count of all queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueCount {
+    /// The instant of the count.
+    pub at: DateTime<Utc>,
+    /// Messages that were confirmed before this instant are old: only they are sent again.
+    pub old_before: DateTime<Utc>,
+}
+
+/// The queued occurrences of one worker's job type whose messages should be at the broker or with a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueBacklog {
+    /// The worker they are addressed to.
+    pub worker_id: String,
+    /// The job type they run.
+    pub job_type: String,
+    /// Number of their messages that busy workers may have prefetched.
+    pub prefetched: i64,
+    /// The priorities with old messages.
+    pub levels: Vec<PriorityBacklog>,
+}
+
+/// The occurrences of one priority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PriorityBacklog {
+    /// The priority.
+    pub priority: i16,
+    /// Number of old ones.
+    pub old: i64,
+    /// Number of those that are not old.
+    pub young: i64,
+    /// Number that was old at the earlier count.
+    pub old_left: i64,
+    /// Number that was young at the earlier count.
+    pub young_left: i64,
+}
+
+impl QueueBacklog {
+    /// Returns the worker id and the job type.
+    #[must_use]
+    pub fn key(&self) -> (&str, &str) {
+        (&self.worker_id, &self.job_type)
+    }
+
+    /// Returns the number of old occurrences.
+    #[must_use]
+    pub fn old(&self) -> i64 {
+        self.levels.iter().map(|level| level.old).sum()
+    }
+
+    /// Returns the number of messages that are missing if `at_broker` wait in the queue.
+    #[must_use]
+    pub fn missing(&self, at_broker: i64) -> i64 {
+        (self.old() - self.prefetched - at_broker).max(0)
+    }
+
+    /// Returns the priorities of which occurrences were overtaken since an `earlier` count of this queue, and the number
+    /// of these occurrences without those whose messages may be prefetched.
+    #[must_use]
+    pub fn overtaken(&self, earlier: &Self) -> Vec<(i16, i64)> {
+        let mut prefetched = self.prefetched;
+        let mut overtaken = Vec::new();
+        for level in &self.levels {
+            let before = earlier.levels.iter().find(|before| before.priority == level.priority);
+            if before.is_some_and(|before| level.young_left < before.young) {
+                let held = prefetched.min(level.old_left);
+                prefetched -= held;
+                if level.old_left > held {
+                    overtaken.push((level.priority, level.old_left - held));
+                }
+            }
+        }
+        overtaken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(prefetched: i64, levels: &[PriorityBacklog]) -> QueueBacklog {
+        QueueBacklog { worker_id: "w".into(), job_type: "t".into(), prefetched, levels: levels.to_vec() }
+    }
+
+    fn level(priority: i16, old: i64, young: i64) -> PriorityBacklog {
+        PriorityBacklog { priority, old, young, old_left: 0, young_left: 0 }
+    }
+
+    #[test]
+    fn messages_that_are_nowhere_are_missing() {
+        assert_eq!(queue(0, &[level(3, 5, 0)]).missing(5), 0);
+        assert_eq!(queue(0, &[level(3, 4, 0), level(5, 1, 0)]).missing(2), 3);
+        assert_eq!(queue(3, &[level(3, 5, 0)]).missing(2), 0, "three are with busy workers");
+        assert_eq!(queue(0, &[level(3, 5, 0)]).missing(8), 0, "three are there twice");
+    }
+
+    #[test]
+    fn an_old_message_that_a_young_one_has_overtaken_is_lost() {
+        let before = queue(0, &[level(3, 5, 10), level(5, 2, 10)]);
+        let left = |priority, old_left, young_left| PriorityBacklog { old_left, young_left, ..level(priority, 7, 3) };
+        assert_eq!(queue(0, &[left(3, 5, 9)]).overtaken(&before), [(3, 5)]);
+        assert_eq!(queue(0, &[left(3, 5, 10)]).overtaken(&before), [], "nothing has left the queue");
+        assert_eq!(queue(0, &[left(3, 1, 10)]).overtaken(&before), [], "old ones leave it in their order");
+        assert_eq!(queue(0, &[left(3, 5, 10), left(5, 2, 0)]).overtaken(&before), [(5, 2)], "each priority for itself");
+        assert_eq!(queue(4, &[left(3, 5, 9), left(5, 2, 9)]).overtaken(&before), [(3, 1), (5, 2)]);
+        assert_eq!(queue(5, &[left(3, 5, 9)]).overtaken(&before), [], "all may be with busy workers");
+        assert_eq!(queue(0, &[left(4, 5, 9)]).overtaken(&before), [], "not counted before");
+    }
+}

@@ -1,0 +1,152 @@
+//! Messages that the broker lost: all of them are found, in any number, and beside any number of others.
+
+use std::{sync::Arc, time::Duration};
+
+use milvaion_server::{
+    background::{
+        lease::Leadership,
+        lost_messages::{LostMessageDetector, LostMessageReport},
+    },
+    broker::{Broker, queue_probe::QueueProbe},
+    clock::{Clock, machine_now},
+    config::ServerConfig,
+    engine::Service,
+};
+use milvaion_test_support::{
+    database::{self, TestConnection},
+    server_env,
+};
+use tokio::sync::{Notify, watch};
+
+/// The time for which an occurrence may wait before its message is checked.
+const REQUEUE_AFTER: Duration = Duration::from_secs(60);
+
+/// A detector on a clock that only the test advances, and no worker.
+struct Harness {
+    config: ServerConfig,
+    clock: Clock,
+    detector: LostMessageDetector,
+    _leads: watch::Sender<Leadership>,
+}
+
+impl Harness {
+    async fn new() -> Self {
+        let config = server_env::config().await;
+        let store = database::open(&config.database.url).await;
+        let clock = Clock::manual(machine_now());
+        let broker = Broker::new(&config.broker).expect("a valid URL");
+        let (leads, leadership) = watch::channel(Leadership::Leaderless);
+        let detector = LostMessageDetector {
+            store,
+            probe: QueueProbe::new(broker.clone()),
+            broker,
+            clock: clock.clone(),
+            leadership,
+            requeue_after: REQUEUE_AFTER,
+            activate_republisher: Arc::<Notify>::default(),
+            earlier: None,
+        };
+        Self { config, clock, detector, _leads: leads }
+    }
+
+    async fn tick(&mut self) -> LostMessageReport {
+        self.detector.tick().await.expect("the tick succeeds")
+    }
+
+    async fn execute(&self, statement: &str) {
+        TestConnection::open(&self.config.database.url).await.execute(statement).await;
+    }
+
+    /// Inserts queued occurrences, of which the broker has confirmed the messages some seconds ago: `count` for each of
+    /// `queues` job types.
+    async fn insert(&self, queues: u32, count: u32, seconds_ago: i64) {
+        let at = (self.clock.now() - chrono::Duration::seconds(seconds_ago)).to_rfc3339();
+        self.execute(&format!(
+            "INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
+                               status, priority, published_at)
+             SELECT gen_random_uuid(), '{at}', gen_random_uuid(), 'Job', 1, 'w', 'type-' || q, '{at}', 'schedule',
+                    'queued', 3, '{at}'
+               FROM generate_series(1, {queues}) q, generate_series(1, {count})"
+        ))
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_large_queue_is_sent_again_at_once() {
+    let mut harness = Harness::new().await;
+    harness.insert(1, 12_000, 300).await;
+    let report = harness.tick().await;
+    assert_eq!((report.waiting, report.lost, report.has_more), (12_000, 12_000, false));
+    assert_eq!(harness.tick().await, LostMessageReport::default(), "they are the republisher's now");
+}
+
+#[tokio::test]
+async fn every_queue_is_compared() {
+    let mut harness = Harness::new().await;
+    harness.insert(600, 1, 300).await;
+    assert_eq!(harness.tick().await.lost, 600);
+}
+
+#[tokio::test]
+async fn many_queues_on_many_busy_instances_are_compared_in_time() {
+    let mut harness = Harness::new().await;
+    harness.insert(500, 1, 300).await;
+    let now = harness.clock.now().to_rfc3339();
+    for statement in [
+        format!("INSERT INTO workers (id, first_seen_at, last_seen_at) VALUES ('w', '{now}', '{now}')"),
+        format!(
+            "INSERT INTO worker_instances (id, worker_id, capacity, running, started_at, last_heartbeat_at)
+             SELECT 'i-' || i, 'w', 1000, 100, '{now}', '{now}' FROM generate_series(1, 100) i"
+        ),
+        format!(
+            "INSERT INTO worker_job_types (worker_id, job_type, concurrency, announced_at)
+             SELECT 'w', 'type-' || t, 1, '{now}' FROM generate_series(1, 500) t"
+        ),
+        "INSERT INTO instance_job_types (instance_id, job_type)
+         SELECT 'i-' || i, 'type-' || t FROM generate_series(1, 100) i, generate_series(1, 500) t"
+            .to_owned(),
+        // Each instance runs a hundred of the types, and may have prefetched one message of each of them.
+        format!(
+            "INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
+                               status, priority, instance_id, started_at)
+             SELECT gen_random_uuid(), '{now}', gen_random_uuid(), 'Job', 1, 'w', 'type-' || t, '{now}', 'schedule',
+                    'running', 3, 'i-' || i, '{now}'
+               FROM generate_series(1, 100) i, generate_series(1, 100) t"
+        ),
+    ] {
+        harness.execute(&statement).await;
+    }
+    let report = harness.tick().await;
+    assert_eq!((report.waiting, report.lost), (500, 400), "a hundred messages may be with busy instances");
+}
+
+#[tokio::test]
+async fn fresh_messages_hide_no_lost_one() {
+    let mut harness = Harness::new().await;
+    let broker = harness.detector.broker.clone();
+    let connection = broker.connect("test").await.expect("the broker responds");
+    let channel = connection.create_channel().await.expect("a channel");
+    let queue = broker.topology().job_queue("w", "type-1");
+    channel.queue_declare(queue.as_str().into(), Default::default(), Default::default()).await.expect("declared");
+    channel.confirm_select(Default::default()).await.expect("confirms");
+    for _ in 0..8 {
+        let sending =
+            channel.basic_publish("".into(), queue.as_str().into(), Default::default(), b"{}", Default::default());
+        sending.await.expect("sent").await.expect("confirmed");
+    }
+    // Five messages are lost, and eight fresh ones wait.
+    harness.insert(1, 5, 300).await;
+    harness.insert(1, 8, 10).await;
+    assert_eq!(harness.tick().await.lost, 0, "the eight messages may be those of the five");
+    harness.clock.advance(chrono::Duration::seconds(15));
+    assert_eq!(harness.tick().await.lost, 0, "no message has left the queue");
+    harness
+        .execute(
+            "UPDATE runs SET status = 'running' WHERE id = (SELECT id FROM runs ORDER BY published_at DESC LIMIT 1)",
+        )
+        .await;
+    harness.clock.advance(chrono::Duration::seconds(15));
+    let report = harness.tick().await;
+    assert_eq!((report.waiting, report.lost), (5, 5), "a fresh one has overtaken them");
+}
