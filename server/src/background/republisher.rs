@@ -79,16 +79,18 @@ impl Service for Republisher {
         // Younger rows are most likely being published right now, except those that failed here.
         let age = chrono::Duration::from_std(self.period).unwrap_or_default();
         let slice_end = Self::slice_end();
+        // What fails during this tick is left to the next one.
+        let capacity = MAX_UNSENT.saturating_sub(self.known_unsent.len());
+        self.known_unsent.extend(self.publisher.take_unsent().into_iter().take(capacity));
         while self.publisher.is_up() {
             if Instant::now() > slice_end {
                 total.has_more = true;
                 break;
             }
             let now = self.clock.now();
-            let capacity = MAX_UNSENT.saturating_sub(self.known_unsent.len());
-            self.known_unsent.extend(self.publisher.take_unsent().into_iter().take(capacity));
             let failed_here: Vec<OccurrenceId> = self.known_unsent.iter().copied().collect();
-            let mut found = self.store.unsent_occurrences(now - age, &failed_here, REPUBLISH_BATCH).await?;
+            let parked = self.publisher.parked();
+            let mut found = self.store.claim_unsent(now - age, &failed_here, &parked, REPUBLISH_BATCH, now).await?;
             let is_all = i64::try_from(found.len()).is_ok_and(|found| found < REPUBLISH_BATCH);
             // The remaining known occurrences need no message, because they were published or have ended. During a
             // cluster pause they may still need one.
@@ -114,7 +116,8 @@ impl Service for Republisher {
             self.store.mark_published(&sent, self.clock.now()).await?;
             total.found += messages.len();
             total.sent += sent.len();
-            if sent.len() < messages.len() {
+            // A refused queue is parked and not found again. Without one, the broker takes no message at all.
+            if sent.is_empty() && self.publisher.parked().len() <= parked.len() {
                 break;
             }
         }

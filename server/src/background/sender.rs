@@ -8,7 +8,7 @@
 //! crashes in between, its messages are published once more, which the worker's claim makes harmless.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -121,14 +121,19 @@ impl MessageSender {
         }
     }
 
-    /// Marks the messages confirmed so far. Returns the number of rows changed.
+    /// Marks the messages confirmed so far. Returns the number of rows changed. Messages that could not be marked are
+    /// kept for the next call, also if this one is dropped.
     async fn mark(&self) -> crate::store::Result<u64> {
-        let confirmed = self.confirmed.lock().map(|mut ids| std::mem::take(&mut *ids)).unwrap_or_default();
+        let confirmed = || self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
         let mut marked = 0;
-        for chunk in confirmed.chunks(MARK_BATCH) {
-            marked += self.store.mark_published(chunk, self.clock.now()).await?;
+        loop {
+            let batch: Vec<ConfirmedMessage> = confirmed().iter().take(MARK_BATCH).copied().collect();
+            if batch.is_empty() {
+                return Ok(marked);
+            }
+            marked += self.store.mark_published(&batch, self.clock.now()).await?;
+            confirmed().drain(..batch.len());
         }
-        Ok(marked)
     }
 }
 

@@ -7,6 +7,7 @@
 
 pub mod consumer;
 mod error;
+mod parked_queues;
 pub mod publisher;
 pub mod queue_probe;
 pub mod raw_message;

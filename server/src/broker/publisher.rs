@@ -3,9 +3,12 @@
 //! Every message is persistent and mandatory. A message counts as sent when the broker has confirmed it without
 //! returning it: an unroutable message is confirmed *and* returned, and would be lost if only the confirm counted. Any
 //! other message stays unsent in PostgreSQL and is published again later.
+//!
+//! A job queue that the broker refuses must not stop the others. Job queues are therefore declared on channels of their
+//! own, since a refusal closes its channel, and a refused queue is parked for a while.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -15,8 +18,9 @@ use futures::{
     future::{BoxFuture, join_all},
 };
 use lapin::{
-    BasicProperties, Channel, Confirmation,
+    BasicProperties, Channel, Confirmation, ErrorKind,
     options::{BasicPublishOptions, ConfirmSelectOptions},
+    protocol::AMQPErrorKind,
     types::{AMQPValue, FieldTable},
 };
 use milvaion_protocol::{
@@ -27,7 +31,7 @@ use milvaion_protocol::{
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{Broker, topology};
+use super::{Broker, parked_queues::ParkedQueues, topology};
 use crate::{
     backoff::ReconnectBackoff,
     faults::{
@@ -58,16 +62,26 @@ pub struct OutgoingMessage {
     pub republished: bool,
 }
 
+/// An open connection with the channel for job messages.
+#[derive(Clone, Debug)]
+struct OpenChannel {
+    connection: Arc<lapin::Connection>,
+    channel: Channel,
+    /// The channel for declarations of job queues. A refusal closes it, and the next declaration opens another.
+    declaring: Arc<tokio::sync::Mutex<Option<Channel>>>,
+}
+
 /// The publisher of job messages. Clones share its channel.
 #[derive(Clone, Debug)]
 pub struct Publisher {
     names: Topology,
-    channel: watch::Receiver<Option<Channel>>,
+    channel: watch::Receiver<Option<OpenChannel>>,
     broken: Arc<Notify>,
     /// The queues declared since the current channel was opened.
     declared: Arc<Mutex<HashSet<(String, String)>>>,
     /// Occurrences whose message was not confirmed and is no longer in flight.
     unsent: Arc<Mutex<HashSet<OccurrenceId>>>,
+    parked: ParkedQueues,
 }
 
 impl Publisher {
@@ -81,6 +95,7 @@ impl Publisher {
             broken: Arc::default(),
             declared: Arc::default(),
             unsent: Arc::default(),
+            parked: ParkedQueues::default(),
         };
         let (broker, broken, declared) = (broker.clone(), publisher.broken.clone(), publisher.declared.clone());
         let keep_open =
@@ -119,29 +134,56 @@ impl Publisher {
         self.unsent.lock().map(|mut unsent| unsent.drain().collect()).unwrap_or_default()
     }
 
+    /// Returns the worker ids and job types whose queues the broker refuses, and to which nothing is sent now.
+    #[must_use]
+    pub fn parked(&self) -> Vec<(String, String)> {
+        self.parked.list()
+    }
+
     /// Declares the queue of a worker's job type. Without a channel it does nothing, because the queue is in any case
     /// declared before the first message to it.
     pub async fn ensure_queue(&self, worker_id: &str, job_type: &str) {
-        let Some(channel) = self.channel.borrow().clone() else { return };
-        self.declare(&channel, worker_id, job_type).await;
+        let Some(open) = self.channel.borrow().clone() else { return };
+        self.declare(&open, worker_id, job_type).await;
     }
 
-    async fn declare(&self, channel: &Channel, worker_id: &str, job_type: &str) {
+    /// Declares a queue unless that was done before. Returns false if nothing can be sent to it.
+    async fn declare(&self, open: &OpenChannel, worker_id: &str, job_type: &str) -> bool {
         let key = (worker_id.to_owned(), job_type.to_owned());
-        if self.declared.lock().is_ok_and(|declared| declared.contains(&key)) {
-            return;
+        if self.parked.contains(&key) {
+            return false;
         }
-        match topology::declare_job_queue(channel, &self.names, worker_id, job_type).await {
+        if self.declared.lock().is_ok_and(|declared| declared.contains(&key)) {
+            return true;
+        }
+        match self.try_to_declare(open, worker_id, job_type).await {
             Ok(()) => {
                 if let Ok(mut declared) = self.declared.lock() {
                     declared.insert(key);
                 }
+                true
+            }
+            Err(error) if is_refusal(&error) => {
+                self.parked.park(key, &self.names.job_queue(worker_id, job_type), &error.to_string());
+                false
             }
             Err(error) => {
                 tracing::warn!(worker.id = worker_id, job.type = job_type, error = %error, "the queue of job type {job_type} of worker {worker_id} cannot be declared");
                 self.broken.notify_one();
+                false
             }
         }
+    }
+
+    async fn try_to_declare(&self, open: &OpenChannel, worker_id: &str, job_type: &str) -> Result<(), lapin::Error> {
+        let mut declaring = open.declaring.lock().await;
+        let channel = match declaring.take() {
+            Some(channel) => channel,
+            None => open.connection.create_channel().await?,
+        };
+        topology::declare_job_queue(&channel, &self.names, worker_id, job_type).await?;
+        *declaring = Some(channel);
+        Ok(())
     }
 
     /// Publishes messages, all in flight at once, and returns those that the broker confirmed. The others are
@@ -156,18 +198,21 @@ impl Publisher {
     }
 
     async fn try_to_publish(&self, messages: &[OutgoingMessage]) -> Vec<ConfirmedMessage> {
-        let Some(channel) = self.channel.borrow().clone() else { return Vec::new() };
-        let queues: HashSet<(&str, &str)> =
-            messages.iter().map(|out| (out.worker_id.as_str(), out.message.job_type.as_str())).collect();
-        for (worker_id, job_type) in queues {
-            self.declare(&channel, worker_id, job_type).await;
+        let Some(open) = self.channel.borrow().clone() else { return Vec::new() };
+        let mut queues: HashMap<(&str, &str), bool> = HashMap::new();
+        for out in messages {
+            let key = (out.worker_id.as_str(), out.message.job_type.as_str());
+            if let Entry::Vacant(entry) = queues.entry(key) {
+                entry.insert(self.declare(&open, key.0, key.1).await);
+            }
         }
+        let is_open = |out: &&OutgoingMessage| queues[&(out.worker_id.as_str(), out.message.job_type.as_str())];
         faults::crash_point("publisher.before_send");
         let mut sent = Vec::with_capacity(messages.len());
         // Messages are sent one after another, so that they keep the order of the batch, and confirmed together.
         let mut waiting = Vec::with_capacity(messages.len());
-        for out in messages {
-            match self.send(&channel, out).await {
+        for out in messages.iter().filter(is_open) {
+            match self.send(&open.channel, out).await {
                 Ok(confirm) => waiting.push((out, confirm)),
                 Err(error) => {
                     tracing::warn!(occurrence.id = %out.message.occurrence_id, error = %error, "the message of occurrence {} could not be sent", out.message.occurrence_id);
@@ -191,6 +236,7 @@ impl Publisher {
         for (out, confirmation) in confirmations {
             let reason = match confirmation {
                 Ok(Ok(Confirmation::Ack(None))) => {
+                    self.parked.release(&out.worker_id, &out.message.job_type);
                     sent.push(confirmed_message(out));
                     continue;
                 }
@@ -199,7 +245,12 @@ impl Publisher {
                     self.forget_declaration(out);
                     "no queue is bound for the message".to_owned()
                 }
-                Ok(Ok(Confirmation::Nack(_))) => "the broker refused the message".to_owned(),
+                Ok(Ok(Confirmation::Nack(_))) => {
+                    let key = (out.worker_id.clone(), out.message.job_type.clone());
+                    let queue = self.names.job_queue(&key.0, &key.1);
+                    self.parked.park(key, &queue, "it rejects messages, for example because it is full");
+                    "the broker refused the message".to_owned()
+                }
                 Ok(Ok(Confirmation::NotRequested)) => "publisher confirms are off".to_owned(),
                 Ok(Err(error)) => {
                     self.broken.notify_one();
@@ -258,6 +309,11 @@ impl Publisher {
     }
 }
 
+/// Returns true if the broker answered and refused a declaration. The connection works then.
+fn is_refusal(error: &lapin::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ProtocolError(error) if matches!(error.kind(), AMQPErrorKind::Soft(_)))
+}
+
 fn confirmed_message(out: &OutgoingMessage) -> ConfirmedMessage {
     (out.message.occurrence_id, i32::try_from(out.message.attempt).unwrap_or(i32::MAX))
 }
@@ -265,7 +321,7 @@ fn confirmed_message(out: &OutgoingMessage) -> ConfirmedMessage {
 /// Keeps the connection and its channel open until `stop`.
 async fn keep_open(
     broker: Broker,
-    sender: watch::Sender<Option<Channel>>,
+    sender: watch::Sender<Option<OpenChannel>>,
     broken: Arc<Notify>,
     declared: Arc<Mutex<HashSet<(String, String)>>>,
     stop: CancellationToken,
@@ -273,18 +329,19 @@ async fn keep_open(
     let mut backoff = ReconnectBackoff::default();
     loop {
         let connection = tokio::select! {
-            connection = broker.connect_with_retry("milvaion server publish") => connection,
+            connection = broker.connect_with_retry("milvaion server publish") => Arc::new(connection),
             () = stop.cancelled() => return,
         };
         let mut events = Box::pin(connection.events_listener());
         match open_channel(&connection, broker.topology()).await {
             Ok(channel) => {
+                let open = OpenChannel { connection: connection.clone(), channel, declaring: Arc::default() };
                 if let Ok(mut declared) = declared.lock() {
                     declared.clear();
                 }
                 // A notification about the previous channel does not apply to this one.
                 let _ = futures::FutureExt::now_or_never(broken.notified());
-                sender.send_replace(Some(channel.clone()));
+                sender.send_replace(Some(open.clone()));
                 backoff = ReconnectBackoff::default();
                 let mut is_blocked = false;
                 loop {
@@ -301,7 +358,7 @@ async fn keep_open(
                                 is_blocked = false;
                                 // Confirms that were late because of the block are no fault of the channel.
                                 let _ = futures::FutureExt::now_or_never(broken.notified());
-                                sender.send_replace(Some(channel.clone()));
+                                sender.send_replace(Some(open.clone()));
                             }
                         },
                         () = broken.notified(), if !is_blocked => break,

@@ -241,36 +241,53 @@ impl Store {
         Ok(result.rows_affected())
     }
 
-    /// Returns unsent occurrences, which are queued and whose message was never confirmed: those due to be sent before
-    /// `before` and those in `known_unsent`, oldest first. While the cluster is paused, returns only manual runs and
-    /// retries, because a user may have forced them.
+    /// Claims unsent occurrences, which are queued and whose message was never confirmed, and returns them: those due to
+    /// be sent before `before` and those in `known_unsent`, oldest first, except those for the worker ids and job types in
+    /// `parked`. While the cluster is paused, only manual runs and retries, because a user may have forced them.
+    ///
+    /// A claimed occurrence is due to be sent `now`. Another server therefore does not send it too, and one that cannot
+    /// be sent does not stay ahead of the others.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`] if PostgreSQL fails.
-    pub async fn unsent_occurrences(
+    pub async fn claim_unsent(
         &self,
         before: DateTime<Utc>,
         known_unsent: &[OccurrenceId],
+        parked: &[(String, String)],
         limit: i64,
+        now: DateTime<Utc>,
     ) -> Result<Vec<QueuedOccurrence>> {
         let known_unsent: Vec<Uuid> = known_unsent.iter().map(|id| id.0).collect();
+        let (workers, job_types): (Vec<String>, Vec<String>) = parked.iter().cloned().unzip();
         let rows = sqlx::query!(
-            "SELECT id, job_id, job_name, worker_id, job_type,
-                    run_input(id, own_input, has_long_input, job_id, job_version) AS job_data,
-                    scheduled_for, attempt, failures, max_retries, priority, timeout_seconds
-               FROM runs
-              WHERE publish_after IS NOT NULL AND (publish_after < $1 OR id = ANY($3))
-                AND (trigger <> 'schedule' OR NOT EXISTS (SELECT 1 FROM cluster_pause))
-              ORDER BY publish_after
-              LIMIT $2",
+            "WITH unsent AS (
+                 SELECT id FROM runs
+                  WHERE publish_after IS NOT NULL AND (publish_after < $1 OR id = ANY($3))
+                    AND (trigger <> 'schedule' OR NOT EXISTS (SELECT 1 FROM cluster_pause))
+                    AND NOT EXISTS (SELECT 1 FROM unnest($4::text[], $5::text[]) AS p (worker_id, job_type)
+                                     WHERE p.worker_id = runs.worker_id AND p.job_type = runs.job_type)
+                  ORDER BY publish_after
+                  LIMIT $2
+                    FOR UPDATE SKIP LOCKED
+             )
+             UPDATE runs r SET publish_after = $6 WHERE id = ANY (ARRAY (SELECT id FROM unsent))
+             RETURNING id, job_id, job_name, worker_id, job_type,
+                       run_input(id, own_input, has_long_input, job_id, job_version) AS job_data,
+                       scheduled_for, attempt, failures, max_retries, priority, timeout_seconds",
             before,
             limit,
-            &known_unsent
+            &known_unsent,
+            &workers,
+            &job_types,
+            now
         )
         .fetch_all(self.pool())
         .await?;
-        Ok(rows.into_iter().map(|row| queued_occurrence!(row)).collect())
+        let mut claimed: Vec<QueuedOccurrence> = rows.into_iter().map(|row| queued_occurrence!(row)).collect();
+        claimed.sort_unstable_by_key(|queued| queued.id);
+        Ok(claimed)
     }
 
     /// Returns the ids and due times of the next `limit` active jobs after `after`, in the order of ids. The due index

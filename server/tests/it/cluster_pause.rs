@@ -118,7 +118,7 @@ async fn cluster_pause_withholds_unsent_scheduled_runs() {
     }
     let unsent = async || -> Vec<OccurrenceId> {
         let later = clock.now() + chrono::Duration::minutes(1);
-        let unsent = store.unsent_occurrences(later, &[], 10).await.expect("the query succeeds");
+        let unsent = store.claim_unsent(later, &[], &[], 10, clock.now()).await.expect("the query succeeds");
         unsent.into_iter().map(|queued| queued.id).collect()
     };
     assert_eq!(unsent().await, ids);

@@ -11,13 +11,25 @@ use milvaion_schedule::{
     schedule::Schedule,
 };
 use milvaion_server::{
-    background::due_index::DueIndexRebuilder,
+    background::{
+        due_index::DueIndexRebuilder,
+        sender::{MessageSender, PublishMarker},
+    },
+    broker::{
+        Broker,
+        publisher::{OutgoingMessage, Publisher},
+    },
     cache::Cache,
     clock::Clock,
+    domain::message::message,
     engine::Service,
-    store::{Store, jobs::AuditStamp, plan::NewScheduledRun},
+    store::{Store, jobs::AuditStamp, manual_runs::NewManualRun, plan::NewScheduledRun},
 };
-use milvaion_test_support::{database, jobs, runs, server_env, wait, worker_env};
+use milvaion_test_support::{
+    database::{self, TestConnection},
+    jobs, runs, server_env, wait, worker_env,
+};
+use tokio_util::sync::CancellationToken;
 
 async fn insert(store: &Store, clock: &Clock, due: DateTime<Utc>) -> JobId {
     jobs::insert(store, clock, Schedule::every(3_600), Some(due)).await
@@ -211,4 +223,31 @@ async fn paused_job_is_not_due_until_resumed() {
     assert!(job.next_fire_at.expect("a due time") > server.clock.now() + Duration::minutes(59));
     assert_eq!(job.paused_reason, None);
     server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn confirmed_messages_are_marked_after_postgresql_has_failed() {
+    let config = server_env::config().await;
+    let (store, clock) = (database::open(&config.database.url).await, Clock::system());
+    let (publisher, keep_open) = Publisher::new(&Broker::new(&config.broker).expect("a valid URL"));
+    let stop = CancellationToken::new();
+    let connection = tokio::spawn(keep_open(stop.clone()));
+    let sender = MessageSender::new(store.clone(), publisher, clock.clone(), Default::default());
+    let job_id = jobs::insert(&store, &clock, Schedule::Manual, None).await;
+    let run = NewManualRun { id: clock.occurrence_id(), job_id, by: "test".into(), ..NewManualRun::default() };
+    let created = store.insert_manual_run(&run, clock.now()).await.expect("the query succeeds");
+    let queued = created.into_created().expect("created").queued;
+    let worker_id = queued.worker_id.clone();
+    let sent = OutgoingMessage { worker_id, message: message(queued, clock.now()), republished: false };
+
+    let mut admin = TestConnection::open(&config.database.url).await;
+    admin.execute("ALTER TABLE runs RENAME TO gone").await;
+    sender.wait_until_ready().await;
+    sender.send(vec![sent]).await;
+    let marker = || PublishMarker { sender: sender.clone() };
+    wait::eventually("a failed mark", async || marker().tick().await.err()).await;
+    admin.execute("ALTER TABLE gone RENAME TO runs").await;
+    assert_eq!(marker().tick().await.expect("the query succeeds").rows, 1);
+    stop.cancel();
+    connection.await.expect("the connection is closed");
 }

@@ -216,7 +216,7 @@ fn rows_are_committed_before_messages_are_sent() {
     only_in("server/src", "basic_publish", &publishers);
     for (file, row, message) in [
         ("server/src/background/dispatcher/batch.rs", ".create_scheduled_runs(", "self.sender.send("),
-        ("server/src/background/republisher.rs", ".unsent_occurrences(", "self.publisher.publish("),
+        ("server/src/background/republisher.rs", ".claim_unsent(", "self.publisher.publish("),
         ("server/src/background/slot_granter.rs", ".grant_slots(", "self.sender.send("),
         ("server/src/command/manual_run.rs", ".insert_manual_run(", "self.send_created("),
     ] {

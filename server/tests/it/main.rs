@@ -36,6 +36,7 @@ mod private_redis;
 mod python_worker;
 mod queue_limits;
 mod recovery;
+mod refused_queues;
 mod regressions;
 mod rejected_messages;
 mod retention;

@@ -236,7 +236,7 @@ async fn end_moves_neither_input_nor_definition() {
         };
         assert_eq!(seen().await, expected);
         let unsent = store
-            .unsent_occurrences(clock.now() + chrono::Duration::seconds(1), &[], 10)
+            .claim_unsent(clock.now() + chrono::Duration::seconds(1), &[], &[], 10, clock.now())
             .await
             .expect("the query succeeds");
         assert_eq!(unsent[0].job_data, expected, "its message has the input");

@@ -199,7 +199,7 @@ async fn delayed_occurrences_are_released_once() {
     let store = database::fresh().await;
     let clock = Clock::system();
     let mut ids = insert_failed(&store, &clock, 1_000).await;
-    let unsent = store.unsent_occurrences(clock.now() + Duration::days(1), &[], 10).await;
+    let unsent = store.claim_unsent(clock.now() + Duration::days(1), &[], &[], 10, clock.now()).await;
     assert!(unsent.expect("the query succeeds").is_empty());
     let until =
         store.next_delayed_times().await.expect("the query succeeds").outside_quarantine.expect("some are delayed");

@@ -51,7 +51,8 @@ async fn runs_lost_twice_start_one_by_one() {
     let mut harness = LostRunHarness::new().await;
     harness.advance(30, true).await;
     let ids = lost_runs(&mut harness, 3, 1).await;
-    let unsent = harness.store.unsent_occurrences(harness.clock.now() + Duration::seconds(1), &[], 10).await;
+    let unsent =
+        harness.store.claim_unsent(harness.clock.now() + Duration::seconds(1), &[], &[], 10, harness.clock.now()).await;
     assert_eq!(unsent.expect("the query succeeds").len(), 3);
     assert_eq!(
         harness.store.next_delayed_times().await.expect("the query succeeds"),
