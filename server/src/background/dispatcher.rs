@@ -16,7 +16,7 @@
 //!
 //! Publishing does not delay the next tick; see [`super::sender`].
 
-mod batch;
+pub(crate) mod batch;
 mod live_row;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -32,7 +32,6 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub use batch::DispatchReport;
-pub(crate) use batch::outgoing;
 
 use super::{
     lease::{DispatchPulse, Leadership},

@@ -15,7 +15,7 @@ use milvaion_schedule::due::DueAction;
 
 use super::{is_sabotaged, seams::Seams};
 use crate::{
-    background::dispatcher::{Dispatcher, outgoing},
+    background::dispatcher::{Dispatcher, batch::outgoing},
     broker::publisher::{ConfirmedMessage, OutgoingMessage},
     clock::Clock,
     domain::{

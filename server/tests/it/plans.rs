@@ -19,7 +19,7 @@ use milvaion_test_support::{
 };
 
 /// The open occurrences that are inserted behind the planner's back.
-const BACKLOG: i64 = 100_000;
+const BACKLOG: i64 = 500_000;
 /// The occurrences of one batch.
 const BATCH: usize = 200;
 /// How often PostgreSQL plans a statement anew before it may keep a plan.
