@@ -17,7 +17,7 @@
 //! seconds for changes that no server reports. A changed user is sent in a `session` frame. A stream whose session has
 //! ended sends the reason in a `session-end` frame and ends.
 
-use std::{collections::VecDeque, convert::Infallible, sync::Arc, time::Duration};
+use std::{collections::VecDeque, convert::Infallible, time::Duration};
 
 use axum::{
     extract::{Query, State},
@@ -36,7 +36,7 @@ use milvaion_api::{
 use milvaion_protocol::id::OccurrenceId;
 use serde::Deserialize;
 use tokio::{
-    sync::broadcast::{self, error::RecvError},
+    sync::broadcast::error::RecvError,
     time::{Instant, Interval, MissedTickBehavior},
 };
 
@@ -72,7 +72,7 @@ struct EventSubscriber {
     me: CurrentUser,
     first: VecDeque<Frame>,
     position: Option<String>,
-    receiver: broadcast::Receiver<Arc<hub::EventFrame>>,
+    receiver: hub::EventReceiver,
     ping: Interval,
     session_check: Interval,
     is_ended: bool,

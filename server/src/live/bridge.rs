@@ -17,6 +17,10 @@ use tokio_util::sync::CancellationToken;
 use super::Hub;
 use crate::{backoff::ReconnectBackoff, cache::Cache, clock::Clock};
 
+/// The size of the events from which a round trip takes no more of them, in bytes. Redis closes the connection of a
+/// subscriber that has 32 MB to read.
+const MAX_ROUND_BYTES: usize = 1 << 20;
+
 /// The bridge between the hub and Redis. It also activates the dispatcher after schedule changes by other servers.
 #[derive(Clone, Debug)]
 pub struct EventBridge {
@@ -105,8 +109,12 @@ impl EventBridge {
                 },
                 () = stop.cancelled() => return,
             };
-            // All queued events are sent in one round trip.
-            while let Ok(more) = queue.try_recv() {
+            let mut bytes = self.hub.taken(&envelopes);
+            // Queued events are sent in one round trip, up to a size that Redis forwards without a large buffer.
+            while bytes < MAX_ROUND_BYTES
+                && let Ok(more) = queue.try_recv()
+            {
+                bytes += self.hub.taken(&more);
                 envelopes.extend(more);
             }
             let texts: Vec<String> =

@@ -1,24 +1,38 @@
 //! The live event hub of one server: a ring of recent events for resuming listeners, and a broadcast for current ones.
+//!
+//! The ring owns the events and is limited by their size. A listener that falls behind holds none of them: what the ring
+//! has dropped, its page reads again.
 
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
 use chrono::{DateTime, Utc};
 use milvaion_api::events::{EventEnvelope, LiveEvent};
 use milvaion_protocol::id::OccurrenceId;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{
+    broadcast::{self, error::RecvError},
+    mpsc,
+};
+
+use super::event_size::{event_bytes, split};
 
 /// The number of events kept for resuming.
 const REPLAY_CAPACITY: usize = 4_096;
+/// The size of the events kept for resuming, in bytes.
+const REPLAY_BYTES: usize = 32 << 20;
+/// The largest replay for one listener, in bytes. A page that missed more reads its data again.
+const MAX_REPLAY_BYTES: usize = 1 << 20;
 /// The number of events a listener may lag behind before its page must reload its data.
 const LISTENER_CAPACITY: usize = 2_048;
 /// The number of batches that may wait for the bridge.
 const OUTBOUND_CAPACITY: usize = 4_096;
+/// The size of the events that may wait for the bridge, in bytes.
+const OUTBOUND_BYTES: usize = 32 << 20;
 
 /// The live event hub of one server. Clones share its state.
 #[derive(Clone, Debug)]
@@ -28,9 +42,11 @@ pub struct Hub {
 
 #[derive(Debug)]
 struct HubState {
-    ring: Mutex<VecDeque<Arc<EventFrame>>>,
-    listeners: broadcast::Sender<Arc<EventFrame>>,
+    ring: Mutex<Ring>,
+    listeners: broadcast::Sender<Weak<EventFrame>>,
     outbound: mpsc::Sender<Vec<EventEnvelope>>,
+    /// The size of the events that wait for the bridge, in bytes.
+    outbound_bytes: AtomicUsize,
     /// True if the outbound queue was full and events were dropped.
     overflowed: AtomicBool,
 }
@@ -44,12 +60,61 @@ pub struct EventFrame {
     pub json: String,
 }
 
+impl EventFrame {
+    /// Returns the approximate size in memory, in bytes.
+    fn bytes(&self) -> usize {
+        event_bytes(&self.envelope.event) + self.json.len()
+    }
+}
+
+/// The recent events, oldest first.
+#[derive(Debug, Default)]
+struct Ring {
+    frames: VecDeque<Arc<EventFrame>>,
+    bytes: usize,
+}
+
+impl Ring {
+    fn push(&mut self, frame: Arc<EventFrame>) {
+        self.bytes += frame.bytes();
+        self.frames.push_back(frame);
+        while self.frames.len() > REPLAY_CAPACITY || (self.bytes > REPLAY_BYTES && self.frames.len() > 1) {
+            let Some(oldest) = self.frames.pop_front() else { break };
+            self.bytes -= oldest.bytes();
+        }
+    }
+
+    fn position(&self) -> Option<String> {
+        self.frames.back().map(|frame| frame.envelope.id.clone())
+    }
+}
+
+/// The events for one listener.
+#[derive(Debug)]
+pub struct EventReceiver(broadcast::Receiver<Weak<EventFrame>>);
+
+impl EventReceiver {
+    /// Waits for the next event.
+    ///
+    /// # Errors
+    ///
+    /// Returns `Lagged` if events were dropped because the listener fell behind, and `Closed` if the hub is gone.
+    pub async fn recv(&mut self) -> Result<Arc<EventFrame>, RecvError> {
+        self.0.recv().await?.upgrade().ok_or(RecvError::Lagged(1))
+    }
+
+    /// Returns the next event, or `None` if there is none yet or events were dropped.
+    pub fn try_recv(&mut self) -> Option<Arc<EventFrame>> {
+        self.0.try_recv().ok()?.upgrade()
+    }
+}
+
 /// The events that a new listener receives first.
 #[derive(Debug)]
 pub enum InitialReplay {
     /// The events after the last one that the listener has received.
     Replay(Vec<Arc<EventFrame>>),
-    /// The last received event is no longer in the ring; the page must reload its data.
+    /// The last received event is no longer in the ring, or too much has followed it; the page must reload its data.
     Resync,
 }
 
@@ -64,7 +129,7 @@ pub struct HubSubscription {
     /// The id of the newest event, at which a listener without missed events resumes.
     pub position: Option<String>,
     /// The events from now on.
-    pub receiver: broadcast::Receiver<Arc<EventFrame>>,
+    pub receiver: EventReceiver,
 }
 
 impl Hub {
@@ -76,6 +141,7 @@ impl Hub {
             ring: Mutex::default(),
             listeners: broadcast::channel(LISTENER_CAPACITY).0,
             outbound,
+            outbound_bytes: AtomicUsize::new(0),
             overflowed: AtomicBool::new(false),
         };
         (Self { inner: Arc::new(inner) }, queue)
@@ -86,11 +152,22 @@ impl Hub {
         if events.is_empty() {
             return;
         }
-        let envelopes = events.into_iter().map(|event| EventEnvelope { id: event_id(at), at, event }).collect();
+        let envelopes: Vec<_> =
+            split(events).into_iter().map(|event| EventEnvelope { id: event_id(at), at, event }).collect();
+        let bytes = queued_bytes(&envelopes);
+        let waiting = self.inner.outbound_bytes.fetch_add(bytes, Ordering::AcqRel);
         // Publishing must never block the caller. Events dropped because of a full queue lead to a resync later.
-        if self.inner.outbound.try_send(envelopes).is_err() {
+        if waiting > OUTBOUND_BYTES || self.inner.outbound.try_send(envelopes).is_err() {
+            self.inner.outbound_bytes.fetch_sub(bytes, Ordering::AcqRel);
             self.inner.overflowed.store(true, Ordering::Release);
         }
+    }
+
+    /// Records that events were taken out of the queue for the bridge. Returns their size in bytes.
+    pub fn taken(&self, envelopes: &[EventEnvelope]) -> usize {
+        let bytes = queued_bytes(envelopes);
+        self.inner.outbound_bytes.fetch_sub(bytes, Ordering::AcqRel);
+        bytes
     }
 
     /// Returns true if events were dropped since the last call.
@@ -103,19 +180,17 @@ impl Hub {
         let json = serde_json::to_string(&envelope).unwrap_or_default();
         let frame = Arc::new(EventFrame { envelope, json });
         if let Ok(mut ring) = self.inner.ring.lock() {
-            if ring.len() == REPLAY_CAPACITY {
-                ring.pop_front();
-            }
-            ring.push_back(frame.clone());
+            let sent = Arc::downgrade(&frame);
+            ring.push(frame);
             // Sent under the lock, so that a listener that subscribes under the same lock receives each event once.
-            let _ = self.inner.listeners.send(frame);
+            let _ = self.inner.listeners.send(sent);
         }
     }
 
     /// Sends `resync` to all listeners and clears the ring, because events may have been missed.
     pub fn resync(&self, at: DateTime<Utc>) {
         if let Ok(mut ring) = self.inner.ring.lock() {
-            ring.clear();
+            *ring = Ring::default();
         }
         self.deliver(EventEnvelope { id: event_id(at), at, event: LiveEvent::Resync });
     }
@@ -123,14 +198,14 @@ impl Hub {
     /// Returns the id of the newest event. Data that is read afterwards contains its change and those before it.
     #[must_use]
     pub fn position(&self) -> Option<String> {
-        self.inner.ring.lock().ok()?.back().map(|frame| frame.envelope.id.clone())
+        self.inner.ring.lock().ok()?.position()
     }
 
     /// Adds a listener. `last` is the id of the last event that the browser received; the replay starts after it.
     /// `new_logs` are the occurrences whose log lines the browser begins to follow.
     pub fn subscribe(&self, last: Option<&str>, new_logs: &[OccurrenceId]) -> HubSubscription {
         let Ok(ring) = self.inner.ring.lock() else {
-            let receiver = self.inner.listeners.subscribe();
+            let receiver = EventReceiver(self.inner.listeners.subscribe());
             return HubSubscription {
                 replay: InitialReplay::Resync,
                 retained_logs: Vec::new(),
@@ -138,8 +213,9 @@ impl Hub {
                 receiver,
             };
         };
-        let receiver = self.inner.listeners.subscribe();
-        let position = ring.back().map(|frame| frame.envelope.id.clone());
+        let receiver = EventReceiver(self.inner.listeners.subscribe());
+        let position = ring.position();
+        let frames = &ring.frames;
         let Some(last) = last else {
             return HubSubscription {
                 replay: InitialReplay::Replay(Vec::new()),
@@ -148,20 +224,23 @@ impl Hub {
                 receiver,
             };
         };
-        let Some(at) = ring.iter().rposition(|frame| frame.envelope.id == last) else {
+        let found = frames.iter().rposition(|frame| frame.envelope.id == last);
+        let is_small =
+            |at: &usize| frames.iter().skip(at + 1).map(|frame| frame.json.len()).sum::<usize>() <= MAX_REPLAY_BYTES;
+        let Some(at) = found.filter(is_small) else {
             return HubSubscription { replay: InitialReplay::Resync, retained_logs: Vec::new(), position, receiver };
         };
         let is_new_log = |frame: &&Arc<EventFrame>| match &frame.envelope.event {
             LiveEvent::Log { occurrence_id, .. } => new_logs.contains(occurrence_id),
             _ => false,
         };
-        let retained_logs = ring.iter().take(at + 1).filter(is_new_log).cloned().collect();
-        let replay = InitialReplay::Replay(ring.iter().skip(at + 1).cloned().collect());
+        let retained_logs = frames.iter().take(at + 1).filter(is_new_log).cloned().collect();
+        let replay = InitialReplay::Replay(frames.iter().skip(at + 1).cloned().collect());
         HubSubscription { replay, retained_logs, position, receiver }
     }
 
     /// Adds a listener that follows no log.
-    pub fn listen(&self, last: Option<&str>) -> (InitialReplay, broadcast::Receiver<Arc<EventFrame>>) {
+    pub fn listen(&self, last: Option<&str>) -> (InitialReplay, EventReceiver) {
         let subscription = self.subscribe(last, &[]);
         (subscription.replay, subscription.receiver)
     }
@@ -173,6 +252,10 @@ impl Hub {
     }
 }
 
+fn queued_bytes(envelopes: &[EventEnvelope]) -> usize {
+    envelopes.iter().map(|envelope| event_bytes(&envelope.event)).sum()
+}
+
 /// Returns an id that is unique across servers: the instant and a random number.
 fn event_id(at: DateTime<Utc>) -> String {
     format!("{:x}-{:016x}", at.timestamp_micros(), rand::random::<u64>())
@@ -180,7 +263,7 @@ fn event_id(at: DateTime<Utc>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::event_size, *};
 
     fn envelope(id: &str) -> EventEnvelope {
         EventEnvelope { id: id.into(), at: DateTime::UNIX_EPOCH, event: LiveEvent::Workers }
@@ -233,6 +316,51 @@ mod tests {
         hub.resync(DateTime::UNIX_EPOCH);
         assert_eq!(ids(hub.listen(Some("a")).0), None);
         assert_eq!(ids(hub.listen(None).0), Some(Vec::new()));
+    }
+
+    fn log(id: &str, bytes: usize) -> EventEnvelope {
+        let lines = vec![event_size::tests::line("x".repeat(bytes))];
+        let event = LiveEvent::Log { occurrence_id: OccurrenceId::default(), lines };
+        EventEnvelope { event, ..envelope(id) }
+    }
+
+    #[tokio::test]
+    async fn ring_is_limited_by_size_and_frees_what_slow_listeners_have_not_read() {
+        let (hub, _queue) = Hub::new();
+        let (_, mut slow) = hub.listen(None);
+        for n in 0..100 {
+            hub.deliver(log(&n.to_string(), 1 << 19));
+        }
+        let kept = hub.inner.ring.lock().expect("the lock is not poisoned").frames.len();
+        assert!((30..=32).contains(&kept), "{kept} events with their JSON fit into 32 MiB");
+        assert!(matches!(slow.recv().await, Err(RecvError::Lagged(_))), "the oldest is gone for the listener too");
+    }
+
+    #[test]
+    fn page_that_missed_too_much_reads_again() {
+        let (hub, _queue) = Hub::new();
+        hub.deliver(envelope("seen"));
+        hub.deliver(log("a", 1 << 19));
+        assert_eq!(ids(hub.listen(Some("seen")).0), Some(vec!["a".into()]));
+        hub.deliver(log("b", 1 << 19));
+        assert_eq!(ids(hub.listen(Some("seen")).0), None);
+    }
+
+    #[tokio::test]
+    async fn queue_of_the_bridge_is_limited_by_size() {
+        let (hub, mut queue) = Hub::new();
+        let lines = |bytes| vec![log("", bytes).event];
+        for _ in 0..40 {
+            hub.publish(DateTime::UNIX_EPOCH, lines(1 << 20));
+        }
+        assert!(hub.take_overflow());
+        let mut taken = 0;
+        while let Ok(envelopes) = queue.try_recv() {
+            taken += hub.taken(&envelopes);
+        }
+        assert!(taken <= OUTBOUND_BYTES + (2 << 20), "{taken}");
+        hub.publish(DateTime::UNIX_EPOCH, lines(1 << 20));
+        assert!(!hub.take_overflow(), "there is room again");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 pub mod alerts;
 pub mod bridge;
+mod event_size;
 pub mod hub;
 
 pub use hub::Hub;

@@ -115,7 +115,7 @@ async fn wait_for_channel(server: &Server) {
     let (_, mut events) = server.hub.listen(None);
     wait::eventually("an event from the channel", || {
         server.hub.publish(server.clock.now(), vec![LiveEvent::Workers]);
-        let found = events.try_recv().ok().map(|_| ());
+        let found = events.try_recv().map(|_| ());
         async move { found }
     })
     .await;
