@@ -17,6 +17,16 @@ CREATE TABLE cluster_pause (
 );
 COMMENT ON TABLE cluster_pause IS 'Cluster pause, which stops every dispatcher, with its author and reason.';
 
+-- At most one row. A clock that is a month ahead when the servers start must not delete a month of data.
+CREATE TABLE maintenance_state (
+    is_only      boolean     PRIMARY KEY DEFAULT true CHECK (is_only),
+    last_tick_at timestamptz NOT NULL,
+    held_until   timestamptz
+);
+COMMENT ON TABLE  maintenance_state IS 'When expired data was looked for, so that a jump of the time is noticed.';
+COMMENT ON COLUMN maintenance_state.last_tick_at IS 'Time of the last look.';
+COMMENT ON COLUMN maintenance_state.held_until IS 'Time before which nothing is deleted, because the time jumped; null if it never did.';
+
 -- No message may end every server in turn.
 CREATE TABLE redeliveries (
     message_hash bytea       PRIMARY KEY CHECK (octet_length(message_hash) = 32),

@@ -1,4 +1,9 @@
-//! Maintenance of the database: creates partitions in advance, deletes expired data, and repairs inconsistencies.
+//! Maintenance of the database: creates partitions in advance, deletes expired data, and finds inconsistencies.
+//!
+//! Deleted data cannot be restored, and the clock that says what has expired may be wrong. A step while a server runs is
+//! noticed by the clock. A clock that is wrong when all servers start is noticed here: more than a day has passed since the
+//! last look. Nothing is deleted then for a day, in which the clock can be corrected. An installation that was off for
+//! longer deletes a day later than it could.
 
 use std::time::Duration;
 
@@ -21,6 +26,9 @@ const STATS_RETENTION: chrono::Duration = chrono::Duration::days(90);
 
 /// The retention of an invite after it was used or has expired.
 const INVITE_RETENTION: chrono::Duration = chrono::Duration::days(30);
+
+/// The retention of a worker instance after its last heartbeat. Each start of a worker process is a new instance.
+const INSTANCE_RETENTION: chrono::Duration = chrono::Duration::days(1);
 
 /// The background task that maintains the database.
 #[derive(Debug)]
@@ -76,6 +84,10 @@ pub struct MaintenanceReport {
     pub resets: u64,
     /// Expired counts of redelivered messages deleted.
     pub redeliveries: u64,
+    /// True if nothing was deleted, because the time has jumped.
+    pub is_held: bool,
+    /// Worker instances deleted, long after their last heartbeat.
+    pub instances: u64,
 }
 
 impl Maintenance {
@@ -124,6 +136,15 @@ impl Service for Maintenance {
         if self.clock.is_settling() {
             return Ok(report);
         }
+        if let Some(until) = self.store.note_maintenance(now).await? {
+            tracing::warn!(
+                held_until = %until,
+                "no expired data is deleted until {until}: more than a day has passed since the last time, and the clock \
+                 of PostgreSQL may be ahead; set it back if it is wrong"
+            );
+            report.is_held = true;
+            return Ok(report);
+        }
         report.sessions = self.store.delete_expired_sessions(now).await?;
         report.stats = self.store.delete_old_stats(now - STATS_RETENTION).await?;
         report.sign_in_attempts = self.store.delete_old_sign_in_attempts(now - FAILED_SIGN_IN_RETENTION).await?;
@@ -131,6 +152,7 @@ impl Service for Maintenance {
         report.invites = self.store.delete_old_invites(now - INVITE_RETENTION).await?;
         report.resets = self.store.delete_expired_resets(now).await?;
         report.redeliveries = self.store.delete_old_redeliveries(now - REDELIVERY_MEMORY).await?;
+        report.instances = self.store.delete_old_instances(now - INSTANCE_RETENTION).await?;
         report.trigger_keys = self.store.delete_old_trigger_keys(now).await?;
         report.failures = self.store.delete_old_failures(now - self.retention.failed).await?;
         report.dead_letters = self.store.delete_old_dead_letters(now - self.retention.dead_letters).await?;
@@ -151,6 +173,6 @@ impl Service for Maintenance {
 
     fn is_notable(report: &MaintenanceReport) -> bool {
         // A partition may be needed for months.
-        MaintenanceReport { needed: Vec::new(), ..report.clone() } != MaintenanceReport::default()
+        MaintenanceReport { needed: Vec::new(), is_held: false, ..report.clone() } != MaintenanceReport::default()
     }
 }

@@ -136,7 +136,9 @@ impl Store {
              SELECT $4, $5, CASE WHEN status = 4 THEN 'occurrence.cancel' ELSE 'occurrence.ask_to_end' END,
                     'occurrence:' || id::text, jsonb_build_object('status', was),
                     jsonb_build_object('status', status, 'reason', $6::text), $7
-               FROM unnest($1::uuid[], $2::smallint[], $3::smallint[]) AS c (id, was, status)",
+               FROM unnest($1::uuid[], $2::smallint[], $3::smallint[]) AS c (id, was, status)
+              -- The audit log is about users. A replaced occurrence has its reason in its own history.
+              WHERE $5 <> 'system'",
             &changed,
             &was,
             &is,

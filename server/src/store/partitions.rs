@@ -96,7 +96,37 @@ pub enum PartitionDropOutcome {
     Locked,
 }
 
+/// The time between two looks for expired data from which on the time has jumped, and for which nothing is deleted then.
+const JUMP: chrono::Duration = chrono::Duration::days(1);
+/// The time by which the time must go back to undo a jump.
+const BACK: chrono::Duration = chrono::Duration::hours(1);
+
 impl Store {
+    /// Records a look for expired data at `now`. Returns the end of the time in which nothing may be deleted, because the
+    /// time has jumped since the look before.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn note_maintenance(&self, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>> {
+        let held_until = sqlx::query_scalar!(
+            "INSERT INTO maintenance_state AS m (last_tick_at) VALUES ($1)
+             ON CONFLICT (is_only) DO UPDATE
+                SET held_until = CASE WHEN m.last_tick_at < $2 THEN $3
+                                      WHEN m.last_tick_at > $4 THEN NULL
+                                      ELSE m.held_until END,
+                    last_tick_at = $1
+             RETURNING held_until",
+            now,
+            now - JUMP,
+            now + JUMP,
+            now + BACK
+        )
+        .fetch_one(self.pool())
+        .await?;
+        Ok(held_until.filter(|until| *until > now))
+    }
+
     /// Creates missing partitions: from yesterday to seven days ahead, and of each month of the audit log up to two months
     /// ahead. Returns the number created.
     ///

@@ -231,4 +231,17 @@ impl Store {
         }
         Ok(workers)
     }
+
+    /// Deletes the worker instances that have sent no heartbeat since `before`, with their job types; the job types of
+    /// their workers stay. Returns the number.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then none was deleted.
+    pub async fn delete_old_instances(&self, before: DateTime<Utc>) -> Result<u64> {
+        Ok(sqlx::query!("DELETE FROM worker_instances WHERE last_heartbeat_at < $1", before)
+            .execute(self.pool())
+            .await?
+            .rows_affected())
+    }
 }

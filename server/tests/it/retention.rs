@@ -3,7 +3,7 @@
 use chrono::{DateTime, Days, Duration, NaiveDate, Utc};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
-    message::StatusReport,
+    message::{InstanceHello, JobTypeInfo, StatusReport},
     status::OccurrenceStatus,
 };
 use milvaion_schedule::schedule::Schedule;
@@ -43,6 +43,13 @@ impl RetentionHarness {
         Self { url, store, clock, maintenance, job }
     }
 
+    /// Advances the clock as if a server had looked for expired data all the time.
+    async fn pass(&self, time: Duration) {
+        self.clock.advance(time);
+        let at = self.clock.now().to_rfc3339();
+        self.execute(&format!("UPDATE maintenance_state SET last_tick_at = '{at}'")).await;
+    }
+
     fn today(&self) -> NaiveDate {
         self.clock.now().date_naive()
     }
@@ -73,19 +80,19 @@ async fn old_days_are_dropped_logs_first() {
     harness.complete(id).await;
     // One second before all of today's logs are fourteen days old.
     let end_of_today: DateTime<Utc> = (today + Days::new(1)).and_time(chrono::NaiveTime::MIN).and_utc();
-    harness.clock.advance(end_of_today - harness.clock.now() + Duration::days(14) - Duration::seconds(1));
+    harness.pass(end_of_today - harness.clock.now() + Duration::days(14) - Duration::seconds(1)).await;
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
     let yesterday = today - Days::new(1);
     let logs_and_receipts = |day| report.dropped.contains(&PartitionedTable::Logs.partition(day));
     assert!(logs_and_receipts(yesterday) && !logs_and_receipts(today), "{report:?}");
     assert!(report.partitions > 0, "partitions of the coming days are created");
 
-    harness.clock.advance(Duration::seconds(1));
+    harness.pass(Duration::seconds(1)).await;
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
     assert!(report.dropped.contains(&PartitionedTable::Logs.partition(today)), "{report:?}");
     assert!(harness.exists(id).await);
 
-    harness.clock.advance(Duration::days(16));
+    harness.pass(Duration::days(16)).await;
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
     assert!(report.dropped.contains(&PartitionedTable::History.partition(today)), "{report:?}");
     assert!(!report.dropped.contains(&PartitionedTable::History.partition(today + Days::new(1))), "{report:?}");
@@ -116,7 +123,7 @@ async fn retention_counts_from_the_end() {
     });
     // A delay of sixty days, twice the retention.
     for _ in 0..60 {
-        harness.clock.advance(Duration::days(1));
+        harness.pass(Duration::days(1)).await;
         harness.maintenance.tick().await.expect("the tick succeeds");
     }
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
@@ -124,11 +131,11 @@ async fn retention_counts_from_the_end() {
     assert_eq!(input_of(&harness).await, input);
     harness.complete(request.id).await;
     assert_eq!(input_of(&harness).await, input);
-    harness.clock.advance(Duration::days(29));
+    harness.pass(Duration::days(29)).await;
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
     assert_eq!(report.needed, [PartitionedTable::Inputs.partition(first_day)]);
     assert_eq!(input_of(&harness).await, input, "it ended 29 days ago");
-    harness.clock.advance(Duration::days(2));
+    harness.pass(Duration::days(2)).await;
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
     assert!(!harness.exists(request.id).await);
     let all: Vec<String> =
@@ -142,7 +149,7 @@ async fn changed_retention_leaves_no_gap_and_no_overlap() {
     let bounds = "SELECT pg_get_expr(c.relpartbound, c.oid) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
                    WHERE i.inhparent = 'history'::regclass";
     for (days, step) in [(30, 2), (400, 9), (400, 300), (7, 1), (1_850, 40), (30, 1)] {
-        harness.clock.advance(Duration::days(step));
+        harness.pass(Duration::days(step)).await;
         let retention = RetentionConfig { occurrences: Duration::days(days), ..RetentionConfig::default() };
         let store = harness.store.clone().with_retention(retention);
         store.ensure_partitions(harness.clock.now()).await.expect("the query succeeds");
@@ -219,6 +226,66 @@ async fn old_failures_dead_letters_and_keys_are_deleted() {
 }
 
 #[tokio::test]
+async fn instances_of_workers_are_deleted_a_day_after_their_last_heartbeat() {
+    let mut harness = RetentionHarness::new().await;
+    let hello = async |instance: &str| {
+        let job_types = vec![JobTypeInfo {
+            job_type: "echo".into(),
+            description: String::new(),
+            schema: serde_json::json!({}),
+            concurrency: 1,
+            timeout_seconds: None,
+        }];
+        let hello = InstanceHello {
+            worker_id: "w".into(),
+            instance_id: instance.into(),
+            host: "h".into(),
+            pid: 1,
+            version: "1".into(),
+            capacity: 1,
+            job_types,
+            timestamp: harness.clock.now(),
+        };
+        harness.store.hello(&hello, harness.clock.now()).await.expect("the query succeeds");
+    };
+    hello("old").await;
+    harness.pass(Duration::hours(1)).await;
+    hello("young").await;
+    harness.pass(Duration::hours(23) + Duration::seconds(1)).await;
+    let report = harness.maintenance.tick().await.expect("the tick succeeds");
+    assert_eq!(report.instances, 1);
+    assert_eq!(harness.execute("SELECT 1 FROM worker_instances WHERE id = 'young'").await, 1);
+    assert_eq!(harness.execute("SELECT 1 FROM instance_job_types").await, 1);
+    assert_eq!(harness.execute("SELECT 1 FROM worker_job_types").await, 1, "the worker still has its job types");
+}
+
+#[tokio::test]
+async fn clock_that_is_ahead_when_the_servers_start_deletes_nothing() {
+    let mut harness = RetentionHarness::new().await;
+    harness.maintenance.tick().await.expect("the tick succeeds");
+    let yesterday = PartitionedTable::Logs.partition(harness.today() - Days::new(1));
+    harness.clock.advance(Duration::days(31));
+    let report = harness.maintenance.tick().await.expect("the tick succeeds");
+    assert!(report.is_held && report.dropped.is_empty(), "{report:?}");
+    harness.clock.advance(Duration::hours(23));
+    assert!(harness.maintenance.tick().await.expect("the tick succeeds").is_held, "the first look was not the second");
+
+    // The clock is set back: what has not expired stays for good.
+    harness.clock.advance(-Duration::days(31));
+    let report = harness.maintenance.tick().await.expect("the tick succeeds");
+    assert!(!report.is_held && report.dropped.is_empty(), "{report:?}");
+
+    // The clock is right: the data has expired a day later too.
+    harness.clock.advance(Duration::days(31));
+    assert!(harness.maintenance.tick().await.expect("the tick succeeds").is_held);
+    harness.clock.advance(Duration::hours(12));
+    assert!(harness.maintenance.tick().await.expect("the tick succeeds").is_held);
+    harness.clock.advance(Duration::hours(12));
+    let report = harness.maintenance.tick().await.expect("the tick succeeds");
+    assert!(report.dropped.contains(&yesterday), "{report:?}");
+}
+
+#[tokio::test]
 async fn clock_step_drops_nothing() {
     let mut harness = RetentionHarness::new().await;
     let dead_letter_and_key =
@@ -227,7 +294,7 @@ async fn clock_step_drops_nothing() {
                           INSERT INTO trigger_keys (job_id, key, occurrence_id, created_at)
                           VALUES (gen_random_uuid(), 'k', gen_random_uuid(), now())";
     harness.execute(dead_letter_and_key).await;
-    harness.clock.advance(Duration::days(200));
+    harness.pass(Duration::days(200)).await;
     harness.clock.hold();
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
     assert_eq!(
