@@ -128,13 +128,17 @@ COMMENT ON TABLE  job_versions IS
 COMMENT ON COLUMN job_versions.definition IS 'The definition as the user entered it.';
 
 CREATE TABLE calendars (
-    id          uuid        PRIMARY KEY,
-    name        text        NOT NULL UNIQUE CHECK (char_length(name) BETWEEN 1 AND 100),
-    definition  jsonb       NOT NULL,
-    version     integer     NOT NULL DEFAULT 1,
-    modified_at timestamptz NOT NULL,
-    modified_by text        NOT NULL
+    id              uuid        PRIMARY KEY,
+    name            text        NOT NULL UNIQUE CHECK (char_length(name) BETWEEN 1 AND 100),
+    definition      jsonb       NOT NULL,
+    version         integer     NOT NULL DEFAULT 1,
+    modified_at     timestamptz NOT NULL,
+    modified_by     text        NOT NULL,
+    applied_version integer     NOT NULL DEFAULT 1,
+    applied_to      uuid
 );
 COMMENT ON TABLE  calendars IS 'Named blackout calendars: sets of days and weekly windows in which the jobs that use them do not run.';
 COMMENT ON COLUMN calendars.definition IS '{name, zone, dates, windows}.';
 COMMENT ON COLUMN calendars.version IS 'Number of edits; an edit carries the version that it was made from.';
+COMMENT ON COLUMN calendars.applied_version IS 'Version by which the due times of all jobs that use the calendar were computed.';
+COMMENT ON COLUMN calendars.applied_to IS 'Last job, in the order of ids, whose due time was computed by the present version; null before the first and after the last.';

@@ -4,7 +4,7 @@
 //! its calendars; what happens to a due time inside a blackout is a policy of the job, not of the calendar. Like a
 //! schedule, a calendar is a plain value and reads no clock.
 
-use chrono::{DateTime, Datelike, Days, Duration, NaiveDate, NaiveTime, TimeZone, Utc};
+use chrono::{DateTime, Datelike, Days, Duration, NaiveDate, NaiveTime, TimeZone, Timelike, Utc};
 use chrono_tz::Tz;
 use serde::{Deserialize, Serialize};
 
@@ -12,13 +12,16 @@ use crate::field_error::FieldError;
 use crate::schedule::parse_zone;
 
 pub mod describe;
+pub mod search;
+
+use search::{Blackout, BlackoutSearch};
 
 /// The maximum number of days in a calendar.
 pub const MAX_CALENDAR_DATES: usize = 2_000;
 /// The maximum number of weekly windows in a calendar.
 pub const MAX_WEEKLY_WINDOWS: usize = 100;
-/// The maximum number of adjoining blackouts that a search follows. A longer chain counts as endless.
-const MAX_CHAINED_BLACKOUTS: usize = 4_000;
+/// The length of a week, in seconds.
+const WEEK_SECONDS: u32 = 7 * 86_400;
 
 /// A set of blackouts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,10 +91,31 @@ impl Calendar {
             let message = format!("a weekday must be 0 (Sunday) to 6 (Saturday): got {}", window.weekday);
             errors.push(FieldError::new("windows", message));
         }
+        if self.covers_the_week() {
+            let message = "the weekly windows cover the whole week, so no job would ever run: leave a part of it free";
+            errors.push(FieldError::new("windows", message));
+        }
         if self.dates.is_empty() && self.windows.is_empty() {
             errors.push(FieldError::new("dates", "add at least one day or one weekly window"));
         }
         if errors.is_empty() { Ok(()) } else { Err(errors) }
+    }
+
+    /// Returns true if the weekly windows leave no instant of a week free.
+    fn covers_the_week(&self) -> bool {
+        let second = |time: NaiveTime| time.num_seconds_from_midnight();
+        let mut spans: Vec<(u32, u32)> = Vec::new();
+        for window in &self.windows {
+            let from = u32::from(window.weekday % 7) * 86_400 + second(window.from);
+            let next_day = if window.to > window.from { 0 } else { 86_400 };
+            let to = from - second(window.from) + next_day + second(window.to);
+            spans.push((from, to.min(WEEK_SECONDS)));
+            // A window of Saturday may end on Sunday, which is the first day of a week.
+            spans.extend((to > WEEK_SECONDS).then(|| (0, to - WEEK_SECONDS)));
+        }
+        spans.sort_unstable();
+        let covered = spans.into_iter().fold(0, |end, (from, to)| if from <= end { end.max(to) } else { end });
+        covered == WEEK_SECONDS
     }
 
     /// Returns the end of the blackout at `at`; none if there is no blackout. A calendar with an unknown zone has no
@@ -135,8 +159,10 @@ impl Calendar {
         while periods.len() < limit {
             let from = if self.blackout_end(at).is_some() { Some(at) } else { self.next_begin(at) };
             let Some(from) = from else { break };
-            // If the search gave up, the returned end is still inside the blackout, which then counts as endless.
-            let to = blackout_end(&[self], from).filter(|to| self.blackout_end(*to).is_none());
+            let to = match BlackoutSearch::new(&[self], from).at(from) {
+                Blackout::Until(end) => Some(end),
+                Blackout::None | Blackout::Endless => None,
+            };
             periods.push(BlackoutPeriod { from, to });
             let Some(to) = to else { break };
             at = to;
@@ -158,24 +184,6 @@ impl Calendar {
         });
         days.chain(windows).filter(|begin| *begin > at).min()
     }
-}
-
-/// Returns the end of the blackout at `at` under any of `calendars`; none if there is no blackout. Adjoining blackouts
-/// are followed. For an endless chain it returns the instant at which the search gave up.
-#[must_use]
-pub fn blackout_end(calendars: &[&Calendar], at: DateTime<Utc>) -> Option<DateTime<Utc>> {
-    let mut end = None;
-    let mut probe = at;
-    for _ in 0..MAX_CHAINED_BLACKOUTS {
-        match calendars.iter().filter_map(|calendar| calendar.blackout_end(probe)).max() {
-            Some(until) => {
-                end = Some(until);
-                probe = until;
-            }
-            None => break,
-        }
-    }
-    end
 }
 
 /// Returns the instant of a local time. For a local time in a clock change's gap, returns the first instant after it.
@@ -232,7 +240,10 @@ mod tests {
     fn adjoining_blackouts_are_one() {
         let calendar = nights();
         // 1 May 2026 is a Friday: two whole days, joined by Friday night's window.
-        assert_eq!(blackout_end(&[&calendar], at("2026-05-01T12:00:00Z")), Some(at("2026-05-02T22:00:00Z")));
+        let calendars = [&calendar];
+        let may_day = at("2026-05-01T12:00:00Z");
+        let found = BlackoutSearch::new(&calendars, may_day).at(may_day);
+        assert_eq!(found, Blackout::Until(at("2026-05-02T22:00:00Z")));
     }
 
     #[test]
@@ -264,6 +275,23 @@ mod tests {
         let always = Calendar { dates: Vec::new(), windows, ..nights() };
         let now = at("2026-05-09T01:00:00Z");
         assert_eq!(always.next_blackouts(now, 3), [BlackoutPeriod { from: now, to: None }]);
+    }
+
+    #[test]
+    fn calendar_that_leaves_nothing_free_is_refused() {
+        let window = |weekday, from, to| WeeklyWindow { weekday, from: time(from), to: time(to) };
+        let with = |windows: Vec<WeeklyWindow>| Calendar { windows, ..nights() };
+        let nightly = |weekday| window(weekday, "20:00:00", "08:00:00");
+        let daily = |weekday| window(weekday, "08:00:00", "20:00:00");
+        let all = with((0..7).map(nightly).chain((0..7).map(daily)).collect());
+        let errors = all.check().expect_err("refused");
+        assert_eq!(errors.iter().map(|error| error.field.as_str()).collect::<Vec<_>>(), ["windows"]);
+        let whole_days = with((0..7).map(|weekday| window(weekday, "00:00:00", "00:00:00")).collect());
+        assert!(whole_days.check().is_err());
+        let one_minute_free = with((0..7).map(|weekday| window(weekday, "00:01:00", "00:00:00")).collect());
+        assert_eq!(one_minute_free.check(), Ok(()));
+        let without_sunday_morning = with((0..7).map(nightly).chain((1..7).map(daily)).collect());
+        assert_eq!(without_sunday_morning.check(), Ok(()));
     }
 
     #[test]

@@ -10,7 +10,10 @@
 use std::collections::VecDeque;
 
 use crate::{
-    calendar::{Calendar, blackout_end},
+    calendar::{
+        Calendar,
+        search::{Blackout, BlackoutSearch},
+    },
     cron::CronExpression,
     rules::{BlackoutPolicy, MisfirePolicy, Rules},
     schedule::{Schedule, parse_zone},
@@ -22,12 +25,12 @@ use milvaion_protocol::id::JobId;
 /// The lateness up to which a due time is not a misfire. Within it the scheduler was busy, or held back by a clock
 /// step, but not away.
 pub const MISFIRE_GRACE: Duration = Duration::seconds(60);
+/// The time by which a due time may be dispatched ahead.
+pub const MAX_AHEAD: Duration = Duration::seconds(1);
 /// The maximum number of misfires that are counted one by one.
 const MAX_COUNTED_MISFIRES: usize = 1_000;
 /// The maximum number of due times that one decision of the policy `catch_up` walks over.
 const MAX_CATCH_UP_SCAN: usize = 50_000;
-/// The maximum number of blackouts that a search for a due time passes.
-const MAX_BLACKOUT_SCAN: usize = 500;
 
 /// The kind of occurrence that a due time creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +50,35 @@ pub struct DueDecision {
     pub note: Option<String>,
     /// The next due time; none if no due time is left, or if it depends on the end of the run.
     pub next_fire_at: Option<DateTime<Utc>>,
+    /// What the policy `catch_up` decided about the misfires that follow.
+    pub catch_up: Option<CatchUp>,
+}
+
+/// The misfires that the policy `catch_up` runs. Finding the first of them takes a walk over all misfires. The caller passes
+/// it on to the next decision, so that the walk is not repeated for each misfire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CatchUp {
+    /// The first due time that runs.
+    pub first: DateTime<Utc>,
+    /// The instant of the walk: later due times are not counted yet.
+    pub decided_at: DateTime<Utc>,
+}
+
+impl CatchUp {
+    /// Returns true if the misfire `due` runs at `now`. A walk counts for a minute, because misfires get too old to run.
+    fn covers(self, due: DateTime<Utc>, now: DateTime<Utc>) -> bool {
+        self.first <= due && due <= self.decided_at && now - self.decided_at <= MISFIRE_GRACE
+    }
+}
+
+impl DueDecision {
+    fn run(note: Option<String>, next_fire_at: Option<DateTime<Utc>>) -> Self {
+        Self { action: DueAction::Run, note, next_fire_at, catch_up: None }
+    }
+
+    fn skip(note: impl Into<String>, next_fire_at: Option<DateTime<Utc>>) -> Self {
+        Self { action: DueAction::Skip, note: Some(note.into()), next_fire_at, catch_up: None }
+    }
 }
 
 /// A schedule together with the rules that modify it.
@@ -74,59 +106,111 @@ impl<'a> EffectiveSchedule<'a> {
     }
 
     /// Returns the first due time of a job that was just defined, edited or resumed. Due times during a pause are not
-    /// caught up. The job's last due time `last`, which may be after `now`, is not repeated.
+    /// caught up. The job's last due time `last` is not repeated if it is at most [`MAX_AHEAD`] after `now`. A later one
+    /// comes from a clock that was ahead, and the job would be silent until then.
     #[must_use]
     pub fn first(&self, last: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        let from = last.map_or(now, |last| last.max(now));
+        let from = last.filter(|last| (now..now + MAX_AHEAD).contains(last)).unwrap_or(now);
         self.following(from, from)
     }
 
-    /// Returns the first due time after `due` and not before `at_least`.
+    /// Returns true if the next due time is counted from the end of a run.
     #[must_use]
-    pub fn following(&self, due: DateTime<Utc>, at_least: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        let mut after = due - self.offset;
-        let mut least = at_least - self.offset;
-        for _ in 0..MAX_BLACKOUT_SCAN {
-            let base = self.next_base(after, least)?;
-            let at = base + self.offset;
-            let Some(end) = blackout_end(self.calendars, at) else { return self.before_end(at) };
-            if self.rules.blackout == BlackoutPolicy::Postpone {
-                return self.after_blackouts(end);
-            }
-            after = base;
-            least = end - self.offset;
-        }
-        None
+    pub fn counts_from_end(&self) -> bool {
+        self.schedule.delay_after_end().is_some()
     }
 
-    /// Decides about the due time `due` at the instant `now`.
+    /// Returns the due time of a job after its calendars changed, at `now`. `due` is its present one, `last` its last one.
+    /// An interval keeps its rhythm: it is counted from the last due time, or from the present one if there is no last.
     #[must_use]
-    pub fn decide(&self, due: DateTime<Utc>, now: DateTime<Utc>) -> DueDecision {
-        if let Some(end) = blackout_end(self.calendars, due) {
-            return self.blacked_out(due, end, now);
+    pub fn after_calendar_change(
+        &self,
+        last: Option<DateTime<Utc>>,
+        due: Option<DateTime<Utc>>,
+        now: DateTime<Utc>,
+    ) -> Option<DateTime<Utc>> {
+        let Schedule::Every { seconds, .. } = self.schedule else { return self.first(last, now) };
+        let step = i64::try_from(*seconds).ok().and_then(Duration::try_seconds)?;
+        match last.or_else(|| due.map(|due| due - step)) {
+            Some(last) => self.following(last, last.max(now)),
+            None => self.first(None, now),
+        }
+    }
+
+    /// Returns the due time of a job whose last due time `last`, or last edit, is after `now`, because a clock was ahead.
+    /// `due` is its present one. An interval keeps its rhythm.
+    #[must_use]
+    pub fn after_clock_ahead(
+        &self,
+        last: Option<DateTime<Utc>>,
+        due: Option<DateTime<Utc>>,
+        now: DateTime<Utc>,
+    ) -> Option<DateTime<Utc>> {
+        let Schedule::Every { seconds, .. } = self.schedule else { return self.following(now, now) };
+        let step = i64::try_from(*seconds).ok().and_then(Duration::try_seconds)?;
+        let Some(known) = due.or(last) else { return self.following(now, now) };
+        let steps = (known - now).num_milliseconds().max(0) / step.num_milliseconds().max(1);
+        let before = known - step.checked_mul(i32::try_from(steps + 1).ok()?)?;
+        self.following(before, now)
+    }
+
+    /// Returns the first due time after `due` and not before `at_least`; none if there is none before the end of the
+    /// schedule, or if blackouts exclude all due times for years.
+    #[must_use]
+    pub fn following(&self, due: DateTime<Utc>, at_least: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let mut blackouts = BlackoutSearch::new(self.calendars, due.max(at_least));
+        let mut after = due - self.offset;
+        let mut least = at_least - self.offset;
+        loop {
+            let base = self.next_base(after, least)?;
+            let at = self.before_end(base + self.offset)?;
+            match blackouts.at(at) {
+                Blackout::None => return Some(at),
+                Blackout::Until(end) if self.rules.blackout == BlackoutPolicy::Postpone => {
+                    return self.after_blackouts(end, &mut blackouts);
+                }
+                Blackout::Until(end) => {
+                    after = base;
+                    least = end - self.offset;
+                }
+                Blackout::Endless => return None,
+            }
+        }
+    }
+
+    /// Decides about the due time `due` at the instant `now`. `catch_up` is that of the decision before, if there was
+    /// one.
+    #[must_use]
+    pub fn decide(&self, due: DateTime<Utc>, now: DateTime<Utc>, catch_up: Option<CatchUp>) -> DueDecision {
+        let mut blackouts = BlackoutSearch::new(self.calendars, due);
+        match blackouts.at(due) {
+            Blackout::None => {}
+            Blackout::Until(end) => return DueDecision { catch_up, ..self.blacked_out(due, end, now) },
+            Blackout::Endless => return DueDecision::skip("Skipped: the due time is in a blackout without end.", None),
         }
         if self.schedule.delay_after_end().is_some() {
             // The next due time is counted from the end of the run that starts now.
-            return DueDecision { action: DueAction::Run, note: None, next_fire_at: None };
+            return DueDecision::run(None, None);
         }
         let on_time = now - due <= MISFIRE_GRACE;
         match self.rules.misfire {
-            MisfirePolicy::CatchUp if on_time => {
-                DueDecision { action: DueAction::Run, note: None, next_fire_at: self.following(due, due) }
-            }
-            MisfirePolicy::CatchUp => self.catch_up(due, now),
+            MisfirePolicy::CatchUp if on_time => DueDecision::run(None, self.following(due, due)),
+            MisfirePolicy::CatchUp => match catch_up.filter(|walk| walk.covers(due, now)) {
+                Some(walk) => DueDecision { catch_up: Some(walk), ..DueDecision::run(None, self.following(due, due)) },
+                None => self.catch_up(due, now),
+            },
             MisfirePolicy::Skip if !on_time => {
                 let (missed, next) = self.missed(due, now);
                 let note = format!(
                     "Skipped: missed {} while no scheduler was running. The job's misfire policy is skip.",
                     due_times(missed + 1)
                 );
-                DueDecision { action: DueAction::Skip, note: Some(note), next_fire_at: next }
+                DueDecision::skip(note, next)
             }
             MisfirePolicy::Skip | MisfirePolicy::FireOnce => {
                 let (missed, next) = self.missed(due, now);
                 let note = (missed > 0).then(|| format!("also covers {} that passed before it ran", due_times(missed)));
-                DueDecision { action: DueAction::Run, note, next_fire_at: next }
+                DueDecision::run(note, next)
             }
         }
     }
@@ -160,9 +244,12 @@ impl<'a> EffectiveSchedule<'a> {
             scanned += 1;
             at = self.following(instant, instant);
         }
+        // A walk that ended before `now` does not know the newest misfires.
+        let is_complete = at.is_none_or(|at| at > now);
+        let walk = kept.front().filter(|_| is_complete).map(|first| CatchUp { first: *first, decided_at: now });
         match kept.front() {
             Some(first) if *first == due => {
-                DueDecision { action: DueAction::Run, note: None, next_fire_at: self.following(due, due) }
+                DueDecision { catch_up: walk, ..DueDecision::run(None, self.following(due, due)) }
             }
             first => {
                 let next = first.copied().or_else(|| self.following(due, now + Duration::microseconds(1)));
@@ -171,7 +258,7 @@ impl<'a> EffectiveSchedule<'a> {
                      runs, at most {} s back).",
                     limit, self.rules.catch_up_window_seconds
                 );
-                DueDecision { action: DueAction::Skip, note: Some(note), next_fire_at: next }
+                DueDecision { catch_up: walk, ..DueDecision::skip(note, next) }
             }
         }
     }
@@ -186,25 +273,25 @@ impl<'a> EffectiveSchedule<'a> {
                 (self.following(due, least), "Skipped: the due time is in a blackout.".to_owned())
             }
             BlackoutPolicy::Postpone => {
-                let next = self.after_blackouts(end);
+                let next = self.after_blackouts(end, &mut BlackoutSearch::new(self.calendars, end));
                 let until = end.format("%Y-%m-%d %H:%M UTC");
                 (next, format!("Postponed: the due time is in a blackout until {until}."))
             }
         };
-        DueDecision { action: DueAction::Skip, note: Some(note), next_fire_at: next }
+        DueDecision::skip(note, next)
     }
 
     /// Returns the due time at the end of a blackout. Jitter applies here too, or all postponed jobs would start at
     /// once.
-    fn after_blackouts(&self, mut end: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        for _ in 0..MAX_BLACKOUT_SCAN {
+    fn after_blackouts(&self, mut end: DateTime<Utc>, blackouts: &mut BlackoutSearch<'_>) -> Option<DateTime<Utc>> {
+        loop {
             let at = end + self.offset;
-            match blackout_end(self.calendars, at) {
-                None => return self.before_end(at),
-                Some(later) => end = later,
+            match blackouts.at(at) {
+                Blackout::None => return self.before_end(at),
+                Blackout::Until(later) => end = later,
+                Blackout::Endless => return None,
             }
         }
-        None
     }
 
     fn before_end(&self, at: DateTime<Utc>) -> Option<DateTime<Utc>> {

@@ -18,7 +18,9 @@ use crate::{
     background::{
         activators::Activators,
         auto_disable::AutoDisabler,
+        calendar_edits::CalendarEdits,
         cancellations::CancellationRepeater,
+        clock_repair::ClockRepair,
         clock_watch::ClockWatch,
         dispatcher::{self, Dispatcher},
         due_index::DueIndexRebuilder,
@@ -305,6 +307,8 @@ fn start_services(supervisor: &Supervisor, context: &Context) {
     supervisor.start(context, QueueExpiry::new, &none);
     supervisor.start(context, Vacuum::new, &none);
     supervisor.start(context, ClockWatch::new, &none);
+    supervisor.start(context, ClockRepair::new, &activators.clock_repair);
+    supervisor.start(context, CalendarEdits::new, &none);
     supervisor.start(context, SnapshotWatch::new, &none);
     supervisor.start(context, StatsFolder::new, &none);
     let (publisher, activator) = (context.publisher.clone(), activators.republisher.clone());

@@ -19,7 +19,7 @@ const MIDNIGHT: &str = "2026-01-01T00:00:00Z";
 #[test]
 fn fire_once_covers_all_misfires_and_keeps_the_interval() {
     let (schedule, rules) = (Schedule::every(60), Rules::default());
-    let decision = effective(&schedule, &rules, &[]).decide(at(MIDNIGHT), at("2026-01-01T00:03:30Z"));
+    let decision = effective(&schedule, &rules, &[]).decide(at(MIDNIGHT), at("2026-01-01T00:03:30Z"), None);
     assert_eq!(decision.action, DueAction::Run);
     assert_eq!(decision.note.as_deref(), Some("also covers 3 due times that passed before it ran"));
     assert_eq!(decision.next_fire_at, Some(at("2026-01-01T00:04:00Z")));
@@ -28,10 +28,15 @@ fn fire_once_covers_all_misfires_and_keeps_the_interval() {
 #[test]
 fn due_time_on_time_has_no_note() {
     let (schedule, rules) = (Schedule::every(60), Rules::default());
-    let decision = effective(&schedule, &rules, &[]).decide(at(MIDNIGHT), at("2026-01-01T00:00:00.004Z"));
+    let decision = effective(&schedule, &rules, &[]).decide(at(MIDNIGHT), at("2026-01-01T00:00:00.004Z"), None);
     assert_eq!(
         decision,
-        DueDecision { action: DueAction::Run, note: None, next_fire_at: Some(at("2026-01-01T00:01:00Z")) }
+        DueDecision {
+            action: DueAction::Run,
+            note: None,
+            next_fire_at: Some(at("2026-01-01T00:01:00Z")),
+            catch_up: None
+        }
     );
 }
 
@@ -40,9 +45,9 @@ fn skip_policy_skips_misfires_but_not_late_due_times() {
     let schedule = cron("*/5 * * * *");
     let rules = Rules { misfire: MisfirePolicy::Skip, ..Rules::default() };
     let effective = effective(&schedule, &rules, &[]);
-    let late = effective.decide(at(MIDNIGHT), at("2026-01-01T00:00:20Z"));
+    let late = effective.decide(at(MIDNIGHT), at("2026-01-01T00:00:20Z"), None);
     assert_eq!(late.action, DueAction::Run);
-    let missed = effective.decide(at(MIDNIGHT), at("2026-01-01T00:12:00Z"));
+    let missed = effective.decide(at(MIDNIGHT), at("2026-01-01T00:12:00Z"), None);
     assert_eq!(missed.action, DueAction::Skip);
     assert!(missed.note.as_deref().is_some_and(|note| note.contains("3 due times")), "{missed:?}");
     assert_eq!(missed.next_fire_at, Some(at("2026-01-01T00:15:00Z")));
@@ -54,12 +59,49 @@ fn decide_all(effective: &EffectiveSchedule<'_>, due: &str, now: &str) -> Vec<(D
     let mut actions = Vec::new();
     let mut next = Some(at(due));
     while let Some(due) = next.filter(|due| *due <= now) {
-        let decision = effective.decide(due, now);
+        let decision = effective.decide(due, now, None);
         actions.push((due, decision.action));
         next = decision.next_fire_at;
         assert!(actions.len() < 100, "the decisions must come to an end");
     }
     actions
+}
+
+#[test]
+fn edit_ignores_a_due_time_dispatched_by_a_clock_that_was_ahead() {
+    let rules = Rules::default();
+    let (schedule, noon) = (cron("0 12 * * *"), at("2026-01-01T12:00:00Z"));
+    let effective = effective(&schedule, &rules, &[]);
+    assert_eq!(effective.first(Some(noon), noon - Duration::hours(1)), Some(noon));
+}
+
+#[test]
+fn job_that_a_clock_ahead_made_silent_is_due_again_in_its_rhythm() {
+    let rules = Rules::default();
+    let now = at("2026-01-01T10:17:00Z");
+    let (last, due) = (Some(at("2026-01-01T12:55:30Z")), Some(at("2026-01-01T13:00:30Z")));
+    let interval = Schedule::every(300);
+    let next = effective(&interval, &rules, &[]).after_clock_ahead(last, due, now);
+    assert_eq!(next, Some(at("2026-01-01T10:20:30Z")));
+    let next = effective(&cron("*/5 * * * *"), &rules, &[]).after_clock_ahead(last, due, now);
+    assert_eq!(next, Some(at("2026-01-01T10:20:00Z")));
+}
+
+#[test]
+fn changed_calendar_keeps_the_rhythm_of_an_interval() {
+    let calendar = weekend();
+    let calendars = [&calendar];
+    let (schedule, rules) = (Schedule::every(600), Rules::default());
+    let effective = effective(&schedule, &rules, &calendars);
+    let now = at("2026-01-02T10:05:00Z");
+    let (last, due) = (at("2026-01-02T10:03:00Z"), at("2026-01-02T10:13:00Z"));
+    assert_eq!(effective.after_calendar_change(Some(last), Some(due), now), Some(due));
+    assert_eq!(effective.after_calendar_change(None, Some(due), now), Some(due), "before its first run");
+    // The due time lay after the blackout, which now ends earlier.
+    let monday = at("2026-01-05T00:03:00Z");
+    let postponed = at("2026-01-07T00:03:00Z");
+    let saturday = at("2026-01-03T12:00:00Z");
+    assert_eq!(effective.after_calendar_change(Some(last), Some(postponed), saturday), Some(monday));
 }
 
 #[test]
@@ -109,6 +151,23 @@ fn catch_up_keeps_the_newest_within_limit_and_window() {
 }
 
 #[test]
+fn catch_up_walks_over_the_misfires_once() {
+    let schedule = cron("*/5 * * * *");
+    let rules = Rules { misfire: MisfirePolicy::CatchUp, catch_up_limit: 2, ..Rules::default() };
+    let effective = effective(&schedule, &rules, &[]);
+    let now = at("2026-01-01T00:17:00Z");
+    let first = effective.decide(at(MIDNIGHT), now, None);
+    let walk = CatchUp { first: at("2026-01-01T00:10:00Z"), decided_at: now };
+    assert_eq!((first.action, first.catch_up), (DueAction::Skip, Some(walk)));
+    // The result of the walk counts, although another walk would find more misfires now.
+    let walk = CatchUp { first: at("2026-01-01T00:05:00Z"), ..walk };
+    let next = effective.decide(at("2026-01-01T00:05:00Z"), now, Some(walk));
+    assert_eq!((next.action, next.catch_up), (DueAction::Run, Some(walk)));
+    let late = effective.decide(at("2026-01-01T00:05:00Z"), now + Duration::seconds(61), Some(walk));
+    assert_eq!(late.action, DueAction::Skip, "it counts for a minute");
+}
+
+#[test]
 fn catch_up_over_a_month_of_seconds_ends() {
     let schedule = Schedule::every(1);
     let rules = Rules {
@@ -119,8 +178,8 @@ fn catch_up_over_a_month_of_seconds_ends() {
     };
     let effective = effective(&schedule, &rules, &[]);
     let (now, mut due, mut skips) = (at("2026-01-31T00:00:00Z"), at(MIDNIGHT), 0);
-    while effective.decide(due, now).action == DueAction::Skip {
-        due = effective.decide(due, now).next_fire_at.expect("a next due time");
+    while effective.decide(due, now, None).action == DueAction::Skip {
+        due = effective.decide(due, now, None).next_fire_at.expect("a next due time");
         skips += 1;
         assert!(skips < 100, "the skips must come to an end");
     }
@@ -132,9 +191,9 @@ fn no_due_time_is_left_after_once_or_the_end() {
     let due = at(MIDNIGHT);
     let rules = Rules::default();
     let once = Schedule::once(due);
-    assert_eq!(effective(&once, &rules, &[]).decide(due, due).next_fire_at, None);
+    assert_eq!(effective(&once, &rules, &[]).decide(due, due, None).next_fire_at, None);
     let rules = Rules { end_at: Some(at("2026-01-01T00:01:00Z")), ..Rules::default() };
-    assert_eq!(effective(&Schedule::every(60), &rules, &[]).decide(due, due).next_fire_at, None);
+    assert_eq!(effective(&Schedule::every(60), &rules, &[]).decide(due, due, None).next_fire_at, None);
 }
 
 #[test]
@@ -143,7 +202,7 @@ fn interval_from_the_end_has_no_due_time_during_the_run() {
     let rules = Rules::default();
     let effective = effective(&schedule, &rules, &[]);
     assert_eq!(effective.first(None, at(MIDNIGHT)), Some(at("2026-01-01T00:01:00Z")));
-    assert_eq!(effective.decide(at(MIDNIGHT), at(MIDNIGHT)).next_fire_at, None);
+    assert_eq!(effective.decide(at(MIDNIGHT), at(MIDNIGHT), None).next_fire_at, None);
 }
 
 #[test]
@@ -229,16 +288,38 @@ fn endless_blackout_leaves_no_due_time() {
 }
 
 #[test]
+fn due_time_in_a_blackout_without_end_is_skipped_and_the_last() {
+    let time = |text: &str| text.parse().expect("a valid time");
+    let daily = |from: &str, to: &str| Calendar {
+        name: "Daily".into(),
+        zone: "UTC".into(),
+        dates: Vec::new(),
+        windows: (0..7).map(|weekday| WeeklyWindow { weekday, from: time(from), to: time(to) }).collect(),
+    };
+    let (days, nights) = (daily("06:00:00", "18:00:00"), daily("18:00:00", "06:00:00"));
+    let calendars = [&days, &nights];
+    for blackout in [BlackoutPolicy::Skip, BlackoutPolicy::Postpone] {
+        let rules = Rules { blackout, ..Rules::default() };
+        let schedule = cron("0 * * * *");
+        let effective = effective(&schedule, &rules, &calendars);
+        assert_eq!(effective.first(None, at(MIDNIGHT)), None);
+        let decision = effective.decide(at(MIDNIGHT), at(MIDNIGHT), None);
+        assert_eq!((decision.action, decision.next_fire_at), (DueAction::Skip, None));
+    }
+}
+
+#[test]
 fn changed_calendar_skips_a_current_due_time() {
     let calendar = weekend();
     let calendars = [&calendar];
     let saturday = at("2026-01-03T12:00:00Z");
     let schedule = cron("0 12 * * *");
-    let decision = effective(&schedule, &Rules::default(), &calendars).decide(saturday, saturday);
+    let decision = effective(&schedule, &Rules::default(), &calendars).decide(saturday, saturday, None);
     assert_eq!(decision.action, DueAction::Skip);
     assert_eq!(decision.next_fire_at, Some(at("2026-01-05T12:00:00Z")));
     // If the decision is late, due times after the blackout are still decided one after the other.
-    let decision = effective(&schedule, &Rules::default(), &calendars).decide(saturday, at("2026-01-07T13:00:00Z"));
+    let decision =
+        effective(&schedule, &Rules::default(), &calendars).decide(saturday, at("2026-01-07T13:00:00Z"), None);
     assert_eq!(decision.next_fire_at, Some(at("2026-01-05T12:00:00Z")));
 }
 
@@ -290,7 +371,7 @@ fn preview_dispatcher_and_expression_agree() {
             assert_eq!(cron.next_after(tz, after), Some(due), "{expression} in {zone} after {after}");
             for _ in 0..4 {
                 let next = effective.following(due, due);
-                assert_eq!(effective.decide(due, due).next_fire_at, next, "{expression} in {zone} at {due}");
+                assert_eq!(effective.decide(due, due, None).next_fire_at, next, "{expression} in {zone} at {due}");
                 assert_eq!(cron.next_after(tz, due), next, "{expression} in {zone} at {due}");
                 due = next.expect("a next due time");
             }

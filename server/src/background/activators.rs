@@ -21,4 +21,6 @@ pub struct Activators {
     pub auto_disable: Arc<Notify>,
     /// Activates the cancellation repeater after a cancel request.
     pub cancellation_repeater: Arc<Notify>,
+    /// Activates the repair of instants in the future after PostgreSQL's clock was set back.
+    pub clock_repair: Arc<Notify>,
 }

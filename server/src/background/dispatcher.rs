@@ -17,6 +17,7 @@
 //! Publishing does not delay the next tick; see [`super::sender`].
 
 pub(crate) mod batch;
+mod decide;
 mod live_row;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -32,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub use batch::DispatchReport;
+pub use decide::CatchUps;
 
 use super::{
     lease::{DispatchPulse, Leadership},
@@ -88,6 +90,8 @@ pub struct Dispatcher {
     pub activate_slot_granter: Arc<Notify>,
     /// The pulse by which the lease sees that this dispatcher ticks.
     pub pulse: DispatchPulse,
+    /// The jobs that are catching up on misfires.
+    pub catch_ups: CatchUps,
     /// The batch size and the sweep period.
     pub config: BackgroundConfig,
 }
@@ -107,6 +111,7 @@ impl Dispatcher {
             activate_dispatcher: context.activators.dispatcher.clone(),
             activate_due_index: context.activators.due_index.clone(),
             activate_slot_granter: context.activators.slot_granter.clone(),
+            catch_ups: CatchUps::default(),
             config: context.config.background.clone(),
         }
     }

@@ -8,7 +8,9 @@
 
 pub mod activators;
 pub mod auto_disable;
+pub mod calendar_edits;
 pub mod cancellations;
+pub mod clock_repair;
 pub mod clock_watch;
 pub mod dispatcher;
 pub mod due_index;

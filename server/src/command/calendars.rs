@@ -1,16 +1,15 @@
-//! Calendars: save and delete, and reschedule the jobs that use them.
+//! Calendars: save and delete.
 
-use milvaion_api::events::LiveEvent;
 use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_protocol::id::{CalendarId, JobId};
 use milvaion_schedule::calendar::Calendar;
 
 use super::jobs::JobCommands;
-use crate::store::{calendars::StoredCalendar, jobs::AuditStamp};
-use milvaion_schedule::due::EffectiveSchedule;
+use crate::{
+    error::chain,
+    store::{calendars::StoredCalendar, jobs::AuditStamp},
+};
 
-/// The number of jobs that are read per query.
-const RESCHEDULE_PAGE: i64 = 500;
 /// The most jobs that a refused deletion names.
 const MAX_NAMED_JOBS: i64 = 5;
 
@@ -24,8 +23,8 @@ impl JobCommands {
         Ok(self.store.calendars().await?)
     }
 
-    /// Creates a calendar if `id` is `None`, or changes the one that still has the given version. Recomputes the due
-    /// times of the jobs that use it.
+    /// Creates a calendar if `id` is `None`, or changes the one that still has the given version. Computes the due times
+    /// of the first jobs that use it; see [`apply_calendar_edit`](Self::apply_calendar_edit).
     ///
     /// # Errors
     ///
@@ -62,7 +61,10 @@ impl JobCommands {
             }
             Err(error) => return Err(error.into()),
         }
-        self.reschedule(key).await?;
+        // The calendar is saved. What this request does not come to, the background task does.
+        if let Err(error) = self.apply_calendar_edit().await {
+            tracing::warn!(error = chain(error.as_ref()), "the due times of a calendar's jobs are computed later");
+        }
         Ok(key)
     }
 
@@ -84,36 +86,6 @@ impl JobCommands {
         let total = self.store.calendar(id).await?.ok_or_else(not_found)?.jobs;
         let named = self.store.calendar_job_names(id, MAX_NAMED_JOBS).await?;
         Err(AppError::Conflict(still_used_by(&stored.calendar.name, &named, total)))
-    }
-
-    /// Recomputes the due times of the jobs that use a calendar. A job that is edited, or of which a run is created, in
-    /// the meantime is skipped: that change has used the new calendar, or the dispatcher will.
-    async fn reschedule(&self, id: CalendarId) -> Result<(), AppError> {
-        let mut after = JobId::default();
-        loop {
-            let page = self.store.jobs_with_calendar(id, after, RESCHEDULE_PAGE).await?;
-            let Some(last) = page.last() else { return Ok(()) };
-            after = *last;
-            for job in page {
-                let Some(job) = self.store.job(job).await? else { continue };
-                let calendars = self.calendars_of(&job.definition).await?;
-                let calendars: Vec<&Calendar> = calendars.values().collect();
-                let definition = &job.definition;
-                let now = self.clock.now();
-                if definition.schedule.delay_after_end().is_some() && job.next_fire_at.is_none() {
-                    continue;
-                }
-                // The dispatcher handles a due time that has passed, by the new calendar and the misfire policy.
-                if job.next_fire_at.is_some_and(|due| due <= now) {
-                    continue;
-                }
-                let schedule = EffectiveSchedule::new(job.id, &definition.schedule, &definition.rules, &calendars);
-                let next = schedule.first(job.last_fire_at, now);
-                if next != job.next_fire_at && self.store.move_due(job.id, job.version, job.next_fire_at, next).await? {
-                    self.publish_change(job.id, next, LiveEvent::Job { id: job.id }).await;
-                }
-            }
-        }
     }
 }
 

@@ -7,6 +7,7 @@
 pub mod account;
 pub mod calendars;
 pub mod cluster;
+pub mod due_times;
 pub mod failures;
 pub mod invite;
 pub mod jobs;

@@ -27,6 +27,17 @@ pub struct StoredCalendar {
     pub modified_by: String,
 }
 
+/// An edit of a calendar whose jobs are being moved to their new due times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CalendarChange {
+    /// The calendar.
+    pub id: CalendarId,
+    /// Its version.
+    pub version: i32,
+    /// The last job, in the order of ids, that has its new due time.
+    pub applied_to: JobId,
+}
+
 fn read(definition: Value) -> Result<Calendar> {
     serde_json::from_value(definition).map_err(|error| StoreError::Corrupt {
         table: "calendars",
@@ -144,7 +155,7 @@ impl Store {
                 SELECT $1, $2, $3, $4, $5 WHERE $6::int IS NULL OR EXISTS (SELECT 1 FROM before)
                 ON CONFLICT (id) DO UPDATE
                    SET name = excluded.name, definition = excluded.definition, modified_at = excluded.modified_at,
-                       modified_by = excluded.modified_by, version = c.version + 1
+                       modified_by = excluded.modified_by, version = c.version + 1, applied_to = NULL
                  WHERE c.version = $6
                 RETURNING c.version
              ),
@@ -191,51 +202,41 @@ impl Store {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Returns at most `limit` active jobs that use a calendar, in the order of ids, after `after`.
+    /// Returns a calendar whose last edit is not applied to all its jobs yet, or `None`.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`] if PostgreSQL fails.
-    pub async fn jobs_with_calendar(&self, id: CalendarId, after: JobId, limit: i64) -> Result<Vec<JobId>> {
-        Ok(sqlx::query_scalar!(
-            "SELECT id FROM jobs
-              WHERE cardinality(calendars) > 0 AND calendars @> ARRAY[$1::uuid] AND is_active AND id > $2
-              ORDER BY id LIMIT $3",
-            id.0,
-            after.0,
-            limit
+    pub async fn edited_calendar(&self) -> Result<Option<CalendarChange>> {
+        let row = sqlx::query!(
+            "SELECT id, version, applied_to FROM calendars WHERE applied_version <> version ORDER BY id LIMIT 1"
         )
-        .fetch_all(self.pool())
-        .await?
-        .into_iter()
-        .map(JobId)
-        .collect())
+        .fetch_optional(self.pool())
+        .await?;
+        Ok(row.map(|row| CalendarChange {
+            id: CalendarId(row.id),
+            version: row.version,
+            applied_to: row.applied_to.map_or_else(JobId::default, JobId),
+        }))
     }
 
-    /// Moves a job's due time if neither the due time nor the job has changed since they were read.
+    /// Records how far an edit was applied: up to the job `upto`, or to all jobs if it is `None`. A later edit starts
+    /// from the beginning.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`] if PostgreSQL fails.
-    pub async fn move_due(
-        &self,
-        id: JobId,
-        version: i32,
-        was: Option<DateTime<Utc>>,
-        next: Option<DateTime<Utc>>,
-    ) -> Result<bool> {
-        let done = sqlx::query!(
-            "UPDATE job_due d SET next_fire_at = $4
-               FROM jobs j
-              WHERE d.job_id = $1 AND d.version = $2 AND d.next_fire_at IS NOT DISTINCT FROM $3
-                AND j.id = $1 AND j.version = $2 AND j.is_active",
-            id.0,
-            version,
-            was,
-            next
+    pub async fn note_applied(&self, change: CalendarChange, upto: Option<JobId>) -> Result<()> {
+        sqlx::query!(
+            "UPDATE calendars
+                SET applied_to = $3, applied_version = CASE WHEN $3::uuid IS NULL THEN version ELSE applied_version END
+              WHERE id = $1 AND version = $2",
+            change.id.0,
+            change.version,
+            upto.map(|id| id.0)
         )
         .execute(self.pool())
         .await?;
-        Ok(done.rows_affected() == 1)
+        Ok(())
     }
 }

@@ -44,7 +44,9 @@ fired AS (
 moved AS (
     INSERT INTO job_due AS d (job_id, priority, next_fire_at, last_fire_at, version)
     SELECT job_id, due_priority, next_fire_at, due, due_version FROM fired
-    ON CONFLICT (job_id) DO UPDATE SET next_fire_at = excluded.next_fire_at, last_fire_at = excluded.last_fire_at
+    ON CONFLICT (job_id) DO UPDATE
+       -- After a clock that was ahead, a due time may come before the last one.
+       SET next_fire_at = excluded.next_fire_at, last_fire_at = greatest(d.last_fire_at, excluded.last_fire_at)
 ),
 asked AS (
     SELECT w.*, NULL::smallint, NULL::int FROM wanted w

@@ -17,6 +17,7 @@ pub mod cancel;
 pub mod create;
 pub mod dead_letters;
 pub mod delayed;
+pub mod due_times;
 pub mod failures;
 pub mod finish;
 pub mod jobs;

@@ -46,6 +46,8 @@ pub struct DueJob {
     pub schedule: Option<Schedule>,
     /// The due time that was read: the expected value of the compare-and-swap.
     pub next_fire_at: DateTime<Utc>,
+    /// The latest due time that was dispatched. It is later than the one that was read if a clock was ahead.
+    pub last_fire_at: Option<DateTime<Utc>>,
     /// The job's rules.
     pub rules: Rules,
     /// The version of the definition that was read.
@@ -101,14 +103,14 @@ impl Store {
         // longer the longer the backlog is.
         let rows = sqlx::query!(
             r#"SELECT j.id, j.display_name, j.worker_id, j.job_type, j.job_data, j.schedule, d.next_fire_at AS "next_fire_at!",
-                      j.version, j.priority, j.timeout_seconds, j.start_at, j.end_at, j.jitter_seconds, j.calendars,
+                      d.last_fire_at, j.version, j.priority, j.timeout_seconds, j.start_at, j.end_at, j.jitter_seconds, j.calendars,
                       j.blackout, j.misfire_policy, j.catch_up_limit, j.catch_up_window_seconds, j.overlap_policy,
                       j.max_concurrent, j.concurrency_key, j.concurrency_key_limit, j.max_retries,
                       j.base_retry_delay_seconds, j.retry_jitter_percent, j.heartbeat_timeout_seconds, j.on_lost,
                       j.auto_disable
                  FROM (SELECT d.* FROM (VALUES (5::smallint), (4), (3), (2), (1)) AS p (priority)
                         CROSS JOIN LATERAL (
-                              SELECT job_id, next_fire_at, version FROM job_due
+                              SELECT job_id, next_fire_at, last_fire_at, version FROM job_due
                                WHERE priority = p.priority AND next_fire_at IS NOT NULL AND next_fire_at <= $1
                                ORDER BY next_fire_at LIMIT $2) d
                         LIMIT $2) d
@@ -128,6 +130,7 @@ impl Store {
                 job_data: row.job_data,
                 schedule: serde_json::from_value(row.schedule).ok(),
                 next_fire_at: row.next_fire_at,
+                last_fire_at: row.last_fire_at,
                 version: row.version,
                 priority: row.priority,
                 timeout_seconds: row.timeout_seconds,

@@ -54,8 +54,14 @@ impl ServerBackend {
         viewer_zone: Option<&str>,
     ) -> Result<SchedulePreview, AppError> {
         let calendars = self.jobs.calendars_of(job).await?;
-        let calendars: Vec<&Calendar> = calendars.values().collect();
-        let mut preview = preview(id, job, &calendars, next, viewer_zone, self.clock.now());
+        let (shown, zone, now) = (job.clone(), viewer_zone.map(str::to_owned), self.clock.now());
+        // With full calendars, it takes up to a second.
+        let mut preview = tokio::task::spawn_blocking(move || {
+            let calendars: Vec<&Calendar> = calendars.values().collect();
+            preview(id, &shown, &calendars, next, zone.as_deref(), now)
+        })
+        .await
+        .map_err(|error| AppError::Failed(error.to_string()))?;
         if job.rules.jitter_seconds > 0 && id == JobId::default() {
             let max_delay = job.rules.jitter_seconds;
             preview.warnings.push(format!("Each run starts up to {max_delay} s later, because the job has jitter."));

@@ -47,7 +47,8 @@ async fn dispatch_all(store: &Store, clock: &Clock, now: DateTime<Utc>) -> usize
             .iter()
             .map(|job| {
                 let schedule = job.schedule.as_ref().expect("a schedule");
-                let decision = EffectiveSchedule::new(job.id, schedule, &job.rules, &[]).decide(job.next_fire_at, now);
+                let decision =
+                    EffectiveSchedule::new(job.id, schedule, &job.rules, &[]).decide(job.next_fire_at, now, None);
                 NewScheduledRun {
                     job_id: job.id,
                     version: job.version,

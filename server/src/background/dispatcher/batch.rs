@@ -4,17 +4,16 @@
 //! and how large it is.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     time::Duration,
 };
 
 use chrono::{DateTime, Utc};
 use milvaion_api::events::LiveEvent;
 use milvaion_protocol::{
-    id::{CalendarId, JobId, OccurrenceId},
+    id::{JobId, OccurrenceId},
     status::OccurrenceStatus,
 };
-use milvaion_schedule::{calendar::Calendar, due::EffectiveSchedule};
 
 use super::{Dispatcher, HEAD_START, live_row::live_row, until};
 use crate::{
@@ -32,9 +31,6 @@ use crate::{
     store::plan::{DueJob, NewScheduledRun, ScheduledRunResult},
 };
 
-/// The audit note of a job that is paused because its schedule cannot be read.
-const UNREADABLE_SCHEDULE_NOTE: &str = "The server cannot read the job's schedule. Edit the job.";
-
 /// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DispatchReport {
@@ -48,6 +44,8 @@ pub struct DispatchReport {
     pub fired: Vec<OccurrenceId>,
     /// Jobs paused because their schedule cannot be read.
     pub unreadable: usize,
+    /// Jobs whose due time was dispatched before, by a clock that was ahead. They were moved to the next one.
+    pub repeated: usize,
     /// True if nothing was created because the cluster is paused.
     pub is_paused: bool,
     /// The time left until dispatching resumes after a clock step; nothing was read.
@@ -88,7 +86,7 @@ impl Dispatcher {
         });
         report.due = jobs.len();
         SEAMS.due_jobs(self, &mut jobs, scanned_until).await;
-        let fires = self.decide(&jobs, now, &mut report).await?;
+        let (jobs, fires) = self.decide(jobs, now, &mut report).await?;
         if fires.is_empty() {
             return Ok(report);
         }
@@ -141,39 +139,6 @@ impl Dispatcher {
             self.activate_due_index.notify_one();
         }
         Ok(report)
-    }
-
-    /// Decides for each due job if it runs now and when it is due next.
-    async fn decide(
-        &self,
-        jobs: &[DueJob],
-        now: DateTime<Utc>,
-        report: &mut DispatchReport,
-    ) -> anyhow::Result<Vec<NewScheduledRun>> {
-        let ids: HashSet<CalendarId> = jobs.iter().flat_map(|job| job.rules.calendars.iter().copied()).collect();
-        let calendars = if ids.is_empty() { HashMap::new() } else { self.store.calendars_by_id(&ids).await? };
-        let mut fires = Vec::with_capacity(jobs.len());
-        for job in jobs {
-            // One unreadable row must not stop the other jobs.
-            let Some(schedule) = job.schedule.as_ref().filter(|schedule| schedule.check().is_ok()) else {
-                tracing::error!(job.id = %job.id, job.name = job.display_name, "job {} has an unreadable schedule and is paused; edit it", job.id);
-                self.store.pause_unreadable_job(job.id, job.version, UNREADABLE_SCHEDULE_NOTE).await?;
-                report.unreadable += 1;
-                continue;
-            };
-            let blackouts: Vec<&Calendar> = job.rules.calendars.iter().filter_map(|id| calendars.get(id)).collect();
-            let firing = EffectiveSchedule::new(job.id, schedule, &job.rules, &blackouts).decide(job.next_fire_at, now);
-            fires.push(NewScheduledRun {
-                job_id: job.id,
-                version: job.version,
-                due: job.next_fire_at,
-                next_fire_at: firing.next_fire_at,
-                occurrence_id: self.clock.occurrence_id(),
-                action: firing.action,
-                note: firing.note,
-            });
-        }
-        Ok(fires)
     }
 }
 

@@ -1,14 +1,16 @@
 //! Blackout calendars and the jobs that reference them.
 
 use chrono::{Datelike, Duration};
-use milvaion_api::requests::JobForm;
+use futures::{StreamExt, stream};
+use milvaion_api::requests::{JobForm, JobInput};
+use milvaion_protocol::id::JobId;
 use milvaion_schedule::{
     calendar::{Calendar, WeeklyWindow},
     rules::{BlackoutPolicy, Rules},
     schedule::Schedule,
 };
-use milvaion_server::store::jobs::AuditStamp;
-use milvaion_test_support::{jobs, manual_clock::ManualClockHarness};
+use milvaion_server::{clock::Clock, store::jobs::AuditStamp};
+use milvaion_test_support::{database, jobs, manual_clock::ManualClockHarness, wait};
 
 #[tokio::test]
 async fn changed_calendar_moves_the_due_times_of_its_jobs() {
@@ -55,6 +57,70 @@ async fn changed_calendar_moves_the_due_times_of_its_jobs() {
     let missing = jobs.delete_calendar(&me, id).await;
     assert!(matches!(missing, Err(milvaion_app::error::AppError::NotFound(_))), "{missing:?}");
     harness.close().await;
+}
+
+#[tokio::test]
+async fn edit_whose_request_ended_early_is_applied_to_all_jobs() {
+    let harness = ManualClockHarness::without_worker().await;
+    let store = &harness.server.store;
+    let edit = AuditStamp { by: "test", at: harness.clock.now(), address: None };
+    let noon = |day: i64| {
+        (harness.clock.now().date_naive() + Duration::days(day)).and_hms_opt(12, 0, 0).expect("noon").and_utc()
+    };
+    let calendar = Calendar {
+        name: "Holidays".into(),
+        zone: "UTC".into(),
+        dates: vec![noon(40).date_naive()],
+        windows: Vec::new(),
+    };
+    let id = harness.clock.calendar_id();
+    store.save_calendar(id, None, &calendar, edit).await.expect("stored").expect("it is new");
+    let rules = Rules { calendars: vec![id], ..Rules::default() };
+    let daily = Schedule::Cron { expression: "0 12 * * *".into(), zone: "UTC".into() };
+    let definition = JobInput { rules, ..jobs::echo_job(daily) };
+    let insert = |_| jobs::insert_job(store, &harness.clock, &definition, Some(noon(1)));
+    let all: Vec<JobId> = stream::iter(0..1_100).map(insert).buffer_unordered(8).collect().await;
+    // The statement of the command, without what follows it.
+    let busy = Calendar { dates: vec![noon(0).date_naive(), noon(1).date_naive()], ..calendar };
+    store.save_calendar(id, Some(1), &busy, edit).await.expect("stored").expect("the version is current");
+    wait::eventually("new due times of all jobs", || async {
+        let ids: Vec<_> = all.iter().map(|id| id.0).collect();
+        let stored = store.due_times(&ids).await.expect("the query succeeds");
+        stored.iter().all(|(_, due)| *due == noon(2)).then_some(())
+    })
+    .await;
+    wait::eventually("the end of the edit", || async {
+        store.edited_calendar().await.expect("the query succeeds").is_none().then_some(())
+    })
+    .await;
+    harness.close().await;
+}
+
+#[tokio::test]
+async fn edit_of_a_calendar_is_continued_where_it_ended() {
+    let store = database::fresh().await;
+    let clock = Clock::system();
+    let edit = AuditStamp { by: "test", at: clock.now(), address: None };
+    let dates = vec![clock.now().date_naive()];
+    let calendar = Calendar { name: "Holidays".into(), zone: "UTC".into(), dates, windows: Vec::new() };
+    let id = clock.calendar_id();
+    let edited = async || store.edited_calendar().await.expect("the query succeeds");
+    store.save_calendar(id, None, &calendar, edit).await.expect("stored").expect("it is new");
+    assert_eq!(edited().await, None, "no job uses a new calendar");
+
+    store.save_calendar(id, Some(1), &calendar, edit).await.expect("stored").expect("the version is current");
+    let second = edited().await.expect("an edit");
+    assert_eq!((second.version, second.applied_to), (2, JobId::default()));
+    let upto = clock.job_id();
+    store.note_applied(second, Some(upto)).await.expect("stored");
+    assert_eq!(edited().await.map(|change| change.applied_to), Some(upto));
+
+    store.save_calendar(id, Some(2), &calendar, edit).await.expect("stored").expect("the version is current");
+    store.note_applied(second, None).await.expect("stored");
+    let third = edited().await.expect("the later edit");
+    assert_eq!((third.version, third.applied_to), (3, JobId::default()), "it starts from the beginning");
+    store.note_applied(third, None).await.expect("stored");
+    assert_eq!(edited().await, None);
 }
 
 #[tokio::test]

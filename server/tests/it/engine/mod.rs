@@ -4,6 +4,7 @@
 
 mod calendars;
 mod claims;
+mod clock_ahead;
 mod fence;
 mod head_start;
 mod limits;

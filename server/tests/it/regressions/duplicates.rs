@@ -23,8 +23,11 @@ use milvaion_test_support::{database, jobs, runs, server_env, wait, worker_env};
 fn planned_runs(jobs: &[DueJob], clock: &Clock) -> Vec<NewScheduledRun> {
     let plan = |job: &DueJob| {
         let schedule = job.schedule.as_ref().expect("a schedule");
-        let decision =
-            EffectiveSchedule::new(job.id, schedule, &Rules::default(), &[]).decide(job.next_fire_at, clock.now());
+        let decision = EffectiveSchedule::new(job.id, schedule, &Rules::default(), &[]).decide(
+            job.next_fire_at,
+            clock.now(),
+            None,
+        );
         NewScheduledRun {
             job_id: job.id,
             version: job.version,

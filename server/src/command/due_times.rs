@@ -1,0 +1,170 @@
+//! Due times that are computed again for many jobs: after an edit of a calendar, and after a clock that was ahead.
+//!
+//! Thousands of jobs may use one calendar, so this takes longer than a request may. It is done in pages, each of which
+//! may be repeated, and the place that was reached is stored: neither a closed browser nor a stopped server ends it early.
+
+use std::{collections::HashMap, time::Duration};
+
+use chrono::{DateTime, Utc};
+use milvaion_api::events::LiveEvent;
+use milvaion_protocol::id::{CalendarId, JobId};
+use milvaion_schedule::{calendar::Calendar, due::EffectiveSchedule};
+use tokio::time::Instant;
+
+use super::jobs::JobCommands;
+use crate::{
+    error::chain,
+    store::due_times::{DueTimeMove, ScheduledJob},
+};
+
+/// The number of jobs in a page.
+const PAGE: i64 = 500;
+/// The longest time for the arithmetic of one page. At least one job is computed.
+const MAX_COMPUTING: Duration = Duration::from_secs(1);
+/// The most jobs for which browsers get one event each. For more, they read their pages again.
+const MAX_JOB_EVENTS: usize = 20;
+/// The time by which an instant must be after now to come from a clock that was ahead.
+const MIN_AHEAD: chrono::Duration = chrono::Duration::minutes(1);
+/// How far back due times are looked for after a clock that was ahead. That the clock was set is noticed within a minute.
+const NOTICED_WITHIN: chrono::Duration = chrono::Duration::seconds(60);
+
+/// The result of one page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageResult {
+    /// The jobs that got another due time.
+    pub moved: usize,
+    /// The last job of the page, or `None` if the page was the last one.
+    pub upto: Option<JobId>,
+}
+
+impl JobCommands {
+    /// Computes the due times of one page of the jobs that use an edited calendar. A job that is edited, or of which a run
+    /// is created, in the meantime is skipped: that change has used the new calendar, or the dispatcher will. Returns
+    /// `None` if no calendar is left.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if PostgreSQL fails; then nothing was recorded, and the page is computed again.
+    pub async fn apply_calendar_edit(&self) -> anyhow::Result<Option<PageResult>> {
+        let Some(change) = self.store.edited_calendar().await? else { return Ok(None) };
+        let jobs = self.store.jobs_of_calendar(change.id, change.applied_to, PAGE).await?;
+        let now = self.clock.now();
+        let page = self
+            .recompute(jobs, move |job, schedule| {
+                // The dispatcher handles a due time that has passed, by the new calendar and the misfire policy. A schedule
+                // that counts from the end of a run has none while that run is open.
+                let waits = schedule.counts_from_end() && job.next_fire_at.is_none();
+                if waits || job.next_fire_at.is_some_and(|due| due <= now) {
+                    return job.next_fire_at;
+                }
+                schedule.after_calendar_change(job.last_fire_at, job.next_fire_at, now)
+            })
+            .await?;
+        self.store.note_applied(change, page.upto).await?;
+        Ok(Some(page))
+    }
+
+    /// Computes the due times of one page of the jobs that a clock that was ahead made silent: their last due time, or
+    /// their last edit, is in the future. Each gets the next due time by the present clock, if that is earlier.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if PostgreSQL fails.
+    pub async fn wake_silent_jobs(&self, after: JobId) -> anyhow::Result<PageResult> {
+        let now = self.clock.now();
+        let jobs = self.store.jobs_ahead_of(now + MIN_AHEAD, after, PAGE).await?;
+        self.recompute(jobs, move |job, schedule| {
+            if schedule.counts_from_end() && job.next_fire_at.is_none() {
+                return None;
+            }
+            let next = schedule.after_clock_ahead(job.last_fire_at, job.next_fire_at, now - NOTICED_WITHIN);
+            match (next, job.next_fire_at) {
+                (Some(next), Some(due)) => Some(next.min(due)),
+                (next, due) => next.or(due),
+            }
+        })
+        .await
+    }
+
+    /// Sets other instants in the future to now; see [`pull_back_instants`](crate::store::Store::pull_back_instants).
+    /// Returns the number of rows.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if PostgreSQL fails.
+    pub async fn pull_back_instants(&self) -> anyhow::Result<u64> {
+        let now = self.clock.now();
+        let mut changed = 0;
+        loop {
+            let rows = self.store.pull_back_instants(now + MIN_AHEAD, now, PAGE).await?;
+            changed += rows;
+            if rows < PAGE.unsigned_abs() {
+                return Ok(changed);
+            }
+        }
+    }
+
+    /// Moves the due times of a page of jobs to those that `next` returns.
+    async fn recompute(
+        &self,
+        jobs: Vec<ScheduledJob>,
+        next: impl Fn(&ScheduledJob, &EffectiveSchedule<'_>) -> Option<DateTime<Utc>> + Send + 'static,
+    ) -> anyhow::Result<PageResult> {
+        let is_last = jobs.len() < usize::try_from(PAGE).unwrap_or(usize::MAX);
+        let ids = jobs.iter().flat_map(|job| job.rules.calendars.iter().copied()).collect();
+        let calendars = self.store.calendars_by_id(&ids).await?;
+        let until = Instant::now() + MAX_COMPUTING;
+        let (moves, computed, upto) = tokio::task::spawn_blocking(move || {
+            let mut moves = Vec::new();
+            for (n, job) in jobs.iter().enumerate() {
+                if n > 0 && Instant::now() > until {
+                    return (moves, n, jobs.get(n - 1).map(|job| job.id));
+                }
+                moves.extend(moved(job, &calendars, &next));
+            }
+            (moves, jobs.len(), jobs.last().map(|job| job.id).filter(|_| !is_last))
+        })
+        .await?;
+        tracing::debug!(computed, moved = moves.len(), "computed due times again");
+        if moves.is_empty() {
+            return Ok(PageResult { moved: 0, upto });
+        }
+        let moved = self.store.move_due_times(&moves).await?;
+        self.publish_moves(&moved).await;
+        Ok(PageResult { moved: moved.len(), upto })
+    }
+
+    /// Notifies Redis, the dispatchers and the browsers of moved due times.
+    async fn publish_moves(&self, moved: &[(JobId, Option<DateTime<Utc>>)]) {
+        if moved.is_empty() {
+            return;
+        }
+        let noted = self.cache.note_changed(moved, async |ids| anyhow::Ok(self.store.due_times(ids).await?)).await;
+        if let Err(error) = noted {
+            let reason = chain(error.as_ref());
+            tracing::debug!(error = reason, "{} due times were not written to Redis", moved.len());
+        }
+        self.activate_dispatcher.notify_one();
+        if let Err(error) = self.cache.announce_schedule_change().await {
+            tracing::debug!(error = %error, "moved due times were not announced to other servers");
+        }
+        let events = if moved.len() > MAX_JOB_EVENTS {
+            vec![LiveEvent::Resync]
+        } else {
+            moved.iter().map(|(id, _)| LiveEvent::Job { id: *id }).collect()
+        };
+        self.hub.publish(self.clock.now(), events);
+    }
+}
+
+/// Returns the move of a job's due time, or `None` if it stays. A job whose schedule cannot be read stays as it is.
+fn moved(
+    job: &ScheduledJob,
+    calendars: &HashMap<CalendarId, Calendar>,
+    next: impl Fn(&ScheduledJob, &EffectiveSchedule<'_>) -> Option<DateTime<Utc>>,
+) -> Option<DueTimeMove> {
+    let blackouts: Vec<&Calendar> = job.rules.calendars.iter().filter_map(|id| calendars.get(id)).collect();
+    let schedule = EffectiveSchedule::new(job.id, job.schedule.as_ref()?, &job.rules, &blackouts);
+    let next = next(job, &schedule);
+    (next != job.next_fire_at).then_some(DueTimeMove { id: job.id, version: job.version, was: job.next_fire_at, next })
+}

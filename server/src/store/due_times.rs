@@ -1,0 +1,180 @@
+//! Due times that change without a dispatch: after an edit of a calendar, and after a clock that was ahead.
+
+use chrono::{DateTime, Utc};
+use milvaion_protocol::id::{CalendarId, JobId, OccurrenceId};
+use milvaion_schedule::{rules::Rules, schedule::Schedule};
+use uuid::Uuid;
+
+use super::{Result, Store, rules::rules_in};
+
+/// An active job with its due times.
+#[derive(Clone, Debug)]
+pub struct ScheduledJob {
+    /// Identifier.
+    pub id: JobId,
+    /// Version of the definition.
+    pub version: i32,
+    /// Schedule; none if this version cannot read it.
+    pub schedule: Option<Schedule>,
+    /// The job's rules.
+    pub rules: Rules,
+    /// The next due time.
+    pub next_fire_at: Option<DateTime<Utc>>,
+    /// The due time that was dispatched last.
+    pub last_fire_at: Option<DateTime<Utc>>,
+}
+
+/// A move of a job's due time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DueTimeMove {
+    /// The job.
+    pub id: JobId,
+    /// The job's version as it was read.
+    pub version: i32,
+    /// The due time as it was read.
+    pub was: Option<DateTime<Utc>>,
+    /// The new due time.
+    pub next: Option<DateTime<Utc>>,
+}
+
+/// Converts a row to a [`ScheduledJob`]. It is a macro because every checked statement has its own row type.
+macro_rules! scheduled_job {
+    ($row:expr) => {
+        ScheduledJob {
+            id: JobId($row.id),
+            version: $row.version,
+            schedule: serde_json::from_value($row.schedule).ok(),
+            next_fire_at: $row.next_fire_at,
+            last_fire_at: $row.last_fire_at,
+            rules: rules_in!($row),
+        }
+    };
+}
+
+impl Store {
+    /// Returns at most `limit` active jobs that use a calendar, in the order of ids, after `after`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn jobs_of_calendar(&self, id: CalendarId, after: JobId, limit: i64) -> Result<Vec<ScheduledJob>> {
+        let rows = sqlx::query!(
+            "SELECT j.*, d.next_fire_at, d.last_fire_at FROM jobs j JOIN job_due d ON d.job_id = j.id
+              WHERE cardinality(j.calendars) > 0 AND j.calendars @> ARRAY[$1::uuid] AND j.is_active AND j.id > $2
+              ORDER BY j.id LIMIT $3",
+            id.0,
+            after.0,
+            limit
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(rows.into_iter().map(|row| scheduled_job!(row)).collect())
+    }
+
+    /// Returns at most `limit` active jobs that were dispatched for a due time after `at` or edited after `at`, in the
+    /// order of ids, after `after`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn jobs_ahead_of(&self, at: DateTime<Utc>, after: JobId, limit: i64) -> Result<Vec<ScheduledJob>> {
+        let rows = sqlx::query!(
+            "SELECT j.*, d.next_fire_at, d.last_fire_at FROM jobs j JOIN job_due d ON d.job_id = j.id
+              WHERE (d.last_fire_at > $1 OR j.modified_at > $1) AND j.is_active AND j.id > $2
+              ORDER BY j.id LIMIT $3",
+            at,
+            after.0,
+            limit
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(rows.into_iter().map(|row| scheduled_job!(row)).collect())
+    }
+
+    /// Moves due times, each if neither it nor its job has changed since they were read. Returns the jobs that were moved
+    /// with their due times.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then none was moved.
+    pub async fn move_due_times(&self, moves: &[DueTimeMove]) -> Result<Vec<(JobId, Option<DateTime<Utc>>)>> {
+        let ids: Vec<Uuid> = moves.iter().map(|change| change.id.0).collect();
+        let versions: Vec<i32> = moves.iter().map(|change| change.version).collect();
+        let were: Vec<Option<DateTime<Utc>>> = moves.iter().map(|change| change.was).collect();
+        let next: Vec<Option<DateTime<Utc>>> = moves.iter().map(|change| change.next).collect();
+        let rows = sqlx::query!(
+            r#"WITH locked AS (
+                   SELECT d.job_id, m.next
+                     FROM unnest($1::uuid[], $2::int[], $3::timestamptz[], $4::timestamptz[]) AS m (id, version, was, next)
+                     JOIN job_due d ON d.job_id = m.id AND d.version = m.version
+                                   AND d.next_fire_at IS NOT DISTINCT FROM m.was
+                     JOIN jobs j ON j.id = m.id AND j.version = m.version AND j.is_active
+                    ORDER BY d.job_id FOR UPDATE OF d)
+               UPDATE job_due d SET next_fire_at = l.next FROM locked l WHERE d.job_id = l.job_id
+            RETURNING d.job_id, d.next_fire_at"#,
+            &ids,
+            &versions,
+            &were as &[Option<DateTime<Utc>>],
+            &next as &[Option<DateTime<Utc>>]
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(rows.into_iter().map(|row| (JobId(row.job_id), row.next_fire_at)).collect())
+    }
+
+    /// Returns true if a job has an occurrence for a due time at which the schedule created it.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn has_scheduled_run(&self, id: JobId, due: DateTime<Utc>) -> Result<bool> {
+        // An occurrence is created at its due time, or later if the scheduler is late.
+        let first = OccurrenceId::from_parts(due - chrono::Duration::seconds(1), [0; 10]);
+        Ok(sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT 1 FROM occurrences WHERE job_id = $1 AND id >= $2 AND scheduled_for = $3
+                                 AND trigger = 'schedule') AS "exists!""#,
+            id.0,
+            first.0,
+            due
+        )
+        .fetch_one(self.pool())
+        .await?)
+    }
+
+    /// Sets instants that only a clock that was ahead can have written, because they are after `ahead`, to `now`:
+    /// heartbeats, and the instants from which messages are sent. A delayed attempt keeps its delay. Changes at most
+    /// `limit` runs and as many worker instances, and returns the number of them.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn pull_back_instants(&self, ahead: DateTime<Utc>, now: DateTime<Utc>, limit: i64) -> Result<u64> {
+        let runs = sqlx::query!(
+            "UPDATE runs r
+                SET not_before = CASE WHEN r.last_heartbeat > $2 THEN r.not_before - (r.last_heartbeat - $2)
+                                      ELSE r.not_before END,
+                    last_heartbeat = CASE WHEN r.last_heartbeat > $2 THEN $2 ELSE r.last_heartbeat END,
+                    publish_after = CASE WHEN r.publish_after > $2 THEN $2 ELSE r.publish_after END,
+                    published_at = CASE WHEN r.published_at > $2 THEN $2 ELSE r.published_at END
+               FROM (SELECT id FROM runs WHERE last_heartbeat > $1 OR publish_after > $1 OR published_at > $1
+                      ORDER BY id LIMIT $3 FOR UPDATE) o
+              WHERE r.id = o.id",
+            ahead,
+            now,
+            limit
+        )
+        .execute(self.pool())
+        .await?;
+        let instances = sqlx::query!(
+            "UPDATE worker_instances i SET last_heartbeat_at = $2
+               FROM (SELECT id FROM worker_instances WHERE last_heartbeat_at > $1 ORDER BY id LIMIT $3 FOR UPDATE) o
+              WHERE i.id = o.id",
+            ahead,
+            now,
+            limit
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(runs.rows_affected() + instances.rows_affected())
+    }
+}
