@@ -77,7 +77,12 @@ impl JobCommands {
             if schedule.counts_from_end() && job.next_fire_at.is_none() {
                 return None;
             }
-            let next = schedule.after_clock_ahead(job.last_fire_at, job.next_fire_at, now - NOTICED_WITHIN);
+            // A due time that was dispatched by the right clock is not looked for again.
+            let since = job
+                .last_fire_at
+                .filter(|last| *last <= now)
+                .map_or(now - NOTICED_WITHIN, |last| last.max(now - NOTICED_WITHIN));
+            let next = schedule.after_clock_ahead(job.last_fire_at, job.next_fire_at, since);
             match (next, job.next_fire_at) {
                 (Some(next), Some(due)) => Some(next.min(due)),
                 (next, due) => next.or(due),
