@@ -10,17 +10,28 @@ use milvaion_api::events::LiveEvent;
 use milvaion_protocol::id::JobId;
 use milvaion_schedule::rules::{AutoDisable, MAX_CATCH_UP_WINDOW_SECONDS};
 
+use tokio::time::Instant;
+
 use crate::{
     command::jobs::JobCommands,
     domain::auto_disable,
     engine::{Service, context::Context},
+    error::chain,
     live::alerts::{Alert, AlertSender},
+    store::auto_disable::FailureRecord,
 };
 
 /// The time between two ticks without an activation. A job stays disabled at most this long beyond its cool-down.
 const AUTO_DISABLE_INTERVAL: Duration = Duration::from_secs(10);
+/// The time between two looks at all jobs with a failure in the longest window. The ticks between look at those that
+/// failed since the last tick.
+const FULL_LOOK_INTERVAL: Duration = Duration::from_secs(300);
+/// The time for which failures of the last tick are looked at again: a statement may commit later than it read the clock.
+const LATE_COMMIT: TimeDelta = TimeDelta::seconds(60);
 /// The most jobs that one tick enables again.
 const REENABLE_BATCH: i64 = 500;
+/// The number of jobs whose runs are read per query.
+const DECISION_BATCH: usize = 200;
 
 /// The background task that disables failing jobs.
 #[derive(Debug)]
@@ -31,20 +42,50 @@ pub struct AutoDisabler {
     pub alerts: AlertSender,
     /// The rule for jobs without their own; `None` disables no job.
     pub default_rule: Option<AutoDisable>,
+    /// The look for failing jobs of the last tick.
+    pub last_look: LastLook,
+}
+
+/// The last look for failing jobs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LastLook {
+    /// The instant of the last look by the server's clock; none looks at all failing jobs.
+    at: Option<DateTime<Utc>>,
+    /// The instant of the last look at all failing jobs.
+    full: Option<Instant>,
+}
+
+impl LastLook {
+    /// Returns the instant after which failures are looked at, for a look at `now`.
+    fn since(&mut self, now: DateTime<Utc>) -> DateTime<Utc> {
+        let is_full = self.full.is_none_or(|at| at.elapsed() >= FULL_LOOK_INTERVAL);
+        if is_full {
+            self.full = Some(Instant::now());
+        }
+        match self.at {
+            Some(at) if !is_full => at.min(now) - LATE_COMMIT,
+            _ => now - longest_window(),
+        }
+    }
 }
 
 impl AutoDisabler {
     /// Creates the service of a server.
     #[must_use]
     pub fn new(context: &Context) -> Self {
-        Self { jobs: context.jobs(), alerts: context.alerts.clone(), default_rule: context.config.alerts.auto_disable }
+        Self {
+            jobs: context.jobs(),
+            alerts: context.alerts.clone(),
+            default_rule: context.config.alerts.auto_disable,
+            last_look: LastLook::default(),
+        }
     }
 }
 
 /// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AutoDisableReport {
-    /// Jobs with a rule and a failure within its window.
+    /// Jobs with a rule and a failure within its window that were looked at.
     pub failing: usize,
     /// Jobs that this tick disabled.
     pub disabled: Vec<JobId>,
@@ -64,16 +105,35 @@ impl Service for AutoDisabler {
         let mut report = AutoDisableReport::default();
         let now = self.jobs.clock.now();
         for id in self.jobs.store.cooled_down_jobs(now, REENABLE_BATCH).await? {
-            if self.enable(id).await? {
-                report.enabled.push(id);
+            match self.enable(id).await {
+                Ok(is_enabled) => report.enabled.extend(is_enabled.then_some(id)),
+                Err(error) => log_skipped(id, &error),
             }
         }
-        let failing = self.failing(now).await?;
+        let store = &self.jobs.store;
+        // After an error, the next tick looks at everything again.
+        let mut look = std::mem::take(&mut self.last_look);
+        let mut is_complete = true;
+        let default_window = self.default_rule.map(|rule| rule.window_seconds);
+        let failing = store.failing_jobs(look.since(now), default_window, now).await?;
         report.failing = failing.len();
-        for id in failing {
-            if self.disable_if_due(id).await? {
-                report.disabled.push(id);
+        for batch in failing.chunks(DECISION_BATCH) {
+            for record in store.failure_records(batch, self.default_rule).await? {
+                let decided = auto_disable::disable_reason(record.rule, &record.runs, record.since, now);
+                let Some(reason) = decided else { continue };
+                let id = record.id;
+                match self.disable(record, reason, now).await {
+                    Ok(is_disabled) => report.disabled.extend(is_disabled.then_some(id)),
+                    Err(error) => {
+                        log_skipped(id, &error);
+                        is_complete = false;
+                    }
+                }
             }
+        }
+        if is_complete {
+            look.at = Some(now);
+            self.last_look = look;
         }
         Ok(report)
     }
@@ -87,19 +147,16 @@ fn longest_window() -> TimeDelta {
     TimeDelta::seconds(MAX_CATCH_UP_WINDOW_SECONDS.into())
 }
 
-impl AutoDisabler {
-    async fn failing(&self, now: DateTime<Utc>) -> crate::store::Result<Vec<JobId>> {
-        let default_window = self.default_rule.map(|rule| rule.window_seconds);
-        self.jobs.store.failing_jobs(now - longest_window(), default_window, now).await
-    }
+/// Logs why a job was left as it is. One job that cannot be read must not stop the others.
+fn log_skipped(id: JobId, error: &anyhow::Error) {
+    let reason = chain(error.as_ref());
+    tracing::warn!(job.id = %id, error = reason, "job {id} could not be disabled or enabled automatically");
+}
 
-    async fn disable_if_due(&self, id: JobId) -> anyhow::Result<bool> {
-        let store = &self.jobs.store;
+impl AutoDisabler {
+    async fn disable(&self, record: FailureRecord, reason: String, now: DateTime<Utc>) -> anyhow::Result<bool> {
+        let (store, id, rule) = (&self.jobs.store, record.id, record.rule);
         let Some(job) = store.job(id).await? else { return Ok(false) };
-        let Some(rule) = job.definition.rules.auto_disable.or(self.default_rule) else { return Ok(false) };
-        let (runs, since) = store.last_runs(id, auto_disable::runs_to_examine(rule)).await?;
-        let now = self.jobs.clock.now();
-        let Some(reason) = auto_disable::disable_reason(rule, &runs, since, now) else { return Ok(false) };
         let enable_at = rule.cool_down_seconds.map(|seconds| now + TimeDelta::seconds(seconds.into()));
         if !store.auto_disable(&job, &reason, enable_at, now).await? {
             return Ok(false);
@@ -126,5 +183,22 @@ impl AutoDisabler {
         }
         self.jobs.publish_change(id, next, LiveEvent::Job { id }).await;
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_new_failures_are_looked_at_between_full_looks() {
+        let mut look = LastLook::default();
+        let now = DateTime::UNIX_EPOCH + TimeDelta::days(100);
+        assert_eq!(look.since(now), now - longest_window());
+        look.at = Some(now);
+        let later = now + TimeDelta::seconds(10);
+        assert_eq!(look.since(later), now - LATE_COMMIT);
+        tokio::time::advance(FULL_LOOK_INTERVAL).await;
+        assert_eq!(look.since(later), later - longest_window());
     }
 }

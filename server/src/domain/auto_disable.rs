@@ -16,11 +16,14 @@ pub struct EndedRun {
     pub at: DateTime<Utc>,
 }
 
+/// The number of runs to load beyond twice the threshold.
+pub const EXTRA_RUNS: i64 = 20;
+
 /// Returns how many of a job's newest runs to load for the decision. It is more than the threshold because overlapping
 /// runs do not end in the order in which they were created.
 #[must_use]
 pub fn runs_to_examine(rule: AutoDisable) -> i64 {
-    i64::from(rule.threshold) * 2 + 20
+    i64::from(rule.threshold) * 2 + EXTRA_RUNS
 }
 
 /// Returns the reason to disable the job as a sentence, or `None` if it stays enabled.

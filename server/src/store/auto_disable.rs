@@ -3,16 +3,31 @@
 use chrono::{DateTime, Utc};
 use milvaion_api::requests::JobInput;
 use milvaion_protocol::id::JobId;
+use milvaion_schedule::rules::AutoDisable;
 use uuid::Uuid;
 
 use super::{Result, Store, jobs::StoredJob, occurrences::status};
-use crate::domain::auto_disable::EndedRun;
+use crate::domain::auto_disable::{EXTRA_RUNS, EndedRun, runs_to_examine};
 
 /// Author name in audit rows for changes that no user made.
 pub const SYSTEM_ACTOR: &str = "system";
 
 /// Maximum number of recent failures that are searched for failing jobs, newest first.
 const MAX_RECENT_FAILURES: i64 = 10_000;
+
+/// What the decision about a failing job needs.
+#[derive(Clone, Debug)]
+pub struct FailureRecord {
+    /// The job.
+    pub id: JobId,
+    /// Its rule, or the default rule.
+    pub rule: AutoDisable,
+    /// Its newest runs that completed, failed or timed out, in any order, with the time at which the server recorded the
+    /// end.
+    pub runs: Vec<EndedRun>,
+    /// The time up to which failures no longer count.
+    pub since: Option<DateTime<Utc>>,
+}
 
 impl Store {
     /// Returns the active jobs that have an auto-disable rule and a failure within its window. `usual` is the window,
@@ -46,30 +61,42 @@ impl Store {
         Ok(ids.into_iter().map(JobId).collect())
     }
 
-    /// Returns a job's newest runs that completed, failed or timed out, with the time at which the server recorded the
-    /// end, and the time up to which failures no longer count.
+    /// Returns what the decisions about jobs need. `usual` is the rule for jobs without a rule of their own; jobs without
+    /// any are left out.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn last_runs(&self, id: JobId, limit: i64) -> Result<(Vec<EndedRun>, Option<DateTime<Utc>>)> {
+    pub async fn failure_records(&self, ids: &[JobId], usual: Option<AutoDisable>) -> Result<Vec<FailureRecord>> {
+        let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         let rows = sqlx::query!(
-            r#"SELECT status::text AS "status!", filed_at FROM history
-                WHERE job_id = $1 AND status IN ('completed', 'failed', 'timed-out') ORDER BY id DESC LIMIT $2"#,
-            id.0,
-            limit
+            r#"SELECT j.id, j.auto_disable, j.failures_since, r.statuses AS "statuses!", r.times AS "times!"
+                 FROM jobs j
+                CROSS JOIN LATERAL (
+                      SELECT coalesce(array_agg(h.status::text), '{}') AS statuses, coalesce(array_agg(h.filed_at), '{}') AS times
+                        FROM (SELECT status, filed_at FROM history
+                               WHERE job_id = j.id AND status IN ('completed', 'failed', 'timed-out')
+                               ORDER BY id DESC
+                               LIMIT coalesce(2 * (j.auto_disable ->> 'threshold')::bigint + $3, $2)) h) r
+                WHERE j.id = ANY($1) AND j.is_active"#,
+            &ids,
+            usual.map_or(0, runs_to_examine),
+            EXTRA_RUNS
         )
         .fetch_all(self.pool())
         .await?;
-        let since = sqlx::query_scalar!("SELECT failures_since FROM jobs WHERE id = $1", id.0)
-            .fetch_optional(self.pool())
-            .await?
-            .flatten();
-        let runs = rows
-            .into_iter()
-            .map(|row| Ok(EndedRun { status: status(&row.status)?, at: row.filed_at }))
-            .collect::<Result<_>>()?;
-        Ok((runs, since))
+        let mut records = Vec::with_capacity(rows.len());
+        for row in rows {
+            let Some(rule) = serde_json::from_value(row.auto_disable).ok().or(usual) else { continue };
+            let runs = row
+                .statuses
+                .iter()
+                .zip(row.times)
+                .map(|(text, at)| Ok(EndedRun { status: status(text)?, at }))
+                .collect::<Result<_>>()?;
+            records.push(FailureRecord { id: JobId(row.id), rule, runs, since: row.failures_since });
+        }
+        Ok(records)
     }
 
     /// Disables a job if it is still active and at the version that was read, and inserts its version and its audit

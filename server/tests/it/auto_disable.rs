@@ -14,7 +14,7 @@ use milvaion_schedule::{
     schedule::Schedule,
 };
 use milvaion_server::{
-    background::auto_disable::AutoDisabler,
+    background::auto_disable::{AutoDisabler, LastLook},
     config::ServerConfig,
     domain::transition::fold,
     engine::Service,
@@ -22,7 +22,7 @@ use milvaion_server::{
     live::alerts::{Alert, AlertSender},
     store::{jobs::StoredJob, manual_runs::NewManualRun},
 };
-use milvaion_test_support::{jobs, server_env, wait};
+use milvaion_test_support::{database::TestConnection, jobs, server_env, wait};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
@@ -45,7 +45,8 @@ async fn job(server: &Server, rule: Option<AutoDisable>) -> JobId {
 }
 
 fn auto_disabler(server: &Server, default_rule: Option<AutoDisable>) -> AutoDisabler {
-    AutoDisabler { jobs: server.jobs.clone(), alerts: AlertSender::new(None).0, default_rule }
+    let (jobs, alerts) = (server.jobs.clone(), AlertSender::new(None).0);
+    AutoDisabler { jobs, alerts, default_rule, last_look: LastLook::default() }
 }
 
 /// Creates a run that has ended with a status, whose report is applied `copies` times.
@@ -85,6 +86,22 @@ async fn stored(server: &Server, id: JobId) -> StoredJob {
 async fn audited_actions(server: &Server, id: JobId) -> Vec<String> {
     let entries = server.store.audit_entries(Some(&format!("job:{id}")), 50).await.expect("the query succeeds");
     entries.into_iter().map(|entry| entry.action).filter(|action| action.contains("auto")).collect()
+}
+
+#[tokio::test]
+async fn job_that_cannot_be_read_does_not_protect_the_others() {
+    let (config, server) = harness().await;
+    let (unreadable, failing) =
+        (job(&server, Some(AUTO_DISABLE_RULE)).await, job(&server, Some(AUTO_DISABLE_RULE)).await);
+    for id in [unreadable, failing] {
+        for _ in 0..3 {
+            run(&server, id, OccurrenceStatus::Failed, 1).await;
+        }
+    }
+    let mut connection = TestConnection::open(&config.database.url).await;
+    connection.execute(format!("UPDATE jobs SET schedule = '{{\"kind\": \"every\"}}' WHERE id = '{unreadable}'")).await;
+    assert_eq!(auto_disabler(&server, None).tick().await.expect("the tick succeeds").disabled, [failing]);
+    server.stop().await;
 }
 
 #[tokio::test]
