@@ -34,8 +34,10 @@ locked AS (
            coalesce(r.exception, o.exception) AS exception,
            coalesce(r.note, o.note) AS note,
            CASE WHEN r.status <> 'queued' THEN coalesce(r.progress, o.progress) END AS progress,
-           -- A status change that is recorded already is not recorded again.
-           o.status_changes || CASE WHEN o.status = 'running' AND r.started_at IS NOT NULL THEN r.steps - 0 ELSE r.steps END
+           -- A status change that is recorded already is not recorded again. A run that is handed back every minute for weeks
+           -- keeps its first changes and its newest; the row would otherwise grow with each attempt.
+           CASE WHEN jsonb_array_length(o.status_changes) >= 200 THEN o.status_changes - 50 - 50 ELSE o.status_changes END
+               || CASE WHEN o.status = 'running' AND r.started_at IS NOT NULL THEN r.steps - 0 ELSE r.steps END
                AS status_changes,
            o.status AS was, coalesce(o.status <> 'queued' AND o.instance_id <> r.instance_id, false) AS was_elsewhere,
            o.status <> 'running' AND r.started_at IS NOT NULL AS has_new_start

@@ -82,6 +82,31 @@ async fn dispatch_later(store: &Store, clock: &Clock, job_id: JobId) -> (Occurre
 }
 
 #[tokio::test]
+async fn run_that_is_handed_back_for_weeks_keeps_a_short_history() {
+    let store = database::fresh().await;
+    let clock = Clock::manual(machine_now());
+    let job_id = jobs::insert(&store, &clock, Schedule::Manual, None).await;
+    let id = runs::insert_manual(&store, &clock, job_id).await;
+    let attempts = 150;
+    for attempt in 1..=attempts {
+        for status in [OccurrenceStatus::Running, OccurrenceStatus::Queued] {
+            let report = StatusReport {
+                retry_after_ms: Some(60_000),
+                ..StatusReport::new(id, attempt, "w-1", status, clock.now())
+            };
+            assert_eq!(runs::report_with_retries(&store, &clock, vec![report]).await.rows.len(), 1);
+        }
+        clock.advance(Duration::seconds(61));
+        assert_eq!(store.release_delayed(clock.now(), 10).await.expect("the query succeeds").len(), 1);
+    }
+    let changes = store.occurrence(id, 1, clock.now()).await.expect("the query succeeds").expect("it exists").changes;
+    assert!(changes.len() <= 204, "{}", changes.len());
+    let kept = |attempt: i32| changes.iter().any(|change| change.attempt == attempt);
+    assert!(kept(1) && kept(20) && kept(100) && kept(150));
+    assert!(!kept(40), "the middle is left out");
+}
+
+#[tokio::test]
 async fn occurrence_that_no_worker_begins_is_skipped() {
     let config = server_env::config().await;
     let store = database::open(&config.database.url).await;
