@@ -110,8 +110,11 @@ CREATE INDEX runs_begun_or_quarantined ON runs (id) WHERE status <> 'queued' OR 
 CREATE INDEX runs_unsent ON runs (publish_after) WHERE publish_after IS NOT NULL;
 CREATE INDEX runs_delayed ON runs (not_before) WHERE not_before IS NOT NULL;
 CREATE INDEX runs_cancel_requested ON runs (cancel_requested_at) WHERE cancel_requested_at IS NOT NULL;
-CREATE INDEX runs_by_slot_group ON runs (slot_group, has_slot, priority DESC, id) WHERE slot_group IS NOT NULL;
-CREATE INDEX runs_by_slot_key ON runs (slot_key, has_slot, priority DESC, id) WHERE slot_key IS NOT NULL;
+-- Queues for a slot may be long, so what waits and what has a slot are looked up apart.
+CREATE INDEX runs_waiting ON runs (slot_group, priority DESC, id) WHERE NOT has_slot AND slot_group IS NOT NULL;
+CREATE INDEX runs_replacing ON runs (slot_group, id DESC) WHERE replaces AND NOT has_slot AND slot_group IS NOT NULL;
+CREATE INDEX runs_with_slot ON runs (slot_group) WHERE has_slot AND slot_group IS NOT NULL;
+CREATE INDEX runs_with_key ON runs (slot_key) WHERE has_slot AND slot_key IS NOT NULL;
 
 CREATE TABLE run_inputs (
     run_id     uuid        NOT NULL,

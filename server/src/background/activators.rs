@@ -2,8 +2,13 @@
 //!
 //! An activation says only that there may be work. It reaches the services of this server, not those of others.
 
-use std::sync::Arc;
+use std::{
+    collections::HashSet,
+    mem,
+    sync::{Arc, Mutex, PoisonError},
+};
 
+use milvaion_protocol::id::JobId;
 use tokio::sync::Notify;
 
 /// One activator per service that other code may activate. Clones share the activators.
@@ -21,6 +26,28 @@ pub struct Activators {
     pub auto_disable: Arc<Notify>,
     /// Activates the cancellation repeater after a cancel request.
     pub cancellation_repeater: Arc<Notify>,
+    /// The jobs of which a run has just ended, for the slot granter.
+    pub ended_jobs: EndedJobs,
     /// Activates the repair of instants in the future after PostgreSQL's clock was set back.
     pub clock_repair: Arc<Notify>,
+}
+
+/// Jobs whose pause after the end of a run may begin. Clones share the set.
+///
+/// Looking at all jobs with such a pause at each end of a run would take longer the more of them run. The set makes the
+/// usual ends quick: those that a worker reports, and cancellations. The slot granter finds the others in its period.
+#[derive(Clone, Debug, Default)]
+pub struct EndedJobs(Arc<Mutex<HashSet<JobId>>>);
+
+impl EndedJobs {
+    /// Adds jobs.
+    pub fn add(&self, jobs: impl IntoIterator<Item = JobId>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(jobs);
+    }
+
+    /// Takes all jobs out of the set.
+    #[must_use]
+    pub fn take(&self) -> Vec<JobId> {
+        mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_iter().collect()
+    }
 }

@@ -15,9 +15,10 @@
 use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
+use milvaion_protocol::id::JobId;
 use tokio::{sync::Notify, time::Instant};
 
-use super::sender::MessageSender;
+use super::{activators::EndedJobs, sender::MessageSender};
 use crate::{
     broker::publisher::OutgoingMessage,
     cache::Cache,
@@ -30,6 +31,9 @@ use crate::{
 
 /// The most occurrences to which one statement grants a slot, or which it releases after their delay.
 const GRANT_BATCH: i64 = 500;
+
+/// The time between two looks at all jobs whose pause counts from the end of a run.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(9);
 
 /// The interval at which the quarantine is checked while a run waits in it.
 const QUARANTINE_POLL_INTERVAL: chrono::Duration = chrono::Duration::milliseconds(500);
@@ -49,6 +53,10 @@ pub struct SlotGranter {
     pub clock: Clock,
     /// The activator of the dispatcher.
     pub activate_dispatcher: Arc<Notify>,
+    /// The jobs of which a run has ended since the last tick.
+    pub ended_jobs: EndedJobs,
+    /// The instant of the last look at all jobs whose pause counts from the end of a run.
+    pub last_sweep: Option<Instant>,
     /// The instant at which the next delayed occurrence is due, as of the last tick.
     pub next: Option<DateTime<Utc>>,
 }
@@ -64,6 +72,8 @@ impl SlotGranter {
             jobs: context.jobs(),
             clock: context.clock.clone(),
             activate_dispatcher: context.activators.dispatcher.clone(),
+            ended_jobs: context.activators.ended_jobs.clone(),
+            last_sweep: None,
             next: None,
         }
     }
@@ -147,7 +157,7 @@ impl Service for SlotGranter {
         // Not each change of the run ahead of it activates this task, so the quarantine is polled while a run waits in it.
         let quarantined = delays.in_quarantine.map(|at| at.max(self.clock.now() + QUARANTINE_POLL_INTERVAL));
         self.next = delays.outside_quarantine.into_iter().chain(quarantined).min();
-        let paused: Vec<_> = self.store.schedule_after_end(self.clock.now()).await?;
+        let paused = self.begin_pauses().await?;
         report.paused = paused.len();
         if !paused.is_empty() {
             let paused: Vec<_> = paused.into_iter().map(|(id, at)| (id, Some(at))).collect();
@@ -169,6 +179,21 @@ impl Service for SlotGranter {
 }
 
 impl SlotGranter {
+    /// Sets the due times of jobs whose pause counts from the end of a run that has just ended, and now and then of all
+    /// such jobs. After an error, the next tick looks at all.
+    async fn begin_pauses(&mut self) -> anyhow::Result<Vec<(JobId, DateTime<Utc>)>> {
+        let ended = self.ended_jobs.take();
+        let last_sweep = self.last_sweep.take().filter(|at| at.elapsed() < SWEEP_INTERVAL);
+        if last_sweep.is_some() && ended.is_empty() {
+            self.last_sweep = last_sweep;
+            return Ok(Vec::new());
+        }
+        let of = last_sweep.is_some().then_some(&ended[..]);
+        let paused = self.store.schedule_after_end(of, self.clock.now()).await?;
+        self.last_sweep = last_sweep.or_else(|| Some(Instant::now()));
+        Ok(paused)
+    }
+
     async fn send(&self, queued: Vec<QueuedOccurrence>) {
         let now = self.clock.now();
         let messages = queued

@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
 use crate::{
+    background::activators::EndedJobs,
     broker::publisher::Publisher,
     cache::Cache,
     clock::Clock,
@@ -55,6 +56,8 @@ pub struct JobCommands {
     pub activate_republisher: Arc<Notify>,
     /// The activator of this server's slot granter.
     pub activate_slot_granter: Arc<Notify>,
+    /// The jobs of which a run has ended, for the slot granter.
+    pub ended_jobs: EndedJobs,
     /// The activator of this server's cancellation repeater.
     pub activate_cancellation_repeater: Arc<Notify>,
     /// The publishes that are on their way to the broker. The server waits for them when it stops.

@@ -96,6 +96,8 @@ impl JobCommands {
             self.activate_cancellation_repeater.notify_one();
         }
         if !ended.is_empty() {
+            let jobs = changed.iter().filter(|cancelled| cancelled.row.status.is_final());
+            self.ended_jobs.add(jobs.map(|cancelled| cancelled.row.job_id));
             self.activate_slot_granter.notify_one();
         }
         let notify_workers = async {

@@ -71,6 +71,7 @@ impl Context {
             activate_dispatcher: self.activators.dispatcher.clone(),
             activate_republisher: self.activators.republisher.clone(),
             activate_slot_granter: self.activators.slot_granter.clone(),
+            ended_jobs: self.activators.ended_jobs.clone(),
             activate_cancellation_repeater: self.activators.cancellation_repeater.clone(),
             in_flight: self.in_flight.clone(),
         }

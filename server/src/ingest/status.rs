@@ -69,12 +69,14 @@ impl StatusConsumer {
         let now = self.clock.now();
         self.decide_about_retries(&mut changes, now).await?;
         faults::crash_point("status.before_commit");
-        let AppliedChanges { rows, taken_over, slot_freed, has_failures, starts_pause, has_delayed } =
+        let AppliedChanges { rows, taken_over, slot_freed, has_failures, ended_jobs, has_delayed } =
             self.store.apply(&changes, now).await?;
         faults::crash_point("status.after_commit");
         let changed = rows.len();
         let undisputed = rows.iter().map(|row| row.id).filter(|id| !taken_over.contains(id)).collect();
         let suspects = starts.suspects(&undisputed);
+        let starts_pause = !ended_jobs.is_empty();
+        self.activators.ended_jobs.add(ended_jobs);
         if slot_freed || starts_pause || has_delayed {
             self.activators.slot_granter.notify_one();
         }

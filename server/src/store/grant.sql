@@ -1,26 +1,52 @@
 -- Grants slots to waiting occurrences, by descending priority, then oldest first. Runs under the slots lock.
 -- $1: the maximum number of grants. $2: now.
 --
--- Each group is looked at by itself, from the index: the number of its taken slots, and as many of its waiting occurrences
--- as fit. The length of a queue does not matter.
+-- Each group is looked at by itself, from the index: its first and its last waiting occurrence, the number of its taken
+-- slots, and as many waiting occurrences as fit. Neither the length of a queue nor the number of groups that wait for one
+-- full key matters.
 WITH RECURSIVE groups AS (
-    (SELECT slot_group FROM runs WHERE slot_group IS NOT NULL ORDER BY slot_group LIMIT 1)
+    (SELECT slot_group FROM runs WHERE NOT has_slot AND slot_group IS NOT NULL ORDER BY slot_group LIMIT 1)
     UNION ALL
-    SELECT (SELECT r.slot_group FROM runs r WHERE r.slot_group > g.slot_group ORDER BY r.slot_group LIMIT 1)
+    SELECT (SELECT r.slot_group FROM runs r WHERE NOT r.has_slot AND r.slot_group > g.slot_group
+             ORDER BY r.slot_group LIMIT 1)
       FROM groups g WHERE g.slot_group IS NOT NULL
 ),
--- The job's own limit comes before the key's: an occurrence that its job holds back takes no place in the key's queue. An
--- edit may have changed the limit, so each occurrence is subject to its own.
-waiting AS (
-    SELECT w.*, t.taken, row_number() OVER (PARTITION BY g.slot_group ORDER BY w.priority DESC, w.id) AS place
+-- An edit may have changed the limits, so each occurrence is subject to its own. The larger of the first and the last one
+-- tells how many must be read; those of an edit in between wait until they are the first.
+ends AS MATERIALIZED (
+    SELECT g.slot_group, f.slot_key,
+           CASE WHEN f.slot_limit IS NOT NULL AND l.slot_limit IS NOT NULL
+                THEN greatest(f.slot_limit, l.slot_limit) END AS job_limit,
+           CASE WHEN f.slot_key = l.slot_key THEN greatest(f.slot_key_limit, l.slot_key_limit) END AS key_limit
       FROM groups g
-     CROSS JOIN LATERAL (SELECT count(*) AS taken FROM runs t WHERE t.slot_group = g.slot_group AND t.has_slot) t
+     CROSS JOIN LATERAL (
+           SELECT r.slot_limit, r.slot_key, r.slot_key_limit FROM runs r
+            WHERE r.slot_group = g.slot_group AND NOT r.has_slot ORDER BY r.priority DESC, r.id LIMIT 1) f
+     CROSS JOIN LATERAL (
+           SELECT r.slot_limit, r.slot_key, r.slot_key_limit FROM runs r
+            WHERE r.slot_group = g.slot_group AND NOT r.has_slot ORDER BY r.priority, r.id DESC LIMIT 1) l
+     WHERE g.slot_group IS NOT NULL
+),
+taken_keys AS MATERIALIZED (
+    SELECT k.slot_key, (SELECT count(*) FROM runs t WHERE t.slot_key = k.slot_key AND t.has_slot) AS count
+      FROM (SELECT DISTINCT slot_key FROM ends WHERE key_limit IS NOT NULL) k
+),
+places AS MATERIALIZED (
+    SELECT e.slot_group, t.taken, least($1::bigint, e.job_limit - t.taken, e.key_limit - k.count) AS free
+      FROM ends e
+      LEFT JOIN taken_keys k ON k.slot_key = e.slot_key AND e.key_limit IS NOT NULL
+     CROSS JOIN LATERAL (SELECT count(*) AS taken FROM runs t WHERE t.slot_group = e.slot_group AND t.has_slot) t
+),
+-- The job's own limit comes before the key's: an occurrence that its job holds back takes no place in the key's queue.
+waiting AS (
+    SELECT w.*, p.taken, row_number() OVER (PARTITION BY p.slot_group ORDER BY w.priority DESC, w.id) AS place
+      FROM places p
      CROSS JOIN LATERAL (
            SELECT r.id, r.priority, r.slot_limit, r.slot_key, r.slot_key_limit FROM runs r
-            WHERE r.slot_group = g.slot_group AND NOT r.has_slot AND r.status = 'queued'
+            WHERE r.slot_group = p.slot_group AND NOT r.has_slot AND r.status = 'queued'
             ORDER BY r.priority DESC, r.id
-            LIMIT $1::bigint) w
-     WHERE g.slot_group IS NOT NULL
+            LIMIT greatest(p.free, 0)) w
+     WHERE p.free > 0
 ),
 fits_job AS (
     SELECT * FROM waiting WHERE slot_limit IS NULL OR place <= slot_limit - taken

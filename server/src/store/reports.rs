@@ -7,7 +7,10 @@ use std::{
 
 use chrono::{DateTime, Utc};
 use milvaion_api::views::OccurrenceRow;
-use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
+use milvaion_protocol::{
+    id::{JobId, OccurrenceId},
+    status::OccurrenceStatus,
+};
 use uuid::Uuid;
 
 use super::{
@@ -31,8 +34,8 @@ pub struct AppliedChanges {
     pub slot_freed: bool,
     /// True if failures were recorded.
     pub has_failures: bool,
-    /// True if a run ended whose job counts its pause from the end of a run.
-    pub starts_pause: bool,
+    /// The jobs that ended, of those whose pause counts from the end of a run.
+    pub ended_jobs: Vec<JobId>,
     /// True if an occurrence is now delayed until its next attempt.
     pub has_delayed: bool,
 }
@@ -83,7 +86,7 @@ impl Store {
         }
         for run in ended {
             applied.slot_freed |= run.frees_slot;
-            applied.starts_pause |= run.starts_pause;
+            applied.ended_jobs.extend(run.starts_pause.then_some(run.row.job_id));
             applied.has_failures |= matches!(run.row.status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut);
             applied.add(run.row, run.was_elsewhere);
         }

@@ -6,6 +6,7 @@
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::id::{JobId, OccurrenceId};
+use uuid::Uuid;
 
 use super::{Result, Store, delayed::queued_occurrence};
 use crate::domain::message::QueuedOccurrence;
@@ -18,7 +19,7 @@ impl Store {
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then no slot was granted.
     pub async fn grant_slots(&self, limit: i64, now: DateTime<Utc>) -> Result<Vec<QueuedOccurrence>> {
         let has_waiting = sqlx::query_scalar!(
-            r#"SELECT EXISTS (SELECT 1 FROM runs WHERE slot_group IS NOT NULL AND NOT has_slot) AND NOT EXISTS (SELECT 1 FROM cluster_pause) AS "waits!""#
+            r#"SELECT EXISTS (SELECT 1 FROM runs WHERE NOT has_slot AND slot_group IS NOT NULL) AND NOT EXISTS (SELECT 1 FROM cluster_pause) AS "waits!""#
         )
         .fetch_one(self.pool())
         .await?;
@@ -26,8 +27,14 @@ impl Store {
             return Ok(Vec::new());
         }
         let mut tx = self.pool().begin().await?;
-        // A separate statement, so that the next one sees the changes of the server that held the lock before.
-        sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.slots'))").execute(&mut tx).await?;
+        // A separate statement, so that the next one sees the changes of the server that held the lock before. It also
+        // keeps the next one from collecting a whole queue to sort it, which PostgreSQL prefers while it takes the queue for
+        // short; the index has the order.
+        sqlx::query!(
+            "SELECT set_config('enable_bitmapscan', 'off', true), pg_advisory_xact_lock(hashtext('milvaion.slots'))::text"
+        )
+        .fetch_one(&mut tx)
+        .await?;
         let rows = sqlx::query_file!("src/store/grant.sql", limit, now).fetch_all(&mut tx).await?;
         tx.commit().await?;
         Ok(rows.into_iter().map(|row| queued_occurrence!(row)).collect())
@@ -40,20 +47,11 @@ impl Store {
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn occurrences_to_replace(&self, limit: i64) -> Result<Vec<(OccurrenceId, OccurrenceId)>> {
         let rows = sqlx::query!(
-            r#"WITH RECURSIVE groups AS (
-                   (SELECT slot_group FROM runs WHERE slot_group IS NOT NULL ORDER BY slot_group LIMIT 1)
-                   UNION ALL
-                   SELECT (SELECT r.slot_group FROM runs r WHERE r.slot_group > g.slot_group ORDER BY r.slot_group LIMIT 1)
-                     FROM groups g WHERE g.slot_group IS NOT NULL
-               )
-               SELECT o.id AS "old!", w.id AS "new!"
-                 FROM groups g
+            r#"SELECT o.id AS "old!", w.id AS "new!"
+                 FROM (SELECT DISTINCT ON (slot_group) slot_group, id FROM runs
+                        WHERE replaces AND NOT has_slot AND slot_group IS NOT NULL ORDER BY slot_group, id DESC) w
                 CROSS JOIN LATERAL (
-                      SELECT id FROM runs r WHERE r.slot_group = g.slot_group AND NOT r.has_slot AND r.replaces
-                       ORDER BY r.id DESC LIMIT 1) w
-                CROSS JOIN LATERAL (
-                      SELECT id FROM runs o WHERE o.slot_group = g.slot_group AND o.id < w.id LIMIT $1) o
-                WHERE g.slot_group IS NOT NULL
+                      SELECT id FROM runs r WHERE r.job_id = w.slot_group AND r.id < w.id LIMIT $1) o
                 ORDER BY o.id LIMIT $1"#,
             limit
         )
@@ -74,25 +72,34 @@ impl Store {
     }
 
     /// Schedules jobs whose pause counts from the end of a run, as soon as they have no open run, scheduled or manual.
-    /// This is the only place where such a pause begins, however the run ended. Returns the jobs with their due times.
+    /// This is the only place where such a pause begins, however the run ended. Looks at all jobs, or only at `of`. Returns
+    /// the jobs with their due times.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn schedule_after_end(&self, now: DateTime<Utc>) -> Result<Vec<(JobId, DateTime<Utc>)>> {
+    pub async fn schedule_after_end(
+        &self,
+        of: Option<&[JobId]>,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<(JobId, DateTime<Utc>)>> {
+        let of: Option<Vec<Uuid>> = of.map(|ids| ids.iter().map(|id| id.0).collect());
         let rows = sqlx::query!(
             r#"UPDATE job_due d SET next_fire_at = n.at
                  FROM (SELECT j.id, j.version, greatest(j.start_at,
                               $1::timestamptz + make_interval(secs => (j.schedule ->> 'seconds')::bigint)) AS at
                          FROM jobs j
-                        WHERE j.is_active AND j.schedule ->> 'from' = 'end'
+                        WHERE j.id = ANY (coalesce($2, ARRAY (
+                                  SELECT id FROM jobs WHERE is_active AND schedule ->> 'from' = 'end')))
+                          AND j.is_active AND j.schedule ->> 'from' = 'end'
                           AND (j.end_at IS NULL
                                OR j.end_at > greatest(j.start_at,
                                                       $1::timestamptz + make_interval(secs => (j.schedule ->> 'seconds')::bigint)))
                           AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id)) n
                 WHERE d.job_id = n.id AND d.version = n.version AND d.next_fire_at IS NULL
             RETURNING n.id, n.at AS "at!""#,
-            now
+            now,
+            of.as_deref()
         )
         .fetch_all(self.pool())
         .await?;

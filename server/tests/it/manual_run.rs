@@ -83,7 +83,7 @@ async fn queued_occurrence_is_cancelled_at_once() {
     let changed = store.cancel(&[created.row.id], Some("not today"), edit).await.expect("the query succeeds");
     assert_eq!(changed.len(), 1);
     assert_eq!((changed[0].row.status, changed[0].was), (OccurrenceStatus::Cancelled, OccurrenceStatus::Queued));
-    let scheduled = store.schedule_after_end(now).await.expect("the query succeeds");
+    let scheduled = store.schedule_after_end(None, now).await.expect("the query succeeds");
     assert_eq!(scheduled, [(job_id, now + Duration::seconds(60))], "the interval starts at the end");
     assert_eq!(count(&mut db, "runs WHERE slot_group IS NOT NULL").await, 0, "the slot is free again");
     assert_eq!(count(&mut db, "occurrences WHERE is_held").await, 0);
@@ -110,7 +110,7 @@ async fn interval_from_the_end_respects_the_start_date() {
     let start_at = now + Duration::hours(1);
     let rules = Rules { start_at: Some(start_at), ..Rules::default() };
     let job_id = job(&store, &clock, from_end, rules).await;
-    assert_eq!(store.schedule_after_end(now).await.expect("the query succeeds"), [(job_id, start_at)]);
+    assert_eq!(store.schedule_after_end(None, now).await.expect("the query succeeds"), [(job_id, start_at)]);
 }
 
 #[tokio::test]

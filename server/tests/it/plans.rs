@@ -184,13 +184,79 @@ async fn plan_of_an_empty_table_reads_a_full_one_by_index() {
 }
 
 #[tokio::test]
+async fn length_of_a_queue_for_slots_does_not_matter() {
+    let harness = PlanHarness::new().await;
+    let mut connection = TestConnection::open(&harness.url).await;
+    connection.execute("ALTER TABLE runs SET (autovacuum_enabled = false)").await;
+    // Twenty jobs share a key with five slots, which are taken.
+    let waiting = 100_000;
+    connection
+        .execute(format!(
+            "INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
+                               status, priority, slot_group, slot_key, slot_key_limit, has_slot)
+             SELECT lpad(to_hex(n), 32, '0')::uuid, now(), g.id, 'x', 1, 'w', 't', now(), 'schedule',
+                    CASE WHEN n <= 5 THEN 'running' ELSE 'queued' END::run_status, 3, g.id, 'database', 5, n <= 5
+               FROM generate_series(1, {waiting}) n
+              CROSS JOIN LATERAL (SELECT lpad(to_hex(n % 20), 32, '0')::uuid AS id) g"
+        ))
+        .await;
+    drop(connection);
+    let end = async |n: u128| {
+        let id = OccurrenceId(uuid::Uuid::from_u128(n));
+        harness.report(&[id], OccurrenceStatus::Completed, None).await;
+    };
+    let granted =
+        async || harness.store.grant_slots(500, harness.clock.now()).await.expect("the statement succeeds").len();
+    end(1).await;
+    let (_, read, ..) = harness.counts(waiting + 1).await;
+    assert_eq!(granted().await, 1);
+    assert_eq!(granted().await, 0);
+    assert_eq!(harness.store.occurrences_to_replace(500).await.expect("the query succeeds"), []);
+    end(2).await;
+    assert_eq!(granted().await, 1);
+    end(3).await;
+    let (_, read_after, ..) = harness.counts(waiting + 3).await;
+    let read = read_after - read;
+    assert!(read < 1_000, "{read} rows were read while {waiting} wait");
+}
+
+#[tokio::test]
+async fn pause_after_a_run_is_begun_without_reading_other_jobs() {
+    let mut harness = PlanHarness::new().await;
+    let mut connection = TestConnection::open(&harness.url).await;
+    harness.insert_jobs().await;
+    connection
+        .execute(
+            "WITH j AS (UPDATE jobs SET schedule = '{\"kind\": \"every\", \"seconds\": 60, \"from\": \"end\"}' RETURNING id),
+                  d AS (UPDATE job_due SET next_fire_at = NULL)
+             INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
+                               status, priority, pause_after_seconds)
+             SELECT id, now(), id, 'x', 1, 'w', 't', now(), 'schedule', 'running', 3, 60 FROM j",
+        )
+        .await;
+    drop(connection);
+    let rows = i64::try_from(BATCH).expect("a small number");
+    let job = harness.jobs[0];
+    let end = async |job: JobId| harness.report(&[OccurrenceId(job.0)], OccurrenceStatus::Completed, None).await;
+    end(job).await;
+    let (_, read, ..) = harness.counts(rows + 1).await;
+    let now = harness.clock.now();
+    let begun = harness.store.schedule_after_end(Some(&[job]), now).await.expect("the statement succeeds");
+    assert_eq!(begun, [(job, now + chrono::Duration::seconds(60))]);
+    end(harness.jobs[1]).await;
+    let (_, read_after, ..) = harness.counts(rows + 2).await;
+    let read = read_after - read;
+    assert!(read < 20, "{read} rows were read beside {rows} jobs that run");
+}
+
+#[tokio::test]
 async fn table_of_open_occurrences_has_no_further_index() {
     let url = database::create().await;
     database::open(&url).await;
     let known = "SELECT count(*) FROM pg_indexes WHERE tablename = 'runs' AND indexname IN
                  ('runs_pkey', 'runs_by_job', 'runs_begun_or_quarantined', 'runs_unsent', 'runs_delayed',
-                  'runs_cancel_requested', 'runs_by_slot_group', 'runs_by_slot_key')";
+                  'runs_cancel_requested', 'runs_waiting', 'runs_replacing', 'runs_with_slot', 'runs_with_key')";
     let all = "SELECT count(*) FROM pg_indexes WHERE tablename = 'runs'";
     let mut connection = TestConnection::open(&url).await;
-    assert_eq!((connection.count(known).await, connection.count(all).await), (8, 8), "each costs every dispatch");
+    assert_eq!((connection.count(known).await, connection.count(all).await), (10, 10), "each costs every dispatch");
 }

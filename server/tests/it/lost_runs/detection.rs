@@ -235,6 +235,6 @@ async fn lost_run_frees_its_slot_and_starts_the_interval() {
     // The slot granter, which is activated here, starts the interval.
     harness.detector.activate_slot_granter.notified().await;
     let now = harness.view(id).await.row.ended_at.expect("it has ended");
-    let scheduled = harness.store.schedule_after_end(now).await.expect("the query succeeds");
+    let scheduled = harness.store.schedule_after_end(None, now).await.expect("the query succeeds");
     assert_eq!(scheduled, [(job, now + Duration::seconds(60))]);
 }
