@@ -578,8 +578,13 @@ class Claims:
         lost = self.renew_script([self.running(key) for key in keys], [LEASE_MS + CLAIM_RETENTION_MS, *marks])
         return [keys[position - 1] for position in lost]
 
-    def cancel_requests(self, keys):
-        return zip(keys, self.redis.mget([self.cancel_key(key) for key in keys])) if keys else ()
+    def requests(self, keys):
+        """Returns each run with its cancel request and the first attempt that is not revoked, where there are any."""
+        if not keys:
+            return []
+        cancelled = self.redis.mget([self.cancel_key(key) for key in keys])
+        revoked = self.redis.mget([self.settings.key(f"revoke:{key[0]}") for key in keys])
+        return [(key, text, int(first or 0)) for key, text, first in zip(keys, cancelled, revoked)]
 
     def leave(self):
         self.redis.delete(self.settings.key(f"heartbeat:{self.settings.instance_id}"))
@@ -616,7 +621,7 @@ class CancellationListener(threading.Thread):
                 while True:
                     message = channel.get_message(timeout=5)
                     if message and message["type"] == "subscribe":
-                        self.worker.read_cancel_keys()
+                        self.worker.read_requests()
                         backoff = Backoff()
                     elif message and message["type"] == "message":
                         self.worker.cancel(*read_cancel_request(message["data"]))
@@ -668,10 +673,10 @@ class Heartbeater(threading.Thread):
         if not claims:
             return
         try:
-            for occurrence, attempt in claims.beat(self.worker.unsettled()):
+            for occurrence, attempt in claims.beat(self.worker.claimed()):
                 log.warning("attempt %s of %s was claimed by another instance and is ended here", attempt, occurrence)
                 self.worker.cancel(occurrence, attempt, "claimed by another instance", status=None)
-            self.worker.read_cancel_keys()
+            self.worker.read_requests()
         except REDIS_ERRORS as error:
             log.warning("the heartbeat could not be sent to Redis: %r", error)
 
@@ -688,7 +693,7 @@ class Run:
         self.key = (message["occurrenceId"], message["attempt"])
         self.stop = threading.Event()
         self.reason = None
-        self.has_started = self.is_over = self.is_acked = False
+        self.has_started = self.is_over = self.is_acked = self.is_revoked = False
         self.allowed = message.get("timeoutSeconds") or job.timeout
         self.deadline = float("inf")
 
@@ -740,6 +745,11 @@ class Worker:
         with self.lock:
             return [run.key for run in self.runs.values() if run.has_started]
 
+    def claimed(self):
+        """Returns the runs whose claims are renewed: not those that were given back because the server revoked them."""
+        with self.lock:
+            return [run.key for run in self.runs.values() if run.has_started and not (run.is_revoked and run.is_over)]
+
     def cancel(self, occurrence, attempt, reason, status=CANCELLED):
         """Ends this attempt and earlier ones, or every attempt if none is given."""
         with self.lock:
@@ -747,11 +757,21 @@ class Worker:
         for run in ending:
             run.end(status, reason)
 
-    def read_cancel_keys(self):
-        for key, text in self.claims.cancel_requests(self.started()):
+    def read_requests(self):
+        for key, text, first in self.claims.requests(self.started()):
             if text:
                 _, attempt, reason = read_cancel_request(text)
                 self.cancel(key[0], attempt, reason)
+            if key[1] < first:
+                self.revoke(key)
+
+    def revoke(self, key):
+        """Ends a run because the server receives nothing of this process and gives the run to another one."""
+        with self.lock:
+            run = self.runs.get(key)
+        if run:
+            run.is_revoked = True
+            run.end(QUEUED, "revoked: the server receives no messages of this worker")
 
     # The main thread.
 
@@ -1012,6 +1032,8 @@ class Worker:
             if run.is_over:
                 return None
             run.is_over = True
+        if run.is_revoked and status == QUEUED:
+            self.claims.give_back(run.key)  # The server waits for this, and not for the report.
         if status is None:  # Another instance has claimed the run and reports its end.
             return self.settled(run)
         return self.reporter.report(run.report(status, **fields), lambda: self.settled(run))

@@ -198,6 +198,18 @@ impl RedisKeys {
         format!("{}running:{occurrence}", self.prefix)
     }
 
+    /// Returns the key by which the server revokes a run from its worker. Its value is the first attempt that may run.
+    #[must_use]
+    pub fn revocation(&self, occurrence: crate::id::OccurrenceId) -> String {
+        format!("{}revoke:{occurrence}", self.prefix)
+    }
+
+    /// Returns the key by which a server notices that Redis has lost data since it looked last.
+    #[must_use]
+    pub fn sight(&self, detector: &str) -> String {
+        format!("{}sight:{detector}", self.prefix)
+    }
+
     /// Returns the key of a cancellation request, which persists if no worker received it on the channel.
     #[must_use]
     pub fn cancel_request(&self, occurrence: crate::id::OccurrenceId) -> String {

@@ -62,14 +62,19 @@ async fn subscribe(
     Ok(())
 }
 
-/// Reads and applies the cancel requests of all current runs.
+/// Reads and applies the cancel requests and the revocations of all current runs.
 ///
 /// # Errors
 /// Returns [`RedisUnavailable`] if Redis does not answer.
 pub(crate) async fn catch_up(claims: &ClaimStore, running: &RunTable) -> Result<(), RedisUnavailable> {
     let occurrences: Vec<OccurrenceId> = running.begun().into_iter().map(|(occurrence, _)| occurrence).collect();
-    for (occurrence, text) in claims.cancellations(&occurrences).await? {
-        running.cancel(occurrence, &CancelRequest::read(&text));
+    for (occurrence, requests) in claims.requests(&occurrences).await? {
+        if let Some(text) = requests.cancel {
+            running.cancel(occurrence, &CancelRequest::read(&text));
+        }
+        if let Some(first) = requests.revoked_below {
+            running.revoke(occurrence, first);
+        }
     }
     Ok(())
 }

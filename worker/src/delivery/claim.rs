@@ -84,6 +84,15 @@ pub(crate) enum ClaimResult {
     },
 }
 
+/// The keys in which the server asks the holder of a run for something.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ServerRequests {
+    /// The value of the `cancel:` key.
+    pub(crate) cancel: Option<String>,
+    /// The value of the `revoke:` key: lower attempts must be given back.
+    pub(crate) revoked_below: Option<u32>,
+}
+
 /// The claims of one instance in Redis.
 #[derive(Clone)]
 pub(crate) struct ClaimStore {
@@ -220,23 +229,31 @@ impl ClaimStore {
         }
     }
 
-    /// Returns the values of the `cancel:` keys of these occurrences, where they exist.
+    /// Returns the requests of the server about these occurrences, where there are any.
     ///
     /// # Errors
     /// Returns [`RedisUnavailable`] if Redis does not answer.
-    pub(crate) async fn cancellations(
+    pub(crate) async fn requests(
         &self,
         occurrences: &[OccurrenceId],
-    ) -> Result<Vec<(OccurrenceId, String)>, RedisUnavailable> {
+    ) -> Result<Vec<(OccurrenceId, ServerRequests)>, RedisUnavailable> {
         let mut redis = self.redis.clone();
         let mut found = Vec::new();
-        for chunk in occurrences.chunks(500) {
+        for chunk in occurrences.chunks(250) {
             let mut get = redis::cmd("MGET");
             for occurrence in chunk {
-                get.arg(self.keys.cancel_request(*occurrence));
+                get.arg(self.keys.cancel_request(*occurrence)).arg(self.keys.revocation(*occurrence));
             }
             let texts: Vec<Option<String>> = with_timeout(get.query_async(&mut redis)).await?;
-            found.extend(chunk.iter().zip(texts).filter_map(|(occurrence, text)| Some((*occurrence, text?))));
+            for (occurrence, texts) in chunk.iter().zip(texts.chunks_exact(2)) {
+                let requests = ServerRequests {
+                    cancel: texts[0].clone(),
+                    revoked_below: texts[1].as_ref().and_then(|text| text.parse().ok()),
+                };
+                if requests != ServerRequests::default() {
+                    found.push((*occurrence, requests));
+                }
+            }
         }
         Ok(found)
     }

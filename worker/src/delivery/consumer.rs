@@ -314,12 +314,15 @@ impl DeliveryConsumer {
             job.r#type = job.job_type,
             "occurrence {} starts", message.occurrence_id
         );
-        let (confirmed, end) = self.executor.start(job, message, stop);
+        let (confirmed, end) = self.executor.start(job, message, stop.clone());
         let end = async {
             let is_interrupted = end.await;
             guard.end();
             if !is_interrupted {
                 self.admission.end(attempt);
+            } else if stop.is_revoked() {
+                // The server waits for this release, and then gives the run to another instance.
+                self.admission.claim_batcher.release(attempt);
             }
             drop((permit, run));
             is_interrupted
@@ -333,7 +336,9 @@ impl DeliveryConsumer {
         };
         // Until the broker has confirmed the start, the outcome of an interrupted run is unknown: either its reports
         // arrive, or its message is redelivered and another instance starts this very attempt (see `shutdown`).
-        if let (true, ()) = tokio::join!(end, acknowledge) {
+        if let (true, ()) = tokio::join!(end, acknowledge)
+            && !stop.is_revoked()
+        {
             self.admission.end(attempt);
         }
     }

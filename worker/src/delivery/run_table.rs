@@ -111,6 +111,26 @@ impl RunTable {
         }
     }
 
+    /// Interrupts the attempts of an occurrence below `first`, because the server revokes them: it receives no message of
+    /// this instance. What they report is either late or hands the run back.
+    pub(crate) fn revoke(&self, occurrence: OccurrenceId, first: u32) {
+        let table = self.lock();
+        for ((_, attempt), entry) in
+            table.current.iter().filter(|((id, attempt), _)| *id == occurrence && *attempt < first)
+        {
+            if let RunState::Begun(stop) = &entry.state
+                && !stop.is_revoked()
+            {
+                tracing::warn!(
+                    occurrence.id = %occurrence,
+                    occurrence.attempt = attempt,
+                    "giving back attempt {attempt} of occurrence {occurrence}: the server receives no message of this instance; check the connection to RabbitMQ"
+                );
+                stop.revoke();
+            }
+        }
+    }
+
     /// Ends an attempt that a later attempt on another instance has replaced.
     pub(crate) fn end_superseded(&self, key: AttemptKey) {
         if let Some(RunEntry { state: RunState::Begun(stop), .. }) = self.lock().current.get(&key)
@@ -217,6 +237,23 @@ mod tests {
         guards[1].begin(signals[1].clone());
         assert_eq!(signals.each_ref().map(StopSignal::reason), [Some("by ann"), Some("once more"), None]);
         assert_eq!(signals.map(|signal| signal.token().is_cancelled()), [true, true, false]);
+    }
+
+    #[test]
+    fn revocation_interrupts_lower_attempts_that_have_begun() {
+        let running = RunTable::default();
+        let id = OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [1; 10]);
+        let reserve = |attempt| match running.reserve(id, attempt) {
+            RunReservation::Reserved(guard) => guard,
+            RunReservation::Duplicate(_) | RunReservation::Ended => panic!("the attempt is not in the table"),
+        };
+        let (guards, signals) = ([reserve(1), reserve(2)], [(); 2].map(|()| StopSignal::default()));
+        guards[0].begin(signals[0].clone());
+        guards[1].begin(signals[1].clone());
+        running.revoke(id, 2);
+        assert_eq!(signals.each_ref().map(StopSignal::is_revoked), [true, false]);
+        assert_eq!(signals.each_ref().map(StopSignal::reason), [None, None]);
+        assert_eq!(signals.map(|signal| signal.token().is_cancelled()), [true, false]);
     }
 
     #[test]

@@ -176,11 +176,14 @@ async fn watch(mut task: JoinHandle<JobReturn>, timeout: Duration, grace: Durati
     let outcome = tokio::select! {
         biased;
         // A job that reacts to its token may have ended before this poll. Whatever it returns, a cancelled run was
-        // cancelled. A failure during an interruption is no failure of the job.
+        // cancelled. A failure during an interruption is no failure of the job, and a job that gives up because its
+        // token fires was cancelled by no user.
         joined = &mut task => {
             return match (stop.reason(), into_outcome(joined)) {
                 (Some(reason), _) => Outcome::Cancelled { reason: reason.to_owned() },
-                (None, Outcome::Failed { .. }) if stop.token().is_cancelled() => Outcome::Interrupted,
+                (None, Outcome::Failed { .. } | Outcome::Cancelled { .. }) if stop.token().is_cancelled() => {
+                    Outcome::Interrupted
+                }
                 (None, outcome) => outcome,
             };
         }

@@ -105,3 +105,37 @@ async fn run_cancelled_in_its_queue_is_not_started() {
     assert_eq!(env.ended(cancelled.occurrence_id).await.len(), 1);
     env.clean(&["count"]).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn revoked_run_is_given_back_and_its_claim_released() {
+    let env = WorkerTestEnv::new().await;
+    let counter = CountingJob::new(false);
+    let worker = env.start(env.worker().job(counter.clone()), "count").await;
+    let (kept, revoked) = (env.message("count", no_input()), env.message("count", no_input()));
+    env.publish(&revoked).await;
+    until("the claim of the run", async || env.claimed(revoked.occurrence_id).await.is_some()).await;
+    until("the run", async || counter.runs() == 1).await;
+    env.revoke(revoked.occurrence_id).await;
+    until("the release of the claim", async || env.claimed(revoked.occurrence_id).await.is_none()).await;
+    let reports = || async {
+        let mut reports = env.reports().await;
+        reports.retain(|report| report.occurrence_id == revoked.occurrence_id);
+        reports.iter().map(|report| report.status).collect::<Vec<_>>()
+    };
+    until("the report", async || reports().await == [OccurrenceStatus::Running, OccurrenceStatus::Queued]).await;
+    // A released claim is not renewed, and other runs are not affected.
+    env.publish(&kept).await;
+    until("the next run", async || counter.runs() == 2).await;
+    until("a later heartbeat", async || {
+        let beats = env.registrations().await;
+        beats.iter().any(
+            |message| matches!(message, RegistrationMessage::Heartbeat(beat) if beat.running == [kept.occurrence_id]),
+        )
+    })
+    .await;
+    assert_eq!(env.claimed(revoked.occurrence_id).await, None);
+    counter.open();
+    env.ended(kept.occurrence_id).await;
+    worker.stop().await;
+    env.clean(&["count"]).await;
+}

@@ -48,6 +48,16 @@ impl WorkerTestEnv {
         self.redis::<()>(redis::cmd("SET").arg(key).arg(request).arg("EX").arg(60)).await;
     }
 
+    /// Revokes the first attempt of an occurrence, as the server does.
+    ///
+    /// # Panics
+    ///
+    /// Panics if Redis fails.
+    pub async fn revoke(&self, occurrence: OccurrenceId) {
+        let key = self.keys().revocation(occurrence);
+        self.redis::<()>(redis::cmd("SET").arg(key).arg(2).arg("EX").arg(60)).await;
+    }
+
     /// Publishes the request to cancel an occurrence, without storing it. Returns the number of subscribers.
     ///
     /// # Panics
