@@ -35,6 +35,7 @@ CREATE TABLE jobs (
     retry_jitter_percent smallint NOT NULL DEFAULT 0 CHECK (retry_jitter_percent BETWEEN 0 AND 100),
     timeout_seconds  integer     CHECK (timeout_seconds BETWEEN 1 AND 86400),
     heartbeat_timeout_seconds integer CHECK (heartbeat_timeout_seconds BETWEEN 15 AND 86400),
+    unreachable_timeout_seconds integer CHECK (unreachable_timeout_seconds BETWEEN 15 AND 86400),
     on_lost          text        NOT NULL DEFAULT 'requeue' CHECK (on_lost IN ('requeue', 'fail')),
     auto_disable     jsonb       NOT NULL DEFAULT '{}',
     auto_disabled_at timestamptz,
@@ -79,6 +80,8 @@ COMMENT ON COLUMN jobs.base_retry_delay_seconds IS 'Delay before the first retry
 COMMENT ON COLUMN jobs.retry_jitter_percent IS 'Retry jitter: maximum share by which the retry delay is shortened, in percent, drawn for each attempt.';
 COMMENT ON COLUMN jobs.timeout_seconds IS 'Run timeout, in seconds; null means the default of the job type.';
 COMMENT ON COLUMN jobs.heartbeat_timeout_seconds IS 'Heartbeat timeout, in seconds, after which a run counts as lost; null means the default of the installation.';
+COMMENT ON COLUMN jobs.unreachable_timeout_seconds IS
+    'Time in seconds after which a run is revoked from an instance that is alive and unreachable over the broker; null means the default of the installation.';
 COMMENT ON COLUMN jobs.on_lost IS 'Rule for lost runs: requeue them, or fail them after a while.';
 COMMENT ON COLUMN jobs.auto_disable IS 'Auto-disable rule of the job: {threshold, windowSeconds, coolDownSeconds}; empty means the default of the installation.';
 COMMENT ON COLUMN jobs.auto_disabled_at IS 'Time at which the job was disabled automatically; null if it was not.';

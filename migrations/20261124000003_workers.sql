@@ -18,6 +18,7 @@ CREATE TABLE worker_instances (
     started_at        timestamptz NOT NULL,
     last_heartbeat_at timestamptz NOT NULL,
     stopped_at        timestamptz,
+    seen_in_redis_at  timestamptz,
     running_ids       uuid[]      NOT NULL DEFAULT '{}',
     notice            text        CHECK (octet_length(notice) <= 500)
 );
@@ -27,6 +28,8 @@ COMMENT ON COLUMN worker_instances.running_ids IS 'Running occurrences at the la
 COMMENT ON COLUMN worker_instances.notice IS 'Problem that the instance reported at its last heartbeat; null if there was none.';
 COMMENT ON COLUMN worker_instances.last_heartbeat_at IS 'Time of the last heartbeat, by the server''s clock.';
 COMMENT ON COLUMN worker_instances.stopped_at IS 'Time at which it reported its shutdown; null while it runs, or if it was lost.';
+COMMENT ON COLUMN worker_instances.seen_in_redis_at IS
+    'Last time at which its heartbeat in Redis showed that it is alive although it sent none over the broker.';
 CREATE INDEX worker_instances_by_worker ON worker_instances (worker_id);
 CREATE INDEX worker_instances_by_heartbeat ON worker_instances (last_heartbeat_at);
 

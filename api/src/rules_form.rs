@@ -91,6 +91,8 @@ fn fields(rules: &Rules, format_instant: impl Fn(DateTime<Utc>) -> String) -> BT
     put("base_retry_delay_seconds", rules.base_retry_delay_seconds.to_string());
     put("retry_jitter_percent", rules.retry_jitter_percent.to_string());
     put("heartbeat_timeout_seconds", rules.heartbeat_timeout_seconds.map(|n| n.to_string()).unwrap_or_default());
+    let unreachable = rules.unreachable_timeout_seconds;
+    put("unreachable_timeout_seconds", unreachable.map(|n| n.to_string()).unwrap_or_default());
     put("on_lost", rules.on_lost.as_str().into());
     let auto_disable = rules.auto_disable;
     put("auto_disable_threshold", auto_disable.map(|rule| rule.threshold.to_string()).unwrap_or_default());
@@ -145,6 +147,7 @@ pub fn read(fields: &BTreeMap<String, String>, zone: &str) -> Result<Rules, Vec<
         base_retry_delay_seconds: form.number("base_retry_delay_seconds").unwrap_or(defaults.base_retry_delay_seconds),
         retry_jitter_percent: form.number("retry_jitter_percent").unwrap_or(defaults.retry_jitter_percent),
         heartbeat_timeout_seconds: form.number("heartbeat_timeout_seconds"),
+        unreachable_timeout_seconds: form.number("unreachable_timeout_seconds"),
         on_lost: form.word("on_lost", LostRunPolicy::parse, LostRunPolicy::ALL.iter().map(|o| o.as_str())),
         auto_disable: form.auto_disable(),
     };

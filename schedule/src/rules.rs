@@ -102,6 +102,10 @@ pub struct Rules {
     /// The heartbeat timeout of a run, in seconds, 15 to 86,400. None means the installation's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heartbeat_timeout_seconds: Option<u32>,
+    /// The time in seconds, 15 to 86,400, after which a run is revoked from an instance that is alive and sends nothing over
+    /// the broker. None means the installation's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreachable_timeout_seconds: Option<u32>,
     /// The policy for lost runs.
     #[serde(skip_serializing_if = "LostRunPolicy::is_default")]
     pub on_lost: LostRunPolicy,
@@ -128,6 +132,7 @@ impl Default for Rules {
             base_retry_delay_seconds: 5,
             retry_jitter_percent: 0,
             heartbeat_timeout_seconds: None,
+            unreachable_timeout_seconds: None,
             on_lost: LostRunPolicy::default(),
             auto_disable: None,
         }
@@ -161,6 +166,9 @@ impl Rules {
         check_range("retry_jitter_percent", self.retry_jitter_percent.into(), 0, 100);
         if let Some(seconds) = self.heartbeat_timeout_seconds {
             check_range("heartbeat_timeout_seconds", seconds, 15, 86_400);
+        }
+        if let Some(seconds) = self.unreachable_timeout_seconds {
+            check_range("unreachable_timeout_seconds", seconds, 15, 86_400);
         }
         if let Some(auto_disable) = self.auto_disable {
             check_range("auto_disable_threshold", auto_disable.threshold.into(), 1, MAX_AUTO_DISABLE_THRESHOLD.into());

@@ -26,7 +26,7 @@ use crate::{
         due_index::DueIndexRebuilder,
         lease::{self, LEADER_ROLE, Leadership, Lease},
         lost_messages::LostMessageDetector,
-        lost_runs::LostRunDetector,
+        lost_runs::{DeafSince, LostRunDetector},
         maintenance::Maintenance,
         presence::WorkerPresence,
         queue_expiry::QueueExpiry,
@@ -37,7 +37,7 @@ use crate::{
         stats_folder::StatsFolder,
         vacuum::Vacuum,
     },
-    broker::{Broker, publisher::Publisher},
+    broker::{Broker, echo::Echo, publisher::Publisher},
     cache::Cache,
     clock::Clock,
     command::{cluster::ClusterCommands, jobs::JobCommands, sign_in::PassphraseHasher},
@@ -150,6 +150,8 @@ impl Server {
         connections.keep("event-sender", move |stop| sending.clone().send(unsent_events.clone(), stop));
         let (publisher, keep_open) = Publisher::new(&broker);
         connections.keep("publisher", keep_open);
+        let (echo, keep_echo_open) = Echo::new(&broker);
+        connections.keep("echo", keep_echo_open);
         let (alerts, deliver) = AlertSender::new(config.alerts.webhook_url.clone());
         connections.keep("alerts", move |stop| {
             let delivery = deliver();
@@ -172,6 +174,7 @@ impl Server {
             reports: reports.clone(),
             cache: cache.clone(),
             broker,
+            echo,
             publisher,
             sender: sender.clone(),
             hub: hub.clone(),
@@ -180,6 +183,7 @@ impl Server {
             activators,
             leadership: leadership.clone(),
             dispatch_pulse: lease.pulse(),
+            deaf_since: DeafSince::default(),
             oldest_snapshot: LastSnapshot::default(),
             in_flight: TaskTracker::new(),
         };
@@ -211,6 +215,7 @@ impl Server {
             publisher: context.publisher,
             services: services.clone(),
             oldest_snapshot: context.oldest_snapshot,
+            deaf_since: context.deaf_since,
             history: HealthHistory::default(),
             last: LastCheck::default(),
         };

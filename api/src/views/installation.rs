@@ -51,6 +51,9 @@ pub struct InstanceView {
     pub last_heartbeat_at: DateTime<Utc>,
     /// True if the last heartbeat is recent enough.
     pub alive: bool,
+    /// True if no heartbeat arrives over RabbitMQ, while the one in Redis shows that the instance is alive.
+    #[serde(default)]
+    pub unreachable: bool,
     /// True if the instance reported a graceful stop.
     pub stopped: bool,
     /// The problem that the instance reported with its last heartbeat.

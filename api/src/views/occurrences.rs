@@ -155,4 +155,7 @@ pub struct OccurrenceView {
     /// True if the instance of the latest attempt is alive.
     #[serde(default)]
     pub instance_alive: bool,
+    /// True if that instance is alive by its heartbeat in Redis and sends none over RabbitMQ.
+    #[serde(default)]
+    pub instance_unreachable: bool,
 }

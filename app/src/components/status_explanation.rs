@@ -27,6 +27,10 @@ pub fn explain_status(view: &OccurrenceView) -> String {
     match row.status {
         OccurrenceStatus::Queued => explain_queued(view),
         OccurrenceStatus::Running => match row.instance_id.as_deref() {
+            Some(instance) if view.instance_unreachable => format!(
+                "Running{on_attempt}. Worker instance {instance} is unreachable: it is alive, but nothing that it sends over \
+                 RabbitMQ arrives. It keeps the run until the job's unreachable timeout."
+            ),
             Some(instance) if !view.instance_alive => {
                 format!("Running{on_attempt} by its last report. Worker instance {instance} sends no heartbeats now.")
             }
@@ -230,6 +234,7 @@ mod tests {
             job_exists: true,
             worker_alive: true,
             instance_alive: true,
+            instance_unreachable: false,
         }
     }
 
@@ -305,6 +310,9 @@ mod tests {
     fn running_occurrence_names_a_silent_instance() {
         let mut running = view(OccurrenceStatus::Running);
         assert_eq!(explain_status(&running), "Running on local-1.");
+        running.instance_unreachable = true;
+        assert!(explain_status(&running).contains("is unreachable: it is alive"), "{}", explain_status(&running));
+        running.instance_unreachable = false;
         running.instance_alive = false;
         assert_eq!(
             explain_status(&running),

@@ -116,7 +116,12 @@ fn WorkerCard(worker: ArcRwSignal<WorkerView>, may_define: bool) -> impl IntoVie
     let part = move |alive: bool| {
         Memo::new(move |_| {
             worker.with(|worker| {
-                worker.instances.iter().filter(|instance| instance.alive == alive).cloned().collect::<Vec<_>>()
+                worker
+                    .instances
+                    .iter()
+                    .filter(|instance| (instance.alive || instance.unreachable) == alive)
+                    .cloned()
+                    .collect::<Vec<_>>()
             })
         })
     };
@@ -215,16 +220,21 @@ fn notice((id, text): (String, String)) -> AnyView {
 /// Returns the status, the icon and the label of an instance's state.
 const fn state_of(instance: &InstanceView) -> (&'static str, &'static str, &'static str) {
     match (instance.alive, instance.stopped) {
+        (false, _) if instance.unreachable => ("unknown", "wifi-off", "Unreachable"),
         (true, _) => ("active", "heart-pulse", "Live"),
         (false, true) => ("paused", "circle-pause", "Stopped"),
         (false, false) => ("unknown", "wifi-off", "Lost"),
     }
 }
 
-/// Returns the number of runs and the capacity. An instance that is not alive runs nothing: what it ran at its last
-/// heartbeat has ended, was requeued or is lost.
+/// Returns the number of runs and the capacity. An instance that is neither alive nor unreachable runs nothing: what it ran
+/// at its last heartbeat has ended, was requeued or is lost.
 fn running_of(instance: &InstanceView) -> String {
-    if instance.alive { format!("{} of {}", instance.running, instance.capacity) } else { "–".into() }
+    if instance.alive || instance.unreachable {
+        format!("{} of {}", instance.running, instance.capacity)
+    } else {
+        "–".into()
+    }
 }
 
 #[component]
@@ -335,6 +345,7 @@ mod tests {
             started_at: DateTime::UNIX_EPOCH,
             last_heartbeat_at: DateTime::UNIX_EPOCH,
             alive,
+            unreachable: false,
             stopped,
             notice: None,
         }
@@ -345,6 +356,8 @@ mod tests {
         assert_eq!(running_of(&instance(true, false)), "1 of 6");
         assert_eq!(running_of(&instance(false, false)), "–");
         assert_eq!(running_of(&instance(false, true)), "–");
+        let unreachable = InstanceView { unreachable: true, ..instance(false, false) };
+        assert_eq!((running_of(&unreachable).as_str(), state_of(&unreachable).2), ("1 of 6", "Unreachable"));
     }
 
     #[test]

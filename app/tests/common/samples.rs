@@ -129,6 +129,7 @@ pub(crate) fn occurrence(status: OccurrenceStatus) -> OccurrenceView {
         job_exists: true,
         worker_alive: true,
         instance_alive: true,
+        instance_unreachable: false,
     }
 }
 
@@ -293,6 +294,7 @@ pub(crate) fn worker() -> WorkerView {
         started_at: at(0),
         last_heartbeat_at: at(5),
         alive,
+        unreachable: false,
         stopped: false,
         notice: alive.then(|| "Its outbox <b>cannot</b> be written.".into()),
     };

@@ -19,6 +19,8 @@ use crate::{services, wait};
 
 const NO_SERVICES: ServiceSelection = ServiceSelection { postgres: false, redis: false, rabbitmq: false };
 
+/// The time RabbitMQ has to raise or to clear an alarm; it looks at the disk every ten seconds.
+const ALARM_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time a killed service has to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -72,6 +74,15 @@ impl ServiceKind {
             Self::RabbitMq => "mnesia",
         }
     }
+}
+
+/// A reason for which RabbitMQ accepts no messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BrokerAlarm {
+    /// It uses more memory than it may.
+    Memory,
+    /// The disk has less free space than it must have.
+    Disk,
 }
 
 /// A service with a data folder of its own.
@@ -221,6 +232,72 @@ impl PrivateService {
         // Nothing is left to stop; this releases the lock on the folder.
         self.stop().await;
         Ok(())
+    }
+
+    /// Makes RabbitMQ lack memory or disk, so that it accepts no messages. Returns when it has raised the alarm.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if this is no running RabbitMQ, or if it raises no alarm.
+    pub async fn raise_alarm(&self, alarm: BrokerAlarm) -> anyhow::Result<()> {
+        self.set_alarm(alarm, true).await
+    }
+
+    /// Restores RabbitMQ's limits of memory and disk. Returns when the alarm is over.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if this is no running RabbitMQ, or if the alarm stays.
+    pub async fn clear_alarm(&self, alarm: BrokerAlarm) -> anyhow::Result<()> {
+        self.set_alarm(alarm, false).await
+    }
+
+    async fn set_alarm(&self, alarm: BrokerAlarm, is_raised: bool) -> anyhow::Result<()> {
+        let (command, raised, usual): (_, &[&str], &[&str]) = match alarm {
+            BrokerAlarm::Memory => ("set_vm_memory_high_watermark", &["absolute", "1"], &["0.4"]),
+            BrokerAlarm::Disk => ("set_disk_free_limit", &["1000TB"], &["200MB"]),
+        };
+        let words: Vec<&str> =
+            std::iter::once(&command).chain(if is_raised { raised } else { usual }).copied().collect();
+        self.rabbitmqctl(&words).await?;
+        let deadline = tokio::time::Instant::now() + ALARM_TIMEOUT;
+        while self.rabbitmqctl(&["eval", "rabbit_alarm:get_alarms()."]).await?.contains("resource_limit") != is_raised {
+            ensure!(tokio::time::Instant::now() < deadline, "RabbitMQ has not changed its alarm within 30 s");
+        }
+        Ok(())
+    }
+
+    /// Runs `rabbitmqctl` against this node. There is no `epmd`, so the port is that of the node, and the tool must not listen.
+    async fn rabbitmqctl(&self, words: &[&str]) -> anyhow::Result<String> {
+        let pid = self.pid().context("RabbitMQ does not run")?;
+        let environment = fs::read(format!("/proc/{pid}/environ"))?;
+        let environment = String::from_utf8_lossy(&environment).into_owned();
+        let port = environment
+            .split('\0')
+            .find_map(|variable| variable.strip_prefix("RABBITMQ_DIST_PORT="))
+            .context("its environment names no port")?;
+        let folder = self.folder();
+        let output = tokio::process::Command::new("/usr/lib/rabbitmq/bin/rabbitmqctl")
+            .args(["-n", "milvaion@localhost"])
+            .args(words)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("LANG", "C.UTF-8")
+            .env("HOME", &folder)
+            .env("ERL_INETRC", folder.join("inetrc"))
+            .env("ERL_EPMD_PORT", "1")
+            .env("RABBITMQ_CONF_ENV_FILE", folder.join("rabbitmq-env.conf"))
+            .env("RABBITMQ_CTL_ERL_ARGS", format!("-start_epmd false -erl_epmd_port {port} -dist_listen false"))
+            .output()
+            .await
+            .context("rabbitmqctl cannot be started")?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(
+            output.status.success(),
+            "rabbitmqctl {words:?} failed: {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(text)
     }
 
     /// Deletes its data. It must not be running.

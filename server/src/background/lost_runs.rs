@@ -1,30 +1,39 @@
 //! The lost run detector: finds runs without heartbeats, and requeues or ends them.
 //!
-//! The decision, and the rule for a missing heartbeat, are in `domain::lost_run`. This module gathers the input: which
-//! runs have had no heartbeat, and whether this server could have received one. It could if both queues on which
-//! workers report deliver to this server, and if neither holds a message so old that an unread heartbeat may be in it.
+//! The decisions are in `domain::lost_run`, and the rule for heartbeats in Redis is in `domain::heartbeat_watch`. This module
+//! gathers their input: which runs have had no heartbeat, whether an [echo](crate::broker::echo) shows that this server would
+//! have received one, and what the instances of those runs write to Redis.
+//!
+//! A run of an instance that is alive and does not reach the broker is not started again behind its back. It is first
+//! revoked through Redis, and requeued when the worker has released its claim.
 
-use std::{sync::Arc, time::Duration};
+mod update;
 
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use chrono::{DateTime, Utc};
 use milvaion_api::events::LiveEvent;
-use milvaion_protocol::status::OccurrenceStatus;
+use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
 };
+use update::{LossEvidence, lost_run_update, unknown_run_end};
 
 use super::lease::Leadership;
 use crate::{
-    broker::{Broker, queue_probe::QueueProbe},
-    cache::Cache,
+    broker::echo::Echo,
+    cache::{Cache, heartbeats::RunKeys},
     clock::Clock,
     domain::{
+        heartbeat_watch::HeartbeatWatch,
         lost_run::{
-            HeartbeatTracker, LATE_REPORT_WINDOW, LostRunDecision, MIN_HEARTBEAT_TIMEOUT, QueueFreshness, StaleRun,
+            self, HeartbeatTracker, LATE_REPORT_WINDOW, LostRunDecision, MIN_HEARTBEAT_TIMEOUT, RevocationStep,
+            SilenceVerdict, StaleRun, decide_lost_run,
         },
-        quarantine,
     },
     engine::{RunsOn, Service, context::Context},
+    error::chain,
     faults::{
         self,
         seams::{SEAMS, Seams},
@@ -32,7 +41,7 @@ use crate::{
     live::Hub,
     store::{
         Store,
-        lost_runs::{LostRunUpdate, UpdatedLostRuns},
+        lost_runs::{LostRunTimeouts, LostRunUpdate, UpdatedLostRuns},
     },
 };
 
@@ -40,32 +49,112 @@ use crate::{
 const DETECTION_INTERVAL: Duration = Duration::from_secs(2);
 /// The age of the last heartbeat from which a run is considered: at least one heartbeat was missed.
 const MISSED_HEARTBEAT: chrono::Duration = chrono::Duration::seconds(7);
+/// The time without an echo after which the health of the server shows it.
+const REPORTED_DEAFNESS: chrono::Duration = chrono::Duration::seconds(15);
+/// The most runs that one statement changes, so that it holds its locks for a short time.
+const UPDATE_BATCH_SIZE: usize = 500;
 
 /// The background task that detects lost runs.
 #[derive(Debug)]
 pub struct LostRunDetector {
     /// The PostgreSQL store.
     pub store: Store,
-    /// The Redis cache with the due index.
+    /// Redis, with the heartbeats and the claims of workers.
     pub cache: Cache,
     /// The hub for live events.
     pub hub: Hub,
     /// The server's clock.
     pub clock: Clock,
-    /// The check that this server receives heartbeats.
-    pub heartbeat_feed: HeartbeatFeed,
+    /// The echoes that show whether this server would have received a heartbeat.
+    pub echo: Echo,
+    /// The time since which no echo returns.
+    pub deaf_since: DeafSince,
     /// The leadership state, for the fencing token of writes.
     pub leadership: watch::Receiver<Leadership>,
-    /// The heartbeat timeout of runs whose job sets none.
-    pub heartbeat_timeout: Duration,
+    /// The timeouts of runs whose job sets none.
+    pub timeouts: LostRunTimeouts,
     /// The activator of the dispatcher.
     pub activate_dispatcher: Arc<Notify>,
     /// The activator of the republisher.
     pub activate_republisher: Arc<Notify>,
     /// The activator of the slot granter.
     pub activate_slot_granter: Arc<Notify>,
+    /// What the detector keeps from one tick to the next.
+    pub memory: DetectorMemory,
+}
+
+/// The state of a detector.
+#[derive(Debug)]
+pub struct DetectorMemory {
+    /// The start of the detector's monotonic time.
+    created: Instant,
     /// The tracker that counts observed time from one detection to the next.
-    pub watch: HeartbeatTracker,
+    pub tracker: HeartbeatTracker,
+    /// The heartbeats in Redis of silent instances.
+    redis: HeartbeatWatch,
+    /// The name of this detector's sight in Redis.
+    name: String,
+    /// The run id of the Redis of the last look.
+    redis_run_id: String,
+}
+
+impl Default for DetectorMemory {
+    fn default() -> Self {
+        Self {
+            created: Instant::now(),
+            tracker: HeartbeatTracker::new(DETECTION_INTERVAL),
+            redis: HeartbeatWatch::default(),
+            name: format!("{:016x}", rand::random::<u64>()),
+            redis_run_id: String::new(),
+        }
+    }
+}
+
+/// The time since which no echo returns to this server, for the health. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct DeafSince(Arc<std::sync::Mutex<Option<Deafness>>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Deafness {
+    since: DateTime<Utc>,
+    last_tried: DateTime<Utc>,
+}
+
+impl DeafSince {
+    /// Returns the time, if no echo has returned for [`REPORTED_DEAFNESS`]; `None` on a server that sends no echoes now,
+    /// because another one leads.
+    #[must_use]
+    pub fn get(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let deafness = self.0.lock().map_or(None, |deafness| *deafness)?;
+        let is_current = now - deafness.last_tried < REPORTED_DEAFNESS;
+        (is_current && now - deafness.since >= REPORTED_DEAFNESS).then_some(deafness.since)
+    }
+
+    fn record(&self, is_receiving: bool, now: DateTime<Utc>) {
+        if let Ok(mut deafness) = self.0.lock() {
+            let since = deafness.map_or(now, |deafness| deafness.since);
+            *deafness = (!is_receiving).then_some(Deafness { since, last_tried: now });
+        }
+    }
+}
+
+/// The result of one tick.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LostRunReport {
+    /// Running occurrences that have missed at least one heartbeat.
+    pub stale: usize,
+    /// Runs of instances that are alive and do not reach the broker.
+    pub unreachable: usize,
+    /// Runs that their workers are asked to release.
+    pub revoked: usize,
+    /// Runs requeued for another worker.
+    pub requeued: usize,
+    /// Runs whose outcome is unknown until a late report arrives.
+    pub unknown: usize,
+    /// Runs that ended: failed as poison, cancelled, or failed after too long an unknown outcome.
+    pub ended: usize,
+    /// True if more runs are lost than one tick handles.
+    pub has_more: bool,
 }
 
 impl LostRunDetector {
@@ -77,77 +166,18 @@ impl LostRunDetector {
             cache: context.cache.clone(),
             hub: context.hub.clone(),
             clock: context.clock.clone(),
-            heartbeat_feed: HeartbeatFeed::new(context.broker.clone()),
+            echo: context.echo.clone(),
+            deaf_since: context.deaf_since.clone(),
             leadership: context.leadership.clone(),
-            heartbeat_timeout: context.config.lost_runs.heartbeat_timeout,
+            timeouts: LostRunTimeouts {
+                heartbeat: context.config.lost_runs.heartbeat_timeout,
+                unreachable: context.config.lost_runs.unreachable_timeout,
+            },
             activate_dispatcher: context.activators.dispatcher.clone(),
             activate_republisher: context.activators.republisher.clone(),
             activate_slot_granter: context.activators.slot_granter.clone(),
-            watch: Self::watch(),
+            memory: DetectorMemory::default(),
         }
-    }
-}
-
-/// The check that this server receives the heartbeats of workers.
-#[derive(Debug)]
-pub struct HeartbeatFeed {
-    broker: Broker,
-    probe: QueueProbe,
-    created: Instant,
-    status: QueueFreshness,
-    registration: QueueFreshness,
-}
-
-impl HeartbeatFeed {
-    /// Creates the check for `broker`.
-    #[must_use]
-    pub fn new(broker: Broker) -> Self {
-        let probe = QueueProbe::new(broker.clone());
-        Self {
-            broker,
-            probe,
-            created: Instant::now(),
-            status: QueueFreshness::default(),
-            registration: QueueFreshness::default(),
-        }
-    }
-
-    /// Returns the current monotonic instant, and true if every recent message of the workers has been processed.
-    async fn check(&mut self) -> (Duration, bool) {
-        let at = self.created.elapsed();
-        let (status, registration) = (self.broker.topology().status(), self.broker.topology().registration());
-        if !self.broker.is_consuming_from(&status) || !self.broker.is_consuming_from(&registration) {
-            return (at, false);
-        }
-        let (Ok(reports), Ok(heartbeats)) =
-            (self.probe.waiting(&status).await, self.probe.waiting(&registration).await)
-        else {
-            return (at, false);
-        };
-        let reports = self.status.is_fresh(reports, at, MIN_HEARTBEAT_TIMEOUT);
-        let heartbeats = self.registration.is_fresh(heartbeats, at, MIN_HEARTBEAT_TIMEOUT);
-        (at, reports && heartbeats)
-    }
-}
-
-/// The result of one tick.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LostRunReport {
-    /// Running occurrences that have missed at least one heartbeat.
-    pub stale: usize,
-    /// Runs requeued for another worker.
-    pub requeued: usize,
-    /// Runs whose outcome is unknown until a late report arrives.
-    pub unknown: usize,
-    /// Runs that ended: failed as poison, cancelled, or failed after too long an unknown outcome.
-    pub ended: usize,
-}
-
-impl LostRunDetector {
-    /// Returns the tracker that a detector starts with.
-    #[must_use]
-    pub fn watch() -> HeartbeatTracker {
-        HeartbeatTracker::new(DETECTION_INTERVAL)
     }
 
     /// Decides about runs without heartbeats, at the monotonic instant `at`. `is_receiving` is true if this server
@@ -155,46 +185,155 @@ impl LostRunDetector {
     ///
     /// # Errors
     ///
-    /// Returns an error if PostgreSQL fails; no run was changed then.
+    /// Returns an error if PostgreSQL fails. Runs that were changed before stay changed.
     pub async fn detect(&mut self, at: Duration, is_receiving: bool) -> anyhow::Result<LostRunReport> {
         // After a clock step, every heartbeat may appear too old.
-        let is_receiving = is_receiving && !self.clock.is_settling();
-        self.watch.observe(at, is_receiving);
-        if !SEAMS.can_hear(is_receiving) {
+        let is_settling = self.clock.is_settling();
+        let is_receiving = is_receiving && !is_settling;
+        self.memory.tracker.observe(at, is_receiving);
+        if is_settling {
             return Ok(LostRunReport::default());
         }
         let now = self.clock.now();
-        let mut stale = self.store.stale_runs(now - MISSED_HEARTBEAT, self.heartbeat_timeout, now).await?;
+        let mut stale = self.store.stale_runs(now - MISSED_HEARTBEAT, self.timeouts, now).await?;
         let mut report = LostRunReport { stale: stale.len(), ..LostRunReport::default() };
-        let mut lost = SEAMS.take_lost(&mut stale);
-        lost.extend(self.watch.lost_runs(stale));
-        let mut updates: Vec<LostRunUpdate> =
-            lost.iter().map(|(run, decision)| lost_run_update(run, *decision)).collect();
-        if self.watch.observed_for() >= MIN_HEARTBEAT_TIMEOUT {
-            // Everything that waited at the broker for this server has been read by now.
-            updates.extend(self.store.expired_unknown_runs(now - LATE_REPORT_WINDOW).await?.into_iter().map(
-                |(id, attempt)| LostRunUpdate {
-                    id,
-                    attempt,
-                    was: OccurrenceStatus::Unknown,
-                    last_seen_at: None,
-                    status: OccurrenceStatus::Failed,
-                    note: format!(
-                        "Lost, and no report of its end arrived within {} minutes",
-                        LATE_REPORT_WINDOW.num_minutes()
-                    ),
-                    cause: Some("lost"),
-                    is_quarantined: false,
-                },
-            ));
+        self.look_at_redis(at, &stale).await;
+        let mut updates = Vec::new();
+        if SEAMS.can_hear(is_receiving) {
+            for (run, decision) in SEAMS.take_lost(&mut stale) {
+                updates.push(lost_run_update(&run, decision, LossEvidence::Silence));
+            }
+            let judged = self.memory.tracker.judge(stale, &self.memory.redis);
+            updates.extend(self.act_on_silence(judged, now, &mut report).await?);
+            if self.memory.tracker.observed_for() >= MIN_HEARTBEAT_TIMEOUT {
+                // Everything that waited at the broker for this server has been read by now.
+                let expired = self.store.expired_unknown_runs(now - LATE_REPORT_WINDOW).await?;
+                updates.extend(expired.into_iter().map(|(id, attempt)| unknown_run_end(id, attempt)));
+            }
+        } else {
+            updates.extend(self.dead_while_deaf(stale).await);
         }
-        if updates.is_empty() {
-            return Ok(report);
+        self.apply(updates, now, &mut report).await?;
+        Ok(report)
+    }
+
+    /// Looks at what the instances of silent runs write to Redis.
+    async fn look_at_redis(&mut self, at: Duration, stale: &[StaleRun]) {
+        let instances: BTreeSet<&str> = stale.iter().filter_map(|run| run.instance_id.as_deref()).collect();
+        let instances = instances.into_iter().map(str::to_owned).collect();
+        let memory = &mut self.memory;
+        let look = match self.cache.look_at_heartbeats(&memory.name, &memory.redis_run_id, instances).await {
+            Ok((look, run_id)) => {
+                memory.redis_run_id = run_id;
+                Some(look)
+            }
+            Err(error) => {
+                tracing::debug!(error = %chain(&error), "the heartbeats in Redis cannot be read; silent workers keep their runs for longer");
+                None
+            }
+        };
+        memory.redis.record(at, look);
+    }
+
+    /// Records unreachable instances, revokes runs, and returns the changes of lost ones.
+    async fn act_on_silence(
+        &self,
+        judged: Vec<(StaleRun, SilenceVerdict)>,
+        now: DateTime<Utc>,
+        report: &mut LostRunReport,
+    ) -> anyhow::Result<Vec<LostRunUpdate>> {
+        let (lost, alive): (Vec<_>, Vec<_>) =
+            judged.into_iter().partition(|(_, verdict)| *verdict == SilenceVerdict::Lost);
+        report.unreachable = alive.len();
+        let instances: BTreeSet<&str> = alive.iter().filter_map(|(run, _)| run.instance_id.as_deref()).collect();
+        let instances: Vec<String> = instances.into_iter().map(str::to_owned).collect();
+        if self.store.note_seen_in_redis(&instances, now).await? > 0 {
+            self.hub.publish(now, vec![LiveEvent::Workers]);
         }
-        let Some(fence) = self.leadership.borrow().write_fence() else { return Ok(report) };
-        faults::crash_point("lost_runs.before_commit");
-        let done = self.store.update_lost_runs(&updates, fence, now).await?;
-        faults::crash_point("lost_runs.after_commit");
+        let overdue = alive.into_iter().filter(|(_, verdict)| *verdict == SilenceVerdict::Revoke).map(|(run, _)| run);
+        let released = self.revoke(overdue.collect(), report).await;
+        let lost = lost.into_iter().map(|(run, _)| (run, LossEvidence::Silence));
+        let released = released.into_iter().map(|run| (run, LossEvidence::Released));
+        Ok(lost.chain(released).map(|(run, evidence)| update_of(&run, evidence)).collect())
+    }
+
+    /// Asks workers through Redis to release runs. Returns the runs that they have released.
+    async fn revoke(&self, runs: Vec<StaleRun>, report: &mut LostRunReport) -> Vec<StaleRun> {
+        let Some(keys) = self.run_keys(&runs).await else { return Vec::new() };
+        let (mut requests, mut released) = (Vec::new(), Vec::new());
+        for (run, keys) in runs.into_iter().zip(keys) {
+            match lost_run::revocation_step(&run, keys.claim.as_deref(), keys.revoked_below) {
+                RevocationStep::Request => {
+                    if keys.revoked_below.is_none_or(|attempt| attempt <= run.attempt) {
+                        tracing::warn!(
+                            occurrence.id = %run.id,
+                            occurrence.attempt = run.attempt,
+                            worker.instance = run.instance_id.as_deref().unwrap_or_default(),
+                            "the run of occurrence {} is revoked: its worker is alive and does not reach RabbitMQ",
+                            run.id
+                        );
+                    }
+                    requests.push((run.id, run.attempt + 1));
+                }
+                RevocationStep::Released => released.push(run),
+                RevocationStep::Wait => {}
+            }
+        }
+        report.revoked = requests.len();
+        if let Err(error) = self.cache.revoke(&requests).await {
+            tracing::warn!(error = %chain(&error), runs = requests.len(), "{} runs could not be revoked; the next tick tries again", requests.len());
+        }
+        released
+    }
+
+    /// Returns the changes of runs whose instances are dead by their heartbeats in Redis, while no message of a worker can
+    /// be received. A run whose claim says that it has ended is left: its report will be read.
+    async fn dead_while_deaf(&self, stale: Vec<StaleRun>) -> Vec<LostRunUpdate> {
+        let dead = lost_run::dead_by_watch(stale, &self.memory.redis);
+        let Some(keys) = self.run_keys(&dead).await else { return Vec::new() };
+        let has_ended = |keys: &RunKeys| keys.claim.as_deref().is_some_and(|claim| claim.starts_with("done:"));
+        dead.into_iter()
+            .zip(keys)
+            .filter(|(_, keys)| !has_ended(keys))
+            .map(|(run, _)| {
+                let still = run.instance_id.as_deref().map_or(Duration::ZERO, |id| self.memory.redis.still_for(id));
+                update_of(&run, LossEvidence::StillInRedis(still))
+            })
+            .collect()
+    }
+
+    async fn run_keys(&self, runs: &[StaleRun]) -> Option<Vec<RunKeys>> {
+        let ids: Vec<OccurrenceId> = runs.iter().map(|run| run.id).collect();
+        self.cache
+            .run_keys(&ids)
+            .await
+            .inspect_err(|error| tracing::debug!(error = %chain(error), "the claims of silent runs cannot be read"))
+            .ok()
+    }
+
+    /// Changes lost runs, as many as there is time for.
+    async fn apply(
+        &self,
+        updates: Vec<LostRunUpdate>,
+        now: DateTime<Utc>,
+        report: &mut LostRunReport,
+    ) -> anyhow::Result<()> {
+        let end = Self::slice_end();
+        for batch in updates.chunks(UPDATE_BATCH_SIZE) {
+            let Some(fence) = self.leadership.borrow().write_fence() else { return Ok(()) };
+            if Instant::now() >= end {
+                report.has_more = true;
+                return Ok(());
+            }
+            faults::crash_point("lost_runs.before_commit");
+            let done = self.store.update_lost_runs(batch, fence, now).await?;
+            faults::crash_point("lost_runs.after_commit");
+            self.publish_changes(done, report).await;
+        }
+        Ok(())
+    }
+
+    async fn publish_changes(&self, done: UpdatedLostRuns, report: &mut LostRunReport) {
         for row in &done.rows {
             match row.status {
                 OccurrenceStatus::Queued => report.requeued += 1,
@@ -210,11 +349,6 @@ impl LostRunDetector {
                 row.id
             );
         }
-        self.publish_changes(done, &report).await;
-        Ok(report)
-    }
-
-    async fn publish_changes(&self, done: UpdatedLostRuns, report: &LostRunReport) {
         if report.requeued > 0 {
             self.activate_republisher.notify_one();
         }
@@ -228,58 +362,10 @@ impl LostRunDetector {
     }
 }
 
-/// Describes the evidence that a run is lost. It states nothing about the run that no heartbeat showed: an instance may
-/// be alive and no longer list the run, or may have stopped.
-fn loss_evidence(run: &StaleRun) -> String {
-    let age = run.age.as_secs();
-    let instance = run.instance_id.as_deref().unwrap_or("its worker instance");
-    if run.is_stopped {
-        format!("Worker instance {instance} stopped before the run's end was reported")
-    } else if run.is_unreported {
-        format!("Worker instance {instance} sends heartbeats, but for at least {age} s none of them listed this run")
-    } else if run.is_listed {
-        format!("No heartbeat of worker instance {instance} for {age} s")
-    } else {
-        format!("No heartbeat listed this run for at least {age} s")
-    }
-}
-
-fn lost_run_update(run: &StaleRun, decision: LostRunDecision) -> LostRunUpdate {
-    let is_quarantined = decision == LostRunDecision::Requeue && quarantine::needs_quarantine(run.requeues + 1);
-    let evidence = loss_evidence(run);
-    let (status, cause, note) = match decision {
-        LostRunDecision::Requeue => {
-            let start = if is_quarantined { quarantine::QUARANTINE_NOTE } else { "at once" };
-            let note = format!("{evidence}; attempt {} starts {start}", run.attempt + 1);
-            (OccurrenceStatus::Queued, None, note)
-        }
-        LostRunDecision::Poison => (
-            OccurrenceStatus::Failed,
-            Some("poison"),
-            format!("Failed as a poison run: lost with its worker {} times. {evidence}", run.requeues + 1),
-        ),
-        LostRunDecision::Unknown => (
-            OccurrenceStatus::Unknown,
-            None,
-            format!(
-                "{evidence}; the lost run policy is not to run it again; a report within {} minutes still counts",
-                LATE_REPORT_WINDOW.num_minutes()
-            ),
-        ),
-        LostRunDecision::Cancel => {
-            (OccurrenceStatus::Cancelled, None, format!("Cancelled: a cancel request was open. {evidence}"))
-        }
-    };
-    LostRunUpdate {
-        id: run.id,
-        attempt: run.attempt,
-        was: OccurrenceStatus::Running,
-        last_seen_at: Some(run.last_seen_at),
-        status,
-        note,
-        cause,
-        is_quarantined,
-    }
+/// Returns the change of a lost run.
+fn update_of(run: &StaleRun, evidence: LossEvidence) -> LostRunUpdate {
+    let decision: LostRunDecision = decide_lost_run(run.on_lost, run.requeues, run.is_cancelled);
+    lost_run_update(run, decision, evidence)
 }
 
 impl Service for LostRunDetector {
@@ -292,55 +378,16 @@ impl Service for LostRunDetector {
     }
 
     async fn tick(&mut self) -> anyhow::Result<LostRunReport> {
-        let (at, is_receiving) = self.heartbeat_feed.check().await;
-        self.detect(at, is_receiving).await
+        let is_receiving = self.echo.returns().await;
+        self.deaf_since.record(is_receiving, self.clock.now());
+        self.detect(self.memory.created.elapsed(), is_receiving).await
+    }
+
+    fn has_more(report: &LostRunReport) -> bool {
+        report.has_more
     }
 
     fn is_notable(report: &LostRunReport) -> bool {
         report.requeued + report.unknown + report.ended > 0
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use milvaion_protocol::id::OccurrenceId;
-
-    use super::*;
-    use crate::domain::lost_run::LostRunRule;
-
-    fn run() -> StaleRun {
-        StaleRun {
-            id: OccurrenceId::default(),
-            attempt: 1,
-            last_seen_at: chrono::DateTime::UNIX_EPOCH,
-            age: Duration::from_secs(16),
-            is_listed: true,
-            is_stopped: false,
-            instance_id: Some("w-1".into()),
-            is_unreported: false,
-            heartbeat_timeout: Duration::from_secs(15),
-            on_lost: LostRunRule::Requeue,
-            requeues: 0,
-            is_cancelled: false,
-        }
-    }
-
-    #[test]
-    fn note_names_the_evidence_of_the_loss() {
-        let note = |run: StaleRun| lost_run_update(&run, LostRunDecision::Requeue).note;
-        assert_eq!(note(run()), "No heartbeat of worker instance w-1 for 16 s; attempt 2 starts at once");
-        assert_eq!(
-            note(StaleRun { is_unreported: true, is_listed: false, ..run() }),
-            "Worker instance w-1 sends heartbeats, but for at least 16 s none of them listed this run; attempt 2 starts \
-             at once"
-        );
-        assert_eq!(
-            note(StaleRun { is_stopped: true, is_listed: false, ..run() }),
-            "Worker instance w-1 stopped before the run's end was reported; attempt 2 starts at once"
-        );
-        assert_eq!(
-            note(StaleRun { is_listed: false, ..run() }),
-            "No heartbeat listed this run for at least 16 s; attempt 2 starts at once"
-        );
     }
 }

@@ -9,6 +9,8 @@
 //! If the handler panics on a batch, its messages are handled one by one. A message on which it panics three times becomes
 //! a dead letter, so that one message stops neither the others nor the server. The same holds for a message in which the
 //! process ends; a [`DeliveryLog`] counts these, because nothing in this process can.
+//!
+//! An [echo](super::echo) among the messages is answered once everything that was delivered before it is stored.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -22,7 +24,12 @@ pub use lapin::{Channel, message::Delivery};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Broker, publisher::PERSISTENT_DELIVERY_MODE, topology};
+use super::{
+    Broker,
+    echo::{self, Echo},
+    publisher::PERSISTENT_DELIVERY_MODE,
+    topology,
+};
 use crate::{
     backoff::ReconnectBackoff,
     error::{body_excerpt, chain, panic_text},
@@ -88,6 +95,15 @@ pub trait BatchHandler: Send + Sync + 'static {
         true
     }
 
+    /// Checks that bodies could be stored now; called for an echo that arrives without other messages.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if they could not.
+    fn check(&self) -> impl Future<Output = anyhow::Result<()>> + Send {
+        async { Ok(()) }
+    }
+
     /// Handles deliveries in order, for handlers that need the message properties. The default implementation calls
     /// [`handle`](Self::handle) with the bodies. The same rule applies after an error.
     fn handle_deliveries(
@@ -99,10 +115,11 @@ pub trait BatchHandler: Send + Sync + 'static {
     }
 }
 
-/// Consumes `queue` until `stop`.
+/// Consumes `queue` until `stop`, and answers the echoes in it over `echo`.
 pub async fn consume<H: BatchHandler>(
     broker: Broker,
     queue: String,
+    echo: Echo,
     handler: Arc<H>,
     log: Arc<dyn DeliveryLog>,
     stop: CancellationToken,
@@ -121,6 +138,7 @@ pub async fn consume<H: BatchHandler>(
                 let deliveries = DeliveryLoop {
                     broker: &broker,
                     queue: &queue,
+                    echo: &echo,
                     channel,
                     handler: &*handler,
                     log: &*log,
@@ -170,6 +188,7 @@ enum BatchOutcome {
 struct DeliveryLoop<'a, H> {
     broker: &'a Broker,
     queue: &'a str,
+    echo: &'a Echo,
     channel: Channel,
     handler: &'a H,
     log: &'a dyn DeliveryLog,
@@ -207,12 +226,31 @@ impl<H: BatchHandler> DeliveryLoop<'_, H> {
                     _ => break,
                 }
             }
-            let can_continue =
-                if is_redelivered { self.process_redelivered(&batch).await } else { self.process_batch(&batch).await };
-            if !can_continue {
+            let last = batch.last().map(|delivery| delivery.delivery_tag);
+            let (echoes, batch): (Vec<_>, Vec<_>) = batch.into_iter().partition(echo::is_echo);
+            let can_continue = match is_redelivered && !batch.is_empty() {
+                true => self.process_redelivered(&batch).await,
+                false => self.process_batch(&batch).await,
+            };
+            if !can_continue || !self.answer(&echoes, batch.is_empty(), last).await {
                 return;
             }
         }
+    }
+
+    /// Answers echoes after the messages of their batch are stored. `last` is the last delivery of the batch; if an echo
+    /// is the last one, it is not acknowledged yet. Returns false if the channel cannot be used any more.
+    async fn answer(&self, echoes: &[Delivery], is_alone: bool, last: Option<u64>) -> bool {
+        let Some(newest) = echoes.last() else { return true };
+        if is_alone && let Err(error) = self.handler.check().await {
+            // Without an answer, no run counts as lost.
+            tracing::debug!(consumer = H::NAME, error = %chain(error.as_ref()), "an echo is not answered: nothing can be stored");
+        } else {
+            for echo in echoes {
+                self.echo.answer(echo).await;
+            }
+        }
+        last != Some(newest.delivery_tag) || self.acknowledge(newest).await
     }
 
     /// Handles messages that were delivered before. The process that received them may have ended because of one, by an

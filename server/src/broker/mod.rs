@@ -6,6 +6,7 @@
 //! occurrence, which stays unsent in PostgreSQL until the broker is back.
 
 pub mod consumer;
+pub mod echo;
 mod error;
 mod parked_queues;
 pub mod publisher;
@@ -77,12 +78,6 @@ impl Broker {
     #[must_use]
     pub fn is_consuming(&self) -> bool {
         self.consuming.lock().is_ok_and(|queues| !queues.is_empty() && queues.values().all(|delivers| *delivers))
-    }
-
-    /// Returns true if `queue` delivers to this server.
-    #[must_use]
-    pub fn is_consuming_from(&self, queue: &str) -> bool {
-        self.consuming.lock().is_ok_and(|queues| queues.get(queue).copied().unwrap_or(false))
     }
 
     fn note_consuming(&self, queue: &str, delivers: bool) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 use redis::RedisError;
 
-use super::{Cache, RESPONSE_TIMEOUT};
+use super::{Cache, RESPONSE_TIMEOUT, too_slow};
 
 /// Sets a key that does not exist, renews the holder's own key, or returns the remaining time of another holder's key.
 /// A key without expiry was not set by a server and would block the role forever, so it gets one.
@@ -141,8 +141,4 @@ impl Cache {
         };
         tokio::time::timeout(RESPONSE_TIMEOUT, request).await.unwrap_or_else(|_| Err(too_slow()))
     }
-}
-
-fn too_slow() -> RedisError {
-    RedisError::from((redis::ErrorKind::Io, "no answer within a second"))
 }

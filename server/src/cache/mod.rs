@@ -6,6 +6,7 @@
 
 pub mod cancellation;
 pub mod channel;
+pub mod heartbeats;
 pub mod lease;
 pub mod schedule;
 
@@ -85,8 +86,10 @@ impl Cache {
 
     async fn subscriber(&self) -> Result<redis::aio::PubSub, RedisError> {
         // A subscription has no timeout; only opening the connection has one.
-        tokio::time::timeout(RESPONSE_TIMEOUT, self.client.get_async_pubsub())
-            .await
-            .map_err(|_| RedisError::from((redis::ErrorKind::Io, "no answer within a second")))?
+        tokio::time::timeout(RESPONSE_TIMEOUT, self.client.get_async_pubsub()).await.map_err(|_| too_slow())?
     }
+}
+
+fn too_slow() -> RedisError {
+    RedisError::from((redis::ErrorKind::Io, "no answer within a second"))
 }

@@ -10,6 +10,10 @@ pub struct LostRunConfig {
     /// `HEARTBEAT_TIMEOUT_SECONDS`: heartbeat timeout, in seconds: time without a heartbeat after which a run counts as
     /// lost, for jobs without a timeout of their own. From 15 to 86,400. Default 15.
     pub heartbeat_timeout: Duration,
+    /// `UNREACHABLE_SECONDS`: time, in seconds, for which a worker instance keeps its runs although it sends nothing over
+    /// RabbitMQ, as long as its heartbeat in Redis shows that it is alive; then its runs are revoked. For jobs without a
+    /// time of their own. From 15 to 86,400. Default 300.
+    pub unreachable_timeout: Duration,
     /// `REQUEUE_AFTER_SECONDS`: time, in seconds, that an occurrence may be queued before the server checks that the
     /// broker still has its message. From 10 to 3,600. Default 60.
     pub requeue_after: Duration,
@@ -17,7 +21,11 @@ pub struct LostRunConfig {
 
 impl Default for LostRunConfig {
     fn default() -> Self {
-        Self { heartbeat_timeout: Duration::from_secs(15), requeue_after: Duration::from_secs(60) }
+        Self {
+            heartbeat_timeout: Duration::from_secs(15),
+            unreachable_timeout: Duration::from_secs(300),
+            requeue_after: Duration::from_secs(60),
+        }
     }
 }
 
@@ -26,6 +34,7 @@ impl LostRunConfig {
     pub(super) fn read(read: &mut EnvReader) -> Self {
         Self {
             heartbeat_timeout: Duration::from_secs(read.number("HEARTBEAT_TIMEOUT_SECONDS", 15, 15, 86_400)),
+            unreachable_timeout: Duration::from_secs(read.number("UNREACHABLE_SECONDS", 300, 15, 86_400)),
             requeue_after: Duration::from_secs(read.number("REQUEUE_AFTER_SECONDS", 60, 10, 3_600)),
         }
     }

@@ -4,11 +4,20 @@
 //! *observed time*: a clock that advances only while the server could receive heartbeats. A server that was cut off
 //! from the broker, was frozen itself or lags behind with reading has not received heartbeats either, and must not
 //! count its own outage as missed heartbeats of the workers. After such a gap every run gets the whole timeout again.
+//!
+//! A worker may be alive and unable to reach the broker, whose other clients can. Its heartbeat in Redis then changes. Such a
+//! worker keeps its runs for a longer time, the *unreachable timeout*. After it, its runs are revoked through Redis, and
+//! are lost once the worker has released them.
+//!
+//! A backlog that hides heartbeats may last as long as the dead workers that caused it are not replaced. A worker whose
+//! heartbeat in Redis has stood still for a minute is therefore dead, whether or not its messages could be received.
 
 use std::{collections::HashMap, time::Duration};
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::id::OccurrenceId;
+
+use super::heartbeat_watch::{HeartbeatState, HeartbeatWatch};
 
 /// Number of times a lost run is requeued before it is failed as a poison run.
 pub const MAX_REQUEUES: i16 = 3;
@@ -16,6 +25,9 @@ pub const MAX_REQUEUES: i16 = 3;
 pub const LATE_REPORT_WINDOW: chrono::Duration = chrono::Duration::minutes(10);
 /// Minimum heartbeat timeout: three missed heartbeats.
 pub const MIN_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time without a change of an instance's heartbeat in Redis after which the instance is dead, even if no message of a
+/// worker could be received.
+pub const STILL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running occurrence that has not been reported for a while.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +51,8 @@ pub struct StaleRun {
     pub is_unreported: bool,
     /// The heartbeat timeout after which it is lost.
     pub heartbeat_timeout: Duration,
+    /// The time after which it is revoked from an instance that is alive and sends nothing to the broker.
+    pub unreachable_timeout: Duration,
     /// The job's rule for lost runs.
     pub on_lost: LostRunRule,
     /// Number of times it was requeued already.
@@ -89,21 +103,61 @@ pub const fn decide_lost_run(on_lost: LostRunRule, requeues: i16, is_cancelled: 
     }
 }
 
-/// An upper bound for the age of a queue's messages, derived from the length of the queue at each check: a queue that
-/// was empty at some instant holds no message older than that instant.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct QueueFreshness {
-    empty_at: Option<Duration>,
+/// A conclusion about a run whose worker is silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SilenceVerdict {
+    /// Nothing follows yet.
+    Wait,
+    /// Its instance is alive and does not reach the broker. The run continues.
+    Unreachable,
+    /// Its instance is alive and has not reached the broker for too long. The run is revoked, and lost when it is released.
+    Revoke,
+    /// The run is lost.
+    Lost,
 }
 
-impl QueueFreshness {
-    /// Returns true if no message in the queue is older than `limit`. The queue holds `waiting` messages at the
-    /// monotonic time `at`.
-    pub fn is_fresh(&mut self, waiting: u32, at: Duration, limit: Duration) -> bool {
-        if waiting == 0 {
-            self.empty_at = Some(at);
+/// Decides about a run that was silent for an observed time. `state` is the state of its instance's heartbeat in Redis.
+#[must_use]
+pub fn judge_silence(run: &StaleRun, silent_for: Duration, state: HeartbeatState) -> SilenceVerdict {
+    let timeout = run.heartbeat_timeout.max(MIN_HEARTBEAT_TIMEOUT);
+    let is_long = silent_for >= timeout.max(run.unreachable_timeout);
+    match state {
+        _ if silent_for < timeout => SilenceVerdict::Wait,
+        // The instance sends heartbeats, or has reported its end: no other source says more.
+        _ if run.is_unreported || run.is_stopped || run.instance_id.is_none() => SilenceVerdict::Lost,
+        HeartbeatState::Still => SilenceVerdict::Lost,
+        HeartbeatState::Unseen | HeartbeatState::Undecided if is_long => SilenceVerdict::Lost,
+        HeartbeatState::Unseen | HeartbeatState::Undecided => SilenceVerdict::Wait,
+        // Its outcome becomes unknown, and it is not started again, so nothing needs to be revoked.
+        HeartbeatState::Changing if is_long && run.on_lost == LostRunRule::Fail && !run.is_cancelled => {
+            SilenceVerdict::Lost
         }
-        self.empty_at.is_some_and(|empty| at.saturating_sub(empty) < limit)
+        HeartbeatState::Changing if is_long => SilenceVerdict::Revoke,
+        HeartbeatState::Changing => SilenceVerdict::Unreachable,
+    }
+}
+
+/// What the keys of a run in Redis say after it was to be revoked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RevocationStep {
+    /// The worker holds the claim and is asked to release it.
+    Request,
+    /// The worker has released the claim of the revoked run, so the run is lost.
+    Released,
+    /// The run ended by itself, and its report waits at the worker; or the worker makes no claims, and nothing tells when it
+    /// gives up the run.
+    Wait,
+}
+
+/// Decides from the value of a run's claim and that of its revocation, the number of the first attempt that may run.
+#[must_use]
+pub fn revocation_step(run: &StaleRun, claim: Option<&str>, revoked_below: Option<i32>) -> RevocationStep {
+    let is_held =
+        |held: &str| run.instance_id.as_deref().is_some_and(|instance| held == format!("{instance}:{}", run.attempt));
+    match claim {
+        Some(held) if is_held(held) => RevocationStep::Request,
+        None if revoked_below.is_some_and(|attempt| attempt > run.attempt) => RevocationStep::Released,
+        Some(_) | None => RevocationStep::Wait,
     }
 }
 
@@ -155,15 +209,15 @@ impl HeartbeatTracker {
         self.observed_since.map_or(Duration::ZERO, |since| self.observed.saturating_sub(since))
     }
 
-    /// Returns the lost runs among all runs that are stale now. The other stale runs stay in the tracker. A run that is
-    /// not in `stale` was reported again and is removed.
-    pub fn lost_runs(&mut self, stale: Vec<StaleRun>) -> Vec<(StaleRun, LostRunDecision)> {
+    /// Decides about all runs that are stale now, and returns those about which there is a verdict. A run that is not in
+    /// `stale` was reported again and is forgotten.
+    pub fn judge(&mut self, stale: Vec<StaleRun>, watch: &HeartbeatWatch) -> Vec<(StaleRun, SilenceVerdict)> {
         let observed_for = self.observed_for();
         if self.observed_since.is_none() {
             return Vec::new();
         }
         let before = std::mem::take(&mut self.stale);
-        let mut lost = Vec::new();
+        let mut judged = Vec::new();
         for mut run in stale {
             let since = match before.get(&(run.id, run.attempt)) {
                 Some((last_seen_at, since)) if *last_seen_at == run.last_seen_at => *since,
@@ -174,169 +228,31 @@ impl HeartbeatTracker {
                 _ => self.observed.saturating_sub(run.age.min(observed_for)),
             };
             self.stale.insert((run.id, run.attempt), (run.last_seen_at, since));
-            let timeout = run.heartbeat_timeout.max(MIN_HEARTBEAT_TIMEOUT);
-            if self.observed.saturating_sub(since) >= timeout && run.age >= timeout {
-                let decision = decide_lost_run(run.on_lost, run.requeues, run.is_cancelled);
+            let silent_for = self.observed.saturating_sub(since).min(run.age);
+            let state = run.instance_id.as_deref().map_or(HeartbeatState::Still, |instance| watch.state(instance));
+            let verdict = judge_silence(&run, silent_for, state);
+            if verdict != SilenceVerdict::Wait {
                 if !run.is_listed {
                     run.age = run.age.min(self.observed.saturating_sub(since));
                 }
-                lost.push((run, decision));
+                judged.push((run, verdict));
             }
         }
-        lost
+        judged
     }
+}
+
+/// Returns the runs of instances that are dead by their heartbeats in Redis alone. Decides without any message of a worker,
+/// so the caller must exclude runs that have ended: their reports may wait unread.
+#[must_use]
+pub fn dead_by_watch(stale: Vec<StaleRun>, watch: &HeartbeatWatch) -> Vec<StaleRun> {
+    let is_dead = |run: &StaleRun| {
+        let timeout = STILL_TIMEOUT.max(run.heartbeat_timeout);
+        let instance = run.instance_id.as_deref();
+        !run.is_stopped && run.age >= timeout && instance.is_some_and(|instance| watch.still_for(instance) >= timeout)
+    };
+    stale.into_iter().filter(is_dead).collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PERIOD: Duration = Duration::from_secs(2);
-
-    fn secs(seconds: u64) -> Duration {
-        Duration::from_secs(seconds)
-    }
-
-    fn stale_run(age: u64) -> StaleRun {
-        StaleRun {
-            id: OccurrenceId::default(),
-            attempt: 1,
-            last_seen_at: DateTime::UNIX_EPOCH,
-            age: secs(age),
-            is_listed: true,
-            is_stopped: false,
-            instance_id: Some("w-1".into()),
-            is_unreported: false,
-            heartbeat_timeout: secs(15),
-            on_lost: LostRunRule::Requeue,
-            requeues: 0,
-            is_cancelled: false,
-        }
-    }
-
-    /// Creates a tracker that was updated every period up to second `upto`.
-    fn tracker_receiving(upto: u64) -> HeartbeatTracker {
-        let mut tracker = HeartbeatTracker::new(PERIOD);
-        for at in (0..=upto).step_by(2) {
-            tracker.observe(secs(at), true);
-        }
-        tracker
-    }
-
-    #[test]
-    fn decisions_follow_rule_requeues_and_cancel() {
-        for (on_lost, requeues, is_cancelled, expected) in [
-            (LostRunRule::Requeue, 0, false, LostRunDecision::Requeue),
-            (LostRunRule::Requeue, 2, false, LostRunDecision::Requeue),
-            (LostRunRule::Requeue, 3, false, LostRunDecision::Poison),
-            (LostRunRule::Fail, 0, false, LostRunDecision::Unknown),
-            (LostRunRule::Fail, 3, false, LostRunDecision::Unknown),
-            (LostRunRule::Requeue, 0, true, LostRunDecision::Cancel),
-            (LostRunRule::Fail, 0, true, LostRunDecision::Cancel),
-        ] {
-            assert_eq!(
-                decide_lost_run(on_lost, requeues, is_cancelled),
-                expected,
-                "{on_lost:?} {requeues} {is_cancelled}"
-            );
-        }
-    }
-
-    #[test]
-    fn time_observed_from_the_last_report_counts_in_full() {
-        let mut tracker = tracker_receiving(100);
-        assert!(tracker.lost_runs(vec![stale_run(7)]).is_empty());
-        tracker.observe(secs(102), true);
-        tracker.observe(secs(104), true);
-        tracker.observe(secs(106), true);
-        assert!(tracker.lost_runs(vec![stale_run(13)]).is_empty());
-        tracker.observe(secs(108), true);
-        assert_eq!(tracker.lost_runs(vec![stale_run(15)]).len(), 1);
-    }
-
-    #[test]
-    fn first_observation_grants_the_whole_timeout() {
-        let mut tracker = tracker_receiving(0);
-        for at in (2..=14).step_by(2) {
-            tracker.observe(secs(at), true);
-            assert!(tracker.lost_runs(vec![stale_run(600 + at)]).is_empty(), "at {at}");
-        }
-        tracker.observe(secs(16), true);
-        assert_eq!(tracker.lost_runs(vec![stale_run(616)]).len(), 1);
-    }
-
-    #[test]
-    fn gap_in_reception_restarts_every_timeout() {
-        let mut tracker = tracker_receiving(100);
-        assert!(tracker.lost_runs(vec![stale_run(13)]).is_empty());
-        tracker.observe(secs(102), false);
-        assert!(tracker.lost_runs(vec![stale_run(600)]).is_empty());
-        tracker.observe(secs(104), true);
-        for at in (106..=118).step_by(2) {
-            tracker.observe(secs(at), true);
-            assert!(tracker.lost_runs(vec![stale_run(600)]).is_empty(), "at {at}");
-        }
-        tracker.observe(secs(120), true);
-        assert_eq!(tracker.lost_runs(vec![stale_run(600)]).len(), 1);
-    }
-
-    #[test]
-    fn pause_of_the_server_does_not_count() {
-        let mut tracker = tracker_receiving(100);
-        assert!(tracker.lost_runs(vec![stale_run(13)]).is_empty());
-        // Seven seconds late: counts as two.
-        tracker.observe(secs(109), true);
-        assert_eq!(tracker.observed_for(), secs(102));
-        // A minute late: every timeout starts again.
-        tracker.observe(secs(169), true);
-        assert_eq!(tracker.observed_for(), Duration::ZERO);
-        assert!(tracker.lost_runs(vec![stale_run(600)]).is_empty());
-    }
-
-    #[test]
-    fn reported_run_restarts_its_timeout() {
-        let mut tracker = tracker_receiving(100);
-        tracker.lost_runs(vec![stale_run(14)]);
-        tracker.observe(secs(102), true);
-        let later = StaleRun { last_seen_at: DateTime::UNIX_EPOCH + chrono::Duration::seconds(9), ..stale_run(7) };
-        assert!(tracker.lost_runs(vec![later]).is_empty());
-        tracker.observe(secs(104), true);
-        tracker.lost_runs(Vec::new());
-        tracker.observe(secs(106), true);
-        assert!(tracker.lost_runs(vec![stale_run(14)]).is_empty(), "the first gap no longer counts");
-    }
-
-    #[test]
-    fn unreported_run_of_a_live_worker_gets_the_whole_timeout() {
-        let mut tracker = tracker_receiving(100);
-        let unreported = |age| StaleRun { is_unreported: true, is_listed: false, ..stale_run(age) };
-        assert!(tracker.lost_runs(vec![unreported(3_600)]).is_empty());
-        for at in (102..=114).step_by(2) {
-            tracker.observe(secs(at), true);
-            assert!(tracker.lost_runs(vec![unreported(3_600)]).is_empty(), "at {at}");
-        }
-        tracker.observe(secs(116), true);
-        let lost = tracker.lost_runs(vec![unreported(3_600)]);
-        let ages: Vec<_> = lost.iter().map(|(run, _)| run.age).collect();
-        assert_eq!(ages, [secs(16)], "the time since the start report is not the time without a heartbeat");
-    }
-
-    #[test]
-    fn job_timeout_is_used_down_to_the_minimum() {
-        for (limit, age, expected) in [(60, 58, 0), (60, 60, 1), (1, 14, 0), (1, 15, 1)] {
-            let lost =
-                tracker_receiving(100).lost_runs(vec![StaleRun { heartbeat_timeout: secs(limit), ..stale_run(age) }]);
-            assert_eq!(lost.len(), expected, "limit {limit}, age {age}");
-        }
-    }
-
-    #[test]
-    fn queue_is_fresh_while_it_was_recently_empty() {
-        let mut queue = QueueFreshness::default();
-        assert!(!queue.is_fresh(5, secs(0), secs(15)), "its age is unknown at first");
-        assert!(queue.is_fresh(0, secs(2), secs(15)));
-        assert!(queue.is_fresh(9_000, secs(16), secs(15)));
-        assert!(!queue.is_fresh(9_000, secs(17), secs(15)));
-        assert!(queue.is_fresh(0, secs(19), secs(15)));
-    }
-}
+mod tests;

@@ -10,6 +10,7 @@ pub mod device;
 pub mod diff;
 pub mod duplicates;
 pub mod fingerprint;
+pub mod heartbeat_watch;
 pub mod liveness;
 pub mod lost_message;
 pub mod lost_run;

@@ -11,10 +11,11 @@ use crate::{
     background::{
         activators::Activators,
         lease::{DispatchPulse, Leadership},
+        lost_runs::DeafSince,
         sender::MessageSender,
         snapshot_watch::LastSnapshot,
     },
-    broker::{Broker, publisher::Publisher},
+    broker::{Broker, echo::Echo, publisher::Publisher},
     cache::Cache,
     clock::Clock,
     command::jobs::JobCommands,
@@ -36,6 +37,8 @@ pub struct Context {
     pub cache: Cache,
     /// Access to RabbitMQ.
     pub broker: Broker,
+    /// The echoes that show whether the messages of workers arrive.
+    pub echo: Echo,
     /// The publisher of messages to workers.
     pub publisher: Publisher,
     /// The sender of new occurrences.
@@ -52,6 +55,8 @@ pub struct Context {
     pub leadership: watch::Receiver<Leadership>,
     /// The pulse of this server's dispatcher.
     pub dispatch_pulse: DispatchPulse,
+    /// The time since which no message of workers arrives.
+    pub deaf_since: DeafSince,
     /// The oldest snapshot that a session of PostgreSQL holds.
     pub oldest_snapshot: LastSnapshot,
     /// The publishes of commands that are on their way to the broker.

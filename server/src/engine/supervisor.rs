@@ -52,10 +52,12 @@ impl Supervisor {
 
     /// Consumes a queue.
     pub fn consume<H: BatchHandler>(&self, context: &Context, queue: String, handler: H) {
-        let (broker, handler) = (context.broker.clone(), Arc::new(handler));
+        let (broker, echo, handler) = (context.broker.clone(), context.echo.clone(), Arc::new(handler));
         let log: Arc<dyn DeliveryLog> =
             Arc::new(ConsumerLog::new(context.reports.clone(), context.clock.clone(), self.statuses.clone()));
-        self.keep(H::NAME, move |stop| consume(broker.clone(), queue.clone(), handler.clone(), log.clone(), stop));
+        self.keep(H::NAME, move |stop| {
+            consume(broker.clone(), queue.clone(), echo.clone(), handler.clone(), log.clone(), stop)
+        });
     }
 
     /// Keeps a loop running: it is started again whenever it panics or ends early. It must end when its token is

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::WebState;
 use crate::{
-    background::{dispatcher, snapshot_watch::LastSnapshot},
+    background::{dispatcher, lost_runs::DeafSince, snapshot_watch::LastSnapshot},
     broker::{Broker, publisher::Publisher},
     cache::Cache,
     clock::Clock,
@@ -49,6 +49,8 @@ pub struct HealthCheck {
     pub services: ServiceStatuses,
     /// The oldest snapshot that a session of PostgreSQL holds.
     pub oldest_snapshot: LastSnapshot,
+    /// The time since which no message of workers arrives.
+    pub deaf_since: DeafSince,
     /// The start of each current trouble.
     pub history: HealthHistory,
     /// The result of the last check.
@@ -159,7 +161,18 @@ impl HealthCheck {
                 ),
             },
             match (self.publisher.is_up(), self.broker.is_consuming()) {
-                (true, true) => item("RabbitMQ", HealthState::Ok, "publishes and consumes messages"),
+                (true, true) => match self.deaf_since.get(now) {
+                    None => item("RabbitMQ", HealthState::Ok, "publishes and consumes messages"),
+                    Some(since) => {
+                        let detail = format!(
+                            "has not returned a test message for {} s; reports and heartbeats of workers are late, and only \
+                             workers that Redis shows to be dead count as lost: check for memory and disk alarms, and the \
+                             length of the queues",
+                            (now - since).num_seconds()
+                        );
+                        item("RabbitMQ", HealthState::Warn, &detail)
+                    }
+                },
                 (false, false) => item(
                     "RabbitMQ",
                     HealthState::Down,

@@ -102,6 +102,10 @@ impl BatchHandler for RegistrationConsumer {
         super::is_retryable(error)
     }
 
+    async fn check(&self) -> anyhow::Result<()> {
+        Ok(self.store.ping().await?)
+    }
+
     async fn handle(&self, bodies: Vec<Vec<u8>>) -> anyhow::Result<()> {
         for message in super::read(Self::NAME, bodies) {
             self.take(message).await?;

@@ -199,6 +199,10 @@ impl BatchHandler for StatusConsumer {
         super::is_retryable(error)
     }
 
+    async fn check(&self) -> anyhow::Result<()> {
+        Ok(self.store.ping().await?)
+    }
+
     async fn handle(&self, bodies: Vec<Vec<u8>>) -> anyhow::Result<()> {
         let reports = || bodies.iter().flat_map(|body| read(body));
         let (mut rest, mut done): (Vec<_>, usize) = (reports().collect(), 0);

@@ -88,9 +88,9 @@ impl Store {
                                   start_at, end_at, jitter_seconds, calendars, blackout, misfire_policy, catch_up_limit,
                                   catch_up_window_seconds, overlap_policy, max_concurrent, concurrency_key,
                                   concurrency_key_limit, max_retries, base_retry_delay_seconds, heartbeat_timeout_seconds,
-                                  on_lost, auto_disable, retry_jitter_percent)
+                                  on_lost, auto_disable, retry_jitter_percent, unreachable_timeout_seconds)
                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $10, $11, $12, $13, $14, $13, $14,
-                        $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33)
+                        $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $35)
                 RETURNING id, version, priority
              ),
              due AS (
@@ -134,7 +134,8 @@ impl Store {
             rules.on_lost,
             rules.auto_disable,
             rules.retry_jitter_percent,
-            edit.address.map(|address| address.to_string())
+            edit.address.map(|address| address.to_string()),
+            rules.unreachable_timeout_seconds
         )
         .execute(self.pool())
         .await?;
@@ -176,7 +177,7 @@ impl Store {
                        misfire_policy = $22, catch_up_limit = $23, catch_up_window_seconds = $24, overlap_policy = $25,
                        max_concurrent = $26, concurrency_key = $27, concurrency_key_limit = $28, max_retries = $29,
                        base_retry_delay_seconds = $30, heartbeat_timeout_seconds = $31, on_lost = $32, auto_disable = $33,
-                       retry_jitter_percent = $34
+                       retry_jitter_percent = $34, unreachable_timeout_seconds = $37
                  WHERE id IN (SELECT job_id FROM unmoved)
                 RETURNING id, version, priority
              ),
@@ -228,7 +229,8 @@ impl Store {
             rules.auto_disable,
             rules.retry_jitter_percent,
             before.next_fire_at,
-            edit.address.map(|address| address.to_string())
+            edit.address.map(|address| address.to_string()),
+            rules.unreachable_timeout_seconds
         )
         .fetch_optional(self.pool())
         .await?)

@@ -4,7 +4,7 @@ use std::{collections::HashSet, time::Duration};
 
 use chrono::{DateTime, Utc};
 use milvaion_api::views::{OccurrenceRow, StatusChange};
-use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
+use milvaion_protocol::{id::OccurrenceId, message::HEARTBEAT_INTERVAL_SECONDS, status::OccurrenceStatus};
 use uuid::Uuid;
 
 use super::{
@@ -14,10 +14,25 @@ use super::{
     leases::FencingToken,
     partitions::with_partitions,
 };
-use crate::domain::lost_run::{LostRunRule, StaleRun};
+use crate::domain::{
+    liveness,
+    lost_run::{LostRunRule, StaleRun},
+};
 
-/// Maximum number of runs that are processed at once; the rest follows in the next tick.
-const LOST_RUN_BATCH_SIZE: i64 = 500;
+/// Maximum number of expired unknown runs that are read at once; the rest follows in the next tick.
+const UNKNOWN_RUN_BATCH_SIZE: i64 = 500;
+/// Maximum number of silent runs that are read at once. Those of all instances take turns, so that an instance that keeps
+/// many runs although it is unreachable does not hide the others.
+const STALE_RUN_BATCH_SIZE: i64 = 5_000;
+
+/// The timeouts of runs whose jobs set none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostRunTimeouts {
+    /// The heartbeat timeout.
+    pub heartbeat: Duration,
+    /// The time after which a run is revoked from an instance that is alive and sends nothing to the broker.
+    pub unreachable: Duration,
+}
 
 /// A lost run with its new state.
 #[derive(Clone, Debug)]
@@ -48,8 +63,8 @@ pub struct UpdatedLostRuns {
 }
 
 impl Store {
-    /// Returns at most 500 running occurrences that were not reported since `stale_since`, those whose timeout expires
-    /// first. `default_timeout` is the heartbeat timeout of jobs without their own.
+    /// Returns at most 5,000 running occurrences that were not reported since `stale_since`, of each instance those first
+    /// whose timeout expires first.
     ///
     /// # Errors
     ///
@@ -57,42 +72,56 @@ impl Store {
     pub async fn stale_runs(
         &self,
         stale_since: DateTime<Utc>,
-        default_timeout: Duration,
+        timeouts: LostRunTimeouts,
         now: DateTime<Utc>,
     ) -> Result<Vec<StaleRun>> {
-        let default_seconds = i32::try_from(default_timeout.as_secs()).unwrap_or(i32::MAX);
+        let seconds = |timeout: Duration| i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX);
         // Two steps join the runs with the lists of the instances by hash: a search of each run in a list of thousands
         // would take a second.
         let rows = sqlx::query!(
             r#"
             WITH listed AS (
                 SELECT DISTINCT i.id AS instance_id, run_id FROM worker_instances i, unnest(i.running_ids) AS run_id
+            ),
+            stale AS (
+                SELECT o.id, o.job_id, o.attempt, o.on_lost, o.requeues,
+                       o.cancel_requested_at IS NOT NULL AS is_cancelled,
+                       coalesce(i.stopped_at IS NULL AND i.last_heartbeat_at >= $1, false) AS is_forgotten,
+                       coalesce(i.stopped_at IS NULL AND l.run_id IS NOT NULL, false) AS is_listed,
+                       i.stopped_at IS NOT NULL AS is_stopped, o.instance_id,
+                       coalesce(o.heartbeat_timeout_seconds, $2) AS timeout,
+                       s.sign,
+                       row_number() OVER (
+                           PARTITION BY o.instance_id
+                               ORDER BY s.sign + make_interval(secs => coalesce(o.heartbeat_timeout_seconds, $2)), o.id
+                       ) AS place
+                  FROM runs o
+                  LEFT JOIN worker_instances i ON i.id = o.instance_id
+                  LEFT JOIN listed l ON l.run_id = o.id AND l.instance_id = o.instance_id
+                 CROSS JOIN LATERAL (
+                       -- The last report about this run itself, or the worker's last heartbeat if it lists the run.
+                       SELECT greatest(coalesce(o.last_heartbeat, o.started_at, o.created_at),
+                                       CASE WHEN l.run_id IS NOT NULL THEN i.last_heartbeat_at END) AS sign
+                     ) s
+                 WHERE o.status = 'running' AND s.sign < $1
+                 ORDER BY place
+                 LIMIT $4
             )
-            SELECT o.id, o.attempt, o.on_lost, o.requeues,
-                   o.cancel_requested_at IS NOT NULL AS "is_cancelled!",
-                   coalesce(i.stopped_at IS NULL AND i.last_heartbeat_at >= $1, false) AS "is_forgotten!",
-                   coalesce(i.stopped_at IS NULL AND l.run_id IS NOT NULL, false) AS "is_listed!",
-                   i.stopped_at IS NOT NULL AS "is_stopped!", o.instance_id,
-                   coalesce(o.heartbeat_timeout_seconds, $2) AS "limit!",
-                   s.sign AS "sign!"
-              FROM runs o
-              LEFT JOIN worker_instances i ON i.id = o.instance_id
-              LEFT JOIN listed l ON l.run_id = o.id AND l.instance_id = o.instance_id
-             CROSS JOIN LATERAL (
-                   -- The last report about this run itself, or the worker's last heartbeat if it lists the run.
-                   SELECT greatest(coalesce(o.last_heartbeat, o.started_at, o.created_at),
-                                   CASE WHEN l.run_id IS NOT NULL THEN i.last_heartbeat_at END) AS sign
-                 ) s
-             WHERE o.status = 'running' AND s.sign < $1
-             ORDER BY s.sign + make_interval(secs => coalesce(o.heartbeat_timeout_seconds, $2)), o.id
-             LIMIT $3
+            SELECT id AS "id!", attempt AS "attempt!", on_lost AS "on_lost!", requeues AS "requeues!",
+                   is_cancelled AS "is_cancelled!", is_forgotten AS "is_forgotten!", is_listed AS "is_listed!",
+                   is_stopped AS "is_stopped!", instance_id, timeout AS "timeout!", sign AS "sign!",
+                   coalesce((SELECT j.unreachable_timeout_seconds FROM jobs j WHERE j.id = stale.job_id), $3)
+                       AS "unreachable!"
+              FROM stale
             "#,
             stale_since,
-            default_seconds,
-            LOST_RUN_BATCH_SIZE
+            seconds(timeouts.heartbeat),
+            seconds(timeouts.unreachable),
+            STALE_RUN_BATCH_SIZE
         )
         .fetch_all(self.pool())
         .await?;
+        let duration = |seconds: i32| Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
         Ok(rows
             .into_iter()
             .map(|row| StaleRun {
@@ -104,12 +133,42 @@ impl Store {
                 is_listed: row.is_listed,
                 is_stopped: row.is_stopped,
                 instance_id: row.instance_id,
-                heartbeat_timeout: Duration::from_secs(u64::try_from(row.limit).unwrap_or_default()),
+                heartbeat_timeout: duration(row.timeout),
+                unreachable_timeout: duration(row.unreachable),
                 on_lost: LostRunRule::from_word(&row.on_lost),
                 requeues: row.requeues,
                 is_cancelled: row.is_cancelled,
             })
             .collect())
+    }
+
+    /// Records that instances are alive by their heartbeats in Redis and send none over the broker. Returns the number of
+    /// those about which that is new.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn note_seen_in_redis(&self, instances: &[String], now: DateTime<Utc>) -> Result<usize> {
+        if instances.is_empty() {
+            return Ok(0);
+        }
+        let was_known = sqlx::query_scalar!(
+            r#"WITH seen AS (
+                SELECT id, coalesce(seen_in_redis_at >= $3, false) AS was_known FROM worker_instances
+                 WHERE id = ANY($1) AND (seen_in_redis_at IS NULL OR seen_in_redis_at < $4)
+                 ORDER BY id FOR UPDATE
+             )
+             UPDATE worker_instances i SET seen_in_redis_at = $2 FROM seen s WHERE i.id = s.id
+             RETURNING s.was_known AS "was_known!""#,
+            instances,
+            now,
+            liveness::alive_since(now),
+            // Each tick of the detector sees the same instances.
+            now - chrono::Duration::seconds(HEARTBEAT_INTERVAL_SECONDS as i64)
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(was_known.into_iter().filter(|was_known| !was_known).count())
     }
 
     /// Returns the ids and attempts of at most 500 occurrences that became Unknown before `before`.
@@ -122,7 +181,7 @@ impl Store {
             "SELECT id, attempt FROM runs
               WHERE status = 'unknown' AND (status_changes -> -1 ->> 'at')::timestamptz < $1 ORDER BY id LIMIT $2",
             before,
-            LOST_RUN_BATCH_SIZE
+            UNKNOWN_RUN_BATCH_SIZE
         )
         .fetch_all(self.pool())
         .await?;

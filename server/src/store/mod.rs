@@ -173,6 +173,16 @@ impl Store {
         Ok(u32::try_from(limit).unwrap_or_default())
     }
 
+    /// Checks that PostgreSQL answers on a connection of this store.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if it does not.
+    pub async fn ping(&self) -> Result<()> {
+        sqlx::query("SELECT 1").execute(self.pool()).await?;
+        Ok(())
+    }
+
     /// Closes all connections.
     pub async fn close(&self) {
         self.pool.close().await;

@@ -246,7 +246,10 @@ impl Store {
                                  AND i.stopped_at IS NULL AND i.last_heartbeat_at >= $3) AS "worker_alive!",
                       EXISTS (SELECT 1 FROM worker_instances i
                                WHERE i.id = o.instance_id AND i.stopped_at IS NULL
-                                 AND i.last_heartbeat_at >= $3) AS "instance_alive!"
+                                 AND i.last_heartbeat_at >= $3) AS "instance_alive!",
+                      EXISTS (SELECT 1 FROM worker_instances i
+                               WHERE i.id = o.instance_id AND i.stopped_at IS NULL
+                                 AND i.seen_in_redis_at >= $3) AS "instance_unreachable!"
                  FROM occurrences o WHERE o.id = $1 AND o.filed_at >= $2"#,
             id.0,
             filed_since(id),
@@ -292,6 +295,7 @@ impl Store {
             job_exists: row.job_exists,
             worker_alive: row.worker_alive,
             instance_alive: row.instance_alive,
+            instance_unreachable: row.instance_unreachable && !row.instance_alive,
         }))
     }
 }

@@ -106,8 +106,8 @@ impl Store {
                       d.last_fire_at, j.version, j.priority, j.timeout_seconds, j.start_at, j.end_at, j.jitter_seconds, j.calendars,
                       j.blackout, j.misfire_policy, j.catch_up_limit, j.catch_up_window_seconds, j.overlap_policy,
                       j.max_concurrent, j.concurrency_key, j.concurrency_key_limit, j.max_retries,
-                      j.base_retry_delay_seconds, j.retry_jitter_percent, j.heartbeat_timeout_seconds, j.on_lost,
-                      j.auto_disable
+                      j.base_retry_delay_seconds, j.retry_jitter_percent, j.heartbeat_timeout_seconds,
+                      j.unreachable_timeout_seconds, j.on_lost, j.auto_disable
                  FROM (SELECT d.* FROM (VALUES (5::smallint), (4), (3), (2), (1)) AS p (priority)
                         CROSS JOIN LATERAL (
                               SELECT job_id, next_fire_at, last_fire_at, version FROM job_due

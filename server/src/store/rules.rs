@@ -27,6 +27,7 @@ pub(crate) struct RuleColumns {
     pub(crate) base_retry_delay_seconds: i32,
     pub(crate) retry_jitter_percent: i16,
     pub(crate) heartbeat_timeout_seconds: Option<i32>,
+    pub(crate) unreachable_timeout_seconds: Option<i32>,
     pub(crate) on_lost: String,
     pub(crate) auto_disable: Value,
 }
@@ -53,6 +54,7 @@ impl RuleColumns {
             base_retry_delay_seconds: int(rules.base_retry_delay_seconds),
             retry_jitter_percent: small(rules.retry_jitter_percent),
             heartbeat_timeout_seconds: rules.heartbeat_timeout_seconds.map(int),
+            unreachable_timeout_seconds: rules.unreachable_timeout_seconds.map(int),
             on_lost: rules.on_lost.as_str().to_owned(),
             auto_disable: rules
                 .auto_disable
@@ -82,6 +84,7 @@ impl RuleColumns {
             base_retry_delay_seconds: number(self.base_retry_delay_seconds, default.base_retry_delay_seconds),
             retry_jitter_percent: u16::try_from(self.retry_jitter_percent).unwrap_or(0),
             heartbeat_timeout_seconds: self.heartbeat_timeout_seconds.and_then(|n| u32::try_from(n).ok()),
+            unreachable_timeout_seconds: self.unreachable_timeout_seconds.and_then(|n| u32::try_from(n).ok()),
             on_lost: LostRunPolicy::parse(&self.on_lost).unwrap_or_default(),
             auto_disable: serde_json::from_value(self.auto_disable).ok(),
         }
@@ -108,6 +111,7 @@ macro_rules! rules_in {
             base_retry_delay_seconds: $row.base_retry_delay_seconds,
             retry_jitter_percent: $row.retry_jitter_percent,
             heartbeat_timeout_seconds: $row.heartbeat_timeout_seconds,
+            unreachable_timeout_seconds: $row.unreachable_timeout_seconds,
             on_lost: $row.on_lost,
             auto_disable: $row.auto_disable,
         }
@@ -129,6 +133,7 @@ mod tests {
             overlap: OverlapPolicy::Queue,
             key_limit: Some(ConcurrencyKeyLimit { key: "db".into(), limit: 3 }),
             retry_jitter_percent: 20,
+            unreachable_timeout_seconds: Some(600),
             on_lost: LostRunPolicy::Fail,
             auto_disable: Some(AutoDisable { threshold: 3, window_seconds: 60, cool_down_seconds: None }),
             ..Rules::default()

@@ -206,15 +206,17 @@ impl Store {
             worker(&mut workers, &row.worker_id);
             let Some(view) = workers.get_mut(&row.worker_id) else { continue };
             let alive = liveness::is_alive(row.last_heartbeat_at, row.stopped_at.is_some(), now);
+            let in_redis = row.seen_in_redis_at.is_some_and(|at| liveness::is_alive(at, row.stopped_at.is_some(), now));
             view.instances.push(InstanceView {
                 alive,
+                unreachable: in_redis && !alive,
                 stopped: row.stopped_at.is_some(),
                 id: row.id,
                 host: row.host,
                 version: row.version,
                 capacity: row.capacity,
                 // The count is as of the last heartbeat; without a process nothing runs.
-                running: if alive { row.running } else { 0 },
+                running: if alive || in_redis { row.running } else { 0 },
                 started_at: row.started_at,
                 last_heartbeat_at: row.last_heartbeat_at,
                 notice: row.notice,

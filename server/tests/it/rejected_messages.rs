@@ -25,6 +25,7 @@ use milvaion_server::{
     broker::{
         Broker,
         consumer::{BatchHandler, Delivery, DeliveryLog, consume},
+        echo::Echo,
     },
     clock::Clock,
     config::ServerConfig,
@@ -154,6 +155,7 @@ async fn failed_batch_is_redelivered_to_another_server() {
     let first = tokio::spawn(consume(
         broker(),
         queue.clone(),
+        Echo::new(&broker()).0,
         Arc::new(cut_off.clone()),
         Arc::new(TestLog::default()),
         stop.clone(),
@@ -182,6 +184,7 @@ async fn failed_batch_is_redelivered_to_another_server() {
     let second = tokio::spawn(consume(
         broker(),
         queue.clone(),
+        Echo::new(&broker()).0,
         Arc::new(other.clone()),
         Arc::new(TestLog::default()),
         stop.clone(),
@@ -287,7 +290,14 @@ async fn message_on_which_the_server_panics_becomes_a_dead_letter() {
     let queue = poisoned_queue(&config).await;
     let (handler, log, stop) = (BuggyHandler::default(), Arc::new(TestLog::default()), CancellationToken::new());
     let broker = Broker::new(&config.broker).expect("a valid URL");
-    let consumer = tokio::spawn(consume(broker, queue, Arc::new(handler.clone()), log.clone(), stop.clone()));
+    let consumer = tokio::spawn(consume(
+        broker.clone(),
+        queue,
+        Echo::new(&broker).0,
+        Arc::new(handler.clone()),
+        log.clone(),
+        stop.clone(),
+    ));
     let reason = reason_of_dead_letter(&server, &handler).await;
     assert!(reason.starts_with("buggy: the server panicked 3 times on it: a bug on purpose"), "{reason}");
     stop.cancel();
@@ -308,7 +318,14 @@ async fn message_in_which_five_processes_end_becomes_a_dead_letter() {
     let start = || {
         let log = Arc::new(ConsumerLog::new(server.store.clone(), server.clock.clone(), server.services.clone()));
         let broker = Broker::new(&config.broker).expect("a valid URL");
-        tokio::spawn(consume(broker, queue.clone(), Arc::new(handler.clone()), log, stop.clone()))
+        tokio::spawn(consume(
+            broker.clone(),
+            queue.clone(),
+            Echo::new(&broker).0,
+            Arc::new(handler.clone()),
+            log,
+            stop.clone(),
+        ))
     };
     for _ in 0..5 {
         let consumer = start();

@@ -59,6 +59,9 @@ fn rule_values(rules: &Rules) -> Vec<(&'static str, RuleValue)> {
     if let Some(seconds) = rules.heartbeat_timeout_seconds {
         add("Heartbeat timeout", span(seconds));
     }
+    if let Some(seconds) = rules.unreachable_timeout_seconds {
+        add("Unreachable timeout", span(seconds));
+    }
     if rules.on_lost != LostRunPolicy::default() {
         add("Lost run policy", rules.on_lost.label().into());
     }

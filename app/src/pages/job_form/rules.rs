@@ -24,8 +24,9 @@ const OVERLAP_FIELDS: [&str; 7] = [
 /// The fields that apply only to the misfire policy that catches up.
 const CATCH_UP_FIELDS: [&str; 2] = ["rules.catch_up_limit", "rules.catch_up_window_seconds"];
 /// The fields of the second section.
-const FAILURE_FIELDS: [&str; 5] = [
+const FAILURE_FIELDS: [&str; 6] = [
     "rules.heartbeat_timeout_seconds",
+    "rules.unreachable_timeout_seconds",
     "rules.on_lost",
     "rules.auto_disable_threshold",
     "rules.auto_disable_window_seconds",
@@ -195,6 +196,15 @@ pub fn FailureSection(
                     label="Heartbeat timeout (seconds)"
                     hint="A run whose worker sends no heartbeat for this long counts as lost; 15 to 86,400. Empty: the server's HEARTBEAT_TIMEOUT_SECONDS (default 15)."
                     value=form.rule("heartbeat_timeout_seconds")
+                    inputmode="numeric"
+                    is_required=false
+                />
+                <TextField
+                    state
+                    field="rules.unreachable_timeout_seconds"
+                    label="Unreachable timeout (seconds)"
+                    hint="A worker that is alive and cannot reach RabbitMQ keeps its run for this long; 15 to 86,400. Empty: the server's UNREACHABLE_SECONDS (default 300)."
+                    value=form.rule("unreachable_timeout_seconds")
                     inputmode="numeric"
                     is_required=false
                 />

@@ -13,14 +13,14 @@ use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
     background::{
         lease::Leadership,
-        lost_runs::{HeartbeatFeed, LostRunDetector, LostRunReport},
+        lost_runs::{LostRunDetector, LostRunReport},
     },
-    broker::Broker,
+    broker::{Broker, echo::Echo},
     cache::Cache,
     clock::{Clock, machine_now},
     config::ServerConfig,
     live::Hub,
-    store::Store,
+    store::{Store, lost_runs::LostRunTimeouts},
 };
 use milvaion_test_support::{
     database::{self, TestConnection},
@@ -53,13 +53,14 @@ impl LostRunHarness {
             cache: Cache::new(&config.cache).expect("a valid URL"),
             hub,
             clock: clock.clone(),
-            heartbeat_feed: HeartbeatFeed::new(broker),
+            echo: Echo::new(&broker).0,
+            deaf_since: Default::default(),
             leadership,
-            heartbeat_timeout: Duration::from_secs(15),
+            timeouts: LostRunTimeouts { heartbeat: Duration::from_secs(15), unreachable: Duration::from_secs(60) },
             activate_dispatcher: Arc::default(),
             activate_republisher: Arc::default(),
             activate_slot_granter: Arc::default(),
-            watch: LostRunDetector::watch(),
+            memory: Default::default(),
         };
         Self { config, store, clock, detector, at: 0, leads, _outbox: outbox }
     }
@@ -120,6 +121,11 @@ impl LostRunHarness {
         connection.execute(format!("UPDATE runs SET {columns} WHERE id = '{id}'")).await;
     }
 
+    /// Executes a statement.
+    pub(crate) async fn execute(&self, sql: &str) {
+        TestConnection::open(&self.config.database.url).await.execute(sql.to_owned()).await;
+    }
+
     /// Returns the number that a query selects.
     pub(crate) async fn count(&self, sql: &str) -> i64 {
         TestConnection::open(&self.config.database.url).await.count(sql).await
@@ -137,6 +143,7 @@ impl LostRunHarness {
             sum.requeued += report.requeued;
             sum.unknown += report.unknown;
             sum.ended += report.ended;
+            (sum.unreachable, sum.revoked) = (report.unreachable, report.revoked);
         }
         sum
     }

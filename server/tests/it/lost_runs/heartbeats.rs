@@ -4,12 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use milvaion_protocol::{message::InstanceHeartbeat, status::OccurrenceStatus};
 use milvaion_server::{
-    background::{lease::Leadership, lost_messages::LostMessageDetector, lost_runs::HeartbeatFeed},
-    broker::{Broker, queue_probe::QueueProbe},
+    background::{lease::Leadership, lost_messages::LostMessageDetector},
+    broker::{Broker, echo::Echo, queue_probe::QueueProbe},
     engine::Service,
 };
 use milvaion_test_support::{jobs, runs, server_env, services, wait, worker_env};
 use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
 
 use super::harness::LostRunHarness;
 
@@ -22,9 +23,14 @@ async fn silence_is_not_measured_without_a_consumer() {
     let harness = LostRunHarness::new().await;
     // Nothing consumes the queues with this prefix, so missing heartbeats prove nothing.
     let mut detector = harness.detector;
-    detector.heartbeat_feed = HeartbeatFeed::new(Broker::new(&other_config.broker).expect("a valid URL"));
+    let (echo, keep_open) = Echo::new(&Broker::new(&other_config.broker).expect("a valid URL"));
+    detector.echo = echo;
+    let stop = CancellationToken::new();
+    let connection = tokio::spawn(keep_open(stop.clone()));
     detector.tick().await.expect("the tick succeeds");
-    assert_eq!(detector.watch.observed_for(), Duration::ZERO);
+    assert_eq!(detector.memory.tracker.observed_for(), Duration::ZERO);
+    stop.cancel();
+    connection.await.expect("it ends");
     // The server's own detector runs and declares no run lost.
     wait::eventually("a worker's run", || async {
         let worker = worker_env::start(&config);
@@ -36,6 +42,20 @@ async fn silence_is_not_measured_without_a_consumer() {
     })
     .await;
     server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn echo_returns_while_a_server_stores_messages() {
+    let config = server_env::config().await;
+    let server = server_env::start(&config).await;
+    let (echo, keep_open) = Echo::new(&Broker::new(&config.broker).expect("a valid URL"));
+    let stop = CancellationToken::new();
+    let connection = tokio::spawn(keep_open(stop.clone()));
+    wait::eventually("an echo", || async { echo.returns().await.then_some(()) }).await;
+    server.stop().await;
+    assert!(!echo.returns().await, "no server consumes");
+    stop.cancel();
+    connection.await.expect("it ends");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,3 +6,4 @@ mod detection;
 mod heartbeats;
 mod lost_messages;
 mod quarantine;
+mod unreachable;

@@ -14,7 +14,7 @@ use lapin::{
     types::FieldTable,
 };
 use milvaion_protocol::topology::Topology;
-use milvaion_server::config::ServerConfig;
+use milvaion_server::{broker::echo::is_echo, config::ServerConfig};
 use milvaion_test_support::{paths, services, wait};
 use serde_json::Value;
 
@@ -71,6 +71,10 @@ impl ProtocolTap {
                 // The channel is closed when it is dropped.
                 let _channel = channel;
                 while let Some(Ok(delivery)) = deliveries.next().await {
+                    // Servers send echoes to these exchanges too.
+                    if is_echo(&delivery) {
+                        continue;
+                    }
                     messages.lock().expect("the mutex is not poisoned").push((name, delivery.data));
                 }
             });
