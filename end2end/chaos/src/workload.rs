@@ -23,6 +23,8 @@ pub(crate) struct JobPlan {
     pub(crate) max_retries: u16,
     /// The duration of a run in milliseconds, if it is not the one of the job type.
     pub(crate) milliseconds: Option<u64>,
+    /// The unreachable timeout in seconds, if it is not the default.
+    pub(crate) unreachable_seconds: Option<u32>,
 }
 
 /// The schedule of a job.
@@ -44,7 +46,7 @@ impl JobPlan {
             "failing" | "panics" => 1,
             _ => 0,
         };
-        Self { kind, timing, max_retries, milliseconds: None }
+        Self { kind, timing, max_retries, milliseconds: None, unreachable_seconds: None }
     }
 
     /// Returns a job that is due every `seconds` seconds of the minute.
@@ -84,6 +86,7 @@ impl JobPlan {
                 overlap: OverlapPolicy::Allow,
                 max_retries: self.max_retries,
                 base_retry_delay_seconds: 1,
+                unreachable_timeout_seconds: self.unreachable_seconds,
                 ..Rules::default()
             },
         }

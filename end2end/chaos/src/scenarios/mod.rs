@@ -12,6 +12,7 @@ mod duplicates;
 mod redis_faults;
 mod runs;
 mod servers;
+mod silence;
 mod workers;
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
@@ -124,6 +125,9 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     workers::PARTITIONED_WORKER_KILLED,
     workers::WORKER_TERMINATED,
     workers::ALL_WORKERS_KILLED,
+    silence::BROKER_ALARM,
+    silence::WORKER_UNREACHABLE,
+    silence::DEAD_WORKER_IN_REDIS,
     duplicates::MESSAGES_DUPLICATED,
     duplicates::REPORTS_REPLAYED,
     runs::POISON_RUN,
@@ -139,13 +143,15 @@ struct ScenarioScript {
     more_jobs: Vec<JobPlan>,
     /// The number of seconds within which the default workload's one-time jobs are due.
     window: u64,
+    /// True if there is no default workload and no user: only what the faults define is at work.
+    is_idle: bool,
     /// Members of `run.json` that replace the default limits of the checker.
     limits: Value,
 }
 
 impl ScenarioScript {
     fn new(scenario: &'static str, limits: Value) -> Self {
-        Self { scenario, workers: 3, more_jobs: Vec::new(), window: 30, limits }
+        Self { scenario, workers: 3, more_jobs: Vec::new(), window: 30, is_idle: false, limits }
     }
 
     /// Runs the scenario: starts the cluster, the workload and two users, injects `faults`, and waits until the system
@@ -167,8 +173,10 @@ impl ScenarioScript {
         let mut cluster = ChaosCluster::open(harness, cluster_config).await?;
         let mut measurements = ScenarioMeasurements::default();
         let result = async {
-            let mut plans = workload::default_workload(&mut cluster.random, self.window);
-            plans.extend(self.more_jobs);
+            let mut plans = self.more_jobs;
+            if !self.is_idle {
+                plans.splice(0..0, workload::default_workload(&mut cluster.random, self.window));
+            }
             if config.is_short {
                 // A run of 5 s is long enough to be hit by a fault, and ends soon enough for the short set.
                 for plan in plans.iter_mut().filter(|plan| plan.kind == "long" && plan.milliseconds.is_none()) {
@@ -177,10 +185,12 @@ impl ScenarioScript {
             }
             cluster.define(plans).await?;
             let stop = CancellationToken::new();
-            let request_loops = [
-                cluster.driver.spawn_request_loop("quick", Duration::from_secs(1), &stop)?,
-                cluster.driver.spawn_request_loop("obedient", Duration::from_secs(5), &stop)?,
-            ];
+            let mut request_loops = Vec::new();
+            if !self.is_idle {
+                for (kind, seconds) in [("quick", 1), ("obedient", 5)] {
+                    request_loops.push(cluster.driver.spawn_request_loop(kind, Duration::from_secs(seconds), &stop)?);
+                }
+            }
             cluster.run_for(config.either(3.0, 10.0)).await;
             faults(&mut cluster, &config, &mut measurements).await?;
             cluster.run_for(config.either(2.0, 6.0)).await;
