@@ -49,6 +49,7 @@ CREATE TABLE runs (
     started_at     timestamptz,
     last_heartbeat timestamptz,
     progress       jsonb,
+    progress_at    timestamptz,
     exception      text,
     note           text,
     status_changes jsonb       NOT NULL DEFAULT '[]',
@@ -96,6 +97,7 @@ COMMENT ON COLUMN runs.instance_id IS 'Worker instance that runs it.';
 COMMENT ON COLUMN runs.started_at IS 'Start of the attempt, by the worker''s clock.';
 COMMENT ON COLUMN runs.last_heartbeat IS 'Last report of the run, by the server''s clock.';
 COMMENT ON COLUMN runs.progress IS 'Last reported progress: {percent, message}.';
+COMMENT ON COLUMN runs.progress_at IS 'Time of that report, by the worker''s clock; an earlier one that arrives later changes nothing.';
 COMMENT ON COLUMN runs.exception IS 'Exception of the previous attempt.';
 COMMENT ON COLUMN runs.note IS 'First line of the exception, or the reason for a cancellation request.';
 COMMENT ON COLUMN runs.status_changes IS 'Status history: [{status, at, attempt, by, note}], with the numbers of the statuses.';
@@ -202,7 +204,7 @@ CREATE TABLE late_starts (
     PRIMARY KEY (run_id, attempt, instance_id)
 );
 COMMENT ON TABLE  late_starts IS
-    'Starts of attempts that another instance had started before, because a message was delivered twice and the claim did not prevent it. They cannot be undone, so they are shown.';
+    'Starts of attempts that another instance had started before, or whose occurrence had ended before: the claim that prevents both was lost with the data of Redis, or the worker makes none. They cannot be undone, so they are shown.';
 COMMENT ON COLUMN late_starts.at IS 'Time of the report, by the clock of the instance.';
 COMMENT ON COLUMN late_starts.is_after_end IS 'True if the occurrence had ended when the start became known. Such a row counts as a change of the occurrence.';
 CREATE INDEX late_starts_by_age ON late_starts (at);

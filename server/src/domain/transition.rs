@@ -64,8 +64,8 @@ pub struct AttemptChange {
     pub cause: Option<FailureCause>,
     /// The fingerprint of the exception; equal for failures with the same cause.
     pub fingerprint: Option<String>,
-    /// The last reported progress.
-    pub progress: Option<RunProgress>,
+    /// The last progress by the worker's clock, with its time.
+    pub progress: Option<(DateTime<Utc>, RunProgress)>,
     /// The status changes, oldest first; the first one is Running exactly if `started_at` is known.
     pub steps: Vec<StatusChange>,
 }
@@ -162,12 +162,14 @@ fn add(change: &mut AttemptChange, report: StatusReport) {
         change.note = report.exception.as_deref().map(first_line);
         return;
     }
-    if report.progress.is_some() {
-        change.progress = report.progress.clone();
+    if let Some(progress) = &report.progress
+        && change.progress.as_ref().is_none_or(|(at, _)| *at <= report.timestamp)
+    {
+        change.progress = Some((report.timestamp, progress.clone()));
     }
     if change.status == report.status {
-        if is_start {
-            // The start arrived after the first progress: the earlier time is the start time.
+        if report.status == OccurrenceStatus::Running {
+            // The start arrived after the first progress: the earliest time is the start time.
             change.started_at = change.started_at.map(|at| at.min(report.timestamp));
         }
         return;
@@ -285,6 +287,23 @@ mod tests {
         ]);
         assert_eq!(changes.iter().map(|change| change.attempt).collect::<Vec<_>>(), [1, 2]);
         assert!(changes.iter().all(|change| change.status == OccurrenceStatus::Running));
+    }
+
+    #[test]
+    fn progress_does_not_go_back() {
+        let progress = |percent: u8, second| StatusReport {
+            progress: Some(RunProgress { percent, message: String::new() }),
+            ..report(1, OccurrenceStatus::Running, second)
+        };
+        for order in [[20, 60], [60, 20]] {
+            let changes = fold(order.map(|percent| progress(percent, percent.into())).to_vec());
+            let found = changes[0].progress.as_ref().map(|(at, progress)| (at.timestamp(), progress.percent));
+            assert_eq!(found, Some((60, 60)), "{order:?}");
+            assert_eq!(changes[0].started_at.map(|at| at.timestamp()), Some(20), "{order:?}");
+        }
+        // A job may set its progress back, and of two reports at the same time the second counts.
+        let changes = fold(vec![progress(60, 1), progress(5, 2), progress(7, 2)]);
+        assert_eq!(changes[0].progress.as_ref().map(|(_, progress)| progress.percent), Some(7));
     }
 
     #[test]

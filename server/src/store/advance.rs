@@ -9,6 +9,15 @@ use uuid::Uuid;
 
 use super::{Result, occurrences::occurrence_row};
 
+/// A progress that a worker reported.
+#[derive(Clone, Debug)]
+pub struct ReportedProgress {
+    /// The time of the report, by the worker's clock. An earlier one changes nothing.
+    pub at: DateTime<Utc>,
+    /// The progress: `{percent, message}`.
+    pub value: Value,
+}
+
 /// A change of an open occurrence.
 #[derive(Clone, Debug)]
 pub struct RunAdvance {
@@ -27,7 +36,7 @@ pub struct RunAdvance {
     /// First line of the error text.
     pub note: Option<String>,
     /// The last progress.
-    pub progress: Option<Value>,
+    pub progress: Option<ReportedProgress>,
     /// The status changes to add; the first one is Running exactly if `started_at` is known.
     pub steps: Vec<StatusChange>,
     /// The earliest start of the next attempt; none means at once.
@@ -70,7 +79,10 @@ pub(super) async fn advance_runs<'c>(
     let started: Vec<Option<DateTime<Utc>>> = changes.iter().map(|change| change.started_at).collect();
     let exceptions: Vec<Option<&str>> = changes.iter().map(|change| change.exception.as_deref()).collect();
     let notes: Vec<Option<&str>> = changes.iter().map(|change| change.note.as_deref()).collect();
-    let progress: Vec<Option<&Value>> = changes.iter().map(|change| change.progress.as_ref()).collect();
+    let progress: Vec<Option<&Value>> =
+        changes.iter().map(|change| change.progress.as_ref().map(|progress| &progress.value)).collect();
+    let progress_at: Vec<Option<DateTime<Utc>>> =
+        changes.iter().map(|change| change.progress.as_ref().map(|progress| progress.at)).collect();
     let steps: Vec<Value> =
         changes.iter().map(|change| serde_json::to_value(&change.steps).unwrap_or_default()).collect();
     let not_before: Vec<Option<DateTime<Utc>>> = changes.iter().map(|change| change.not_before).collect();
@@ -94,6 +106,7 @@ pub(super) async fn advance_runs<'c>(
         &requeued,
         &quarantined,
         &decided,
+        &progress_at as &[Option<DateTime<Utc>>],
         now
     )
     .fetch_all(executor)

@@ -1,15 +1,15 @@
 -- Changes open occurrences that stay open: a start, progress, a lost run, a further attempt. Called by advance.rs.
 --
--- $1 to $14 are arrays with one element per change, in the order of ids; their names are in `r` below. $15: now.
+-- $1 to $15 are arrays with one element per change, in the order of ids; their names are in `r` below. $16: now.
 -- The parameters are read by subqueries; see create.sql.
 WITH r AS (
     SELECT * FROM unnest((SELECT $1::uuid[]), (SELECT $2::int[]), (SELECT $3::text[]::run_status[]),
                          (SELECT $4::text[]), (SELECT $5::timestamptz[]), (SELECT $6::text[]), (SELECT $7::text[]),
                          (SELECT $8::jsonb[]), (SELECT $9::jsonb[]), (SELECT $10::timestamptz[]),
                          (SELECT $11::boolean[]), (SELECT $12::boolean[]), (SELECT $13::boolean[]),
-                         (SELECT $14::boolean[]))
+                         (SELECT $14::boolean[]), (SELECT $15::timestamptz[]))
                AS r (id, attempt, status, instance_id, started_at, exception, note, progress, steps, not_before,
-                     counts_as_failure, is_requeue, is_quarantined, is_decided)
+                     counts_as_failure, is_requeue, is_quarantined, is_decided, progress_at)
 ),
 -- Rows are locked in the order of ids, which is the order of the changes; see finish.sql. The guard: only the transitions
 -- listed here are allowed. Running may follow Running, for progress.
@@ -27,13 +27,19 @@ locked AS (
            -- A run whose next attempt starts at once has been due to be sent since its birth. One that runs needs no
            -- message.
            CASE WHEN r.status = 'queued' AND r.not_before IS NULL AND o.has_slot THEN o.created_at END AS publish_after,
-           CASE WHEN r.status <> 'queued' THEN coalesce(o.published_at, $15) END AS published_at,
+           CASE WHEN r.status <> 'queued' THEN coalesce(o.published_at, $16) END AS published_at,
            CASE WHEN r.status <> 'queued' THEN coalesce(r.instance_id, o.instance_id) END AS instance_id,
            -- A progress report also says Running, with a later time; a retry clears the start of the previous attempt.
            CASE WHEN r.status <> 'queued' THEN least(r.started_at, o.started_at) END AS started_at,
            coalesce(r.exception, o.exception) AS exception,
            coalesce(r.note, o.note) AS note,
-           CASE WHEN r.status <> 'queued' THEN coalesce(r.progress, o.progress) END AS progress,
+           -- Reports of one attempt may arrive in another order than the worker sent them.
+           CASE WHEN r.status = 'queued' THEN NULL
+                WHEN r.progress_at >= coalesce(o.progress_at, r.progress_at) THEN r.progress
+                ELSE o.progress END AS progress,
+           CASE WHEN r.status <> 'queued' THEN greatest(r.progress_at, o.progress_at) END AS progress_at,
+           -- Another server may have stored a report while this statement waited for the row.
+           greatest(o.last_heartbeat, $16) AS last_heartbeat,
            -- A status change that is recorded already is not recorded again. A run that is handed back every minute for weeks
            -- keeps its first changes and its newest; the row would otherwise grow with each attempt.
            CASE WHEN jsonb_array_length(o.status_changes) >= 200 THEN o.status_changes - 50 - 50 ELSE o.status_changes END
@@ -45,7 +51,7 @@ locked AS (
            SELECT * FROM runs o
             WHERE o.id = r.id AND o.attempt = r.attempt
               AND CASE r.status
-                  WHEN 'running' THEN o.status <> 'running' OR r.progress IS NOT NULL
+                  WHEN 'running' THEN o.status <> 'running' OR r.progress_at >= coalesce(o.progress_at, r.progress_at)
                        -- The start report, arriving after a later report that another server applied.
                        OR (r.started_at < o.started_at AND r.instance_id = o.instance_id)
                   -- Lost before its start was reported: it may have started.
@@ -59,24 +65,25 @@ locked AS (
 changed AS (
     INSERT INTO runs AS o (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
                            priority, status, version, attempt, failures, requeues, is_quarantined, not_before,
-                           publish_after, published_at, instance_id, started_at, exception, note, progress, last_heartbeat,
-                           status_changes)
+                           publish_after, published_at, instance_id, started_at, exception, note, progress, progress_at,
+                           last_heartbeat, status_changes)
     SELECT id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
            priority, status, version, attempt, failures, requeues, is_quarantined, not_before,
-           publish_after, published_at, instance_id, started_at, exception, note, progress, $15::timestamptz,
-           status_changes
+           publish_after, published_at, instance_id, started_at, exception, note, progress, progress_at,
+           last_heartbeat, status_changes
       FROM locked
     ON CONFLICT (id) DO UPDATE
        SET status = excluded.status, version = excluded.version, attempt = excluded.attempt, failures = excluded.failures,
            requeues = excluded.requeues, is_quarantined = excluded.is_quarantined, not_before = excluded.not_before,
            publish_after = excluded.publish_after, published_at = excluded.published_at,
            instance_id = excluded.instance_id, started_at = excluded.started_at, exception = excluded.exception,
-           note = excluded.note, progress = excluded.progress, last_heartbeat = excluded.last_heartbeat,
+           note = excluded.note, progress = excluded.progress, progress_at = excluded.progress_at,
+           last_heartbeat = excluded.last_heartbeat,
            status_changes = excluded.status_changes
 ),
 counted AS (
     INSERT INTO stats_deltas (minute, status, count)
-    SELECT date_trunc('minute', $15::timestamptz), status, count(*)
+    SELECT date_trunc('minute', $16::timestamptz), status, count(*)
       FROM (SELECT status FROM locked WHERE status <> was
             UNION ALL
             SELECT 'running' FROM locked WHERE status <> 'running' AND has_new_start) reached

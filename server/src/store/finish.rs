@@ -10,7 +10,7 @@ use serde_json::Value;
 use sqlx::{Executor, Postgres};
 use uuid::Uuid;
 
-use super::{Result, Store, occurrences::occurrence_row, partitions::with_partitions};
+use super::{Result, Store, advance::ReportedProgress, occurrences::occurrence_row, partitions::with_partitions};
 
 /// The end of an occurrence.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub struct RunEnd {
     /// First line of the exception, or the reason for the end.
     pub note: Option<String>,
     /// The last progress.
-    pub progress: Option<Value>,
+    pub progress: Option<ReportedProgress>,
     /// The status changes to add; the first one is Running exactly if `started_at` is known.
     pub steps: Vec<StatusChange>,
     /// Fingerprint of a failure; none means one that is made of the cause and the job type.
@@ -111,7 +111,10 @@ pub(super) async fn finish_runs<'c>(
     let exceptions: Vec<Option<&str>> = ends.iter().map(|end| end.exception.as_deref()).collect();
     let keeps: Vec<bool> = ends.iter().map(|end| end.keeps_exception).collect();
     let notes: Vec<Option<&str>> = ends.iter().map(|end| end.note.as_deref()).collect();
-    let progress: Vec<Option<&Value>> = ends.iter().map(|end| end.progress.as_ref()).collect();
+    let progress: Vec<Option<&Value>> =
+        ends.iter().map(|end| end.progress.as_ref().map(|progress| &progress.value)).collect();
+    let progress_at: Vec<Option<DateTime<Utc>>> =
+        ends.iter().map(|end| end.progress.as_ref().map(|progress| progress.at)).collect();
     let steps: Vec<Value> = ends.iter().map(|end| serde_json::to_value(&end.steps).unwrap_or_default()).collect();
     let fingerprints: Vec<Option<&str>> = ends.iter().map(|end| end.fingerprint.as_deref()).collect();
     let causes: Vec<Option<&str>> = ends.iter().map(|end| end.cause.as_deref()).collect();
@@ -134,6 +137,7 @@ pub(super) async fn finish_runs<'c>(
         &fingerprints as &[Option<&str>],
         &causes as &[Option<&str>],
         &cancelled_by as &[Option<&str>],
+        &progress_at as &[Option<DateTime<Utc>>],
         now
     )
     .fetch_all(executor)

@@ -1,16 +1,16 @@
 -- Ends occurrences: the one statement for every end, whether a worker, a user or the server causes it. Called by
 -- finish.rs.
 --
--- $1 to $16 are arrays with one element per end, in the order of ids; their names are in `r` below. $17: now.
+-- $1 to $17 are arrays with one element per end, in the order of ids; their names are in `r` below. $18: now.
 -- The parameters are read by subqueries; see create.sql.
 WITH r AS (
     SELECT * FROM unnest((SELECT $1::uuid[]), (SELECT $2::int[]), (SELECT $3::text[]::run_status[]),
                          (SELECT $4::text[]), (SELECT $5::timestamptz[]), (SELECT $6::timestamptz[]),
                          (SELECT $7::bigint[]), (SELECT $8::text[]), (SELECT $9::text[]), (SELECT $10::boolean[]),
                          (SELECT $11::text[]), (SELECT $12::jsonb[]), (SELECT $13::jsonb[]), (SELECT $14::text[]),
-                         (SELECT $15::text[]), (SELECT $16::text[]))
+                         (SELECT $15::text[]), (SELECT $16::text[]), (SELECT $17::timestamptz[]))
                AS r (id, attempt, status, instance_id, started_at, ended_at, duration_ms, result, exception, keeps_exception,
-                     note, progress, steps, fingerprint, cause, cancelled_by)
+                     note, progress, steps, fingerprint, cause, cancelled_by, progress_at)
 ),
 -- Rows are locked in the order of ids, which is the order of the ends, so that two statements with overlapping batches
 -- cannot deadlock. LATERAL makes the planner look up each row by its id. The guard: an ended occurrence has no row here,
@@ -20,13 +20,13 @@ ended AS (
            o.scheduled_for, o.trigger, o.triggered_by, o.trigger_reason, o.retry_of, r.status, o.version + 1 AS version,
            o.priority, o.attempt, o.failures, o.requeues, o.max_retries, o.timeout_seconds,
            -- A worker that reports the end has received the message.
-           CASE WHEN r.instance_id IS NOT NULL THEN coalesce(o.published_at, $17) ELSE o.published_at END AS published_at,
+           CASE WHEN r.instance_id IS NOT NULL THEN coalesce(o.published_at, $18) ELSE o.published_at END AS published_at,
            coalesce(r.instance_id, o.instance_id) AS instance_id,
            -- An end whose start report is still on its way to another server implies the start by its duration.
            coalesce(least(r.started_at, o.started_at), r.ended_at - r.duration_ms * interval '1 millisecond') AS started_at,
-           coalesce(r.ended_at, $17) AS ended_at,
+           coalesce(r.ended_at, $18) AS ended_at,
            r.duration_ms,
-           coalesce(r.progress, o.progress) AS progress,
+           CASE WHEN r.progress_at >= coalesce(o.progress_at, r.progress_at) THEN r.progress ELSE o.progress END AS progress,
            r.result,
            -- The exception of an earlier attempt does not apply to an attempt that ended otherwise.
            CASE WHEN r.keeps_exception THEN coalesce(o.exception, r.exception) ELSE r.exception END AS exception,
@@ -36,7 +36,7 @@ ended AS (
            -- A status change that is recorded already is not recorded again.
            o.status_changes || CASE WHEN o.status = 'running' AND r.started_at IS NOT NULL THEN r.steps - 0 ELSE r.steps END
                AS status_changes,
-           coalesce(o.cancel_requested_at, CASE WHEN r.cancelled_by IS NOT NULL THEN $17 END) AS cancel_requested_at,
+           coalesce(o.cancel_requested_at, CASE WHEN r.cancelled_by IS NOT NULL THEN $18 END) AS cancel_requested_at,
            coalesce(o.cancel_requested_by, r.cancelled_by) AS cancel_requested_by,
            o.status AS was, o.slot_group IS NOT NULL OR o.slot_key IS NOT NULL AS frees_slot,
            o.pause_after_seconds IS NOT NULL AS starts_pause,
@@ -58,7 +58,7 @@ filed AS (
            scheduled_for, trigger, triggered_by, trigger_reason, retry_of, status, version, priority, attempt,
            failures, requeues, max_retries, timeout_seconds, published_at, instance_id, started_at, ended_at,
            duration_ms, progress, result, exception, note, status_changes, cancel_requested_at,
-           cancel_requested_by, $17
+           cancel_requested_by, $18
       FROM ended
 ),
 -- A failure is kept until a user resolves it, longer than the occurrence itself.
@@ -66,7 +66,7 @@ failed AS (
     INSERT INTO failed_occurrences (occurrence_id, job_id, job_name, failed_at, cause, exception, fingerprint, job_data,
                                     job_version, worker_id, job_type, attempt)
     -- Dated by the server's clock: auto-disable does not depend on the workers' clocks.
-    SELECT id, job_id, job_name, $17, coalesce(cause, CASE status WHEN 'timed-out' THEN 'timed_out' ELSE 'failed' END),
+    SELECT id, job_id, job_name, $18, coalesce(cause, CASE status WHEN 'timed-out' THEN 'timed_out' ELSE 'failed' END),
            exception, coalesce(fingerprint, cause || ':' || worker_id || '/' || job_type, ''),
            coalesce(run_input(id, own_input, has_long_input, job_id, job_version), 'null'), job_version, worker_id, job_type,
            attempt
@@ -80,7 +80,7 @@ counted AS (
     SELECT minute, status, count(*), sum(duration)
       FROM (SELECT date_trunc('minute', ended_at) AS minute, status, coalesce(duration_ms, 0) AS duration FROM ended
             UNION ALL
-            SELECT date_trunc('minute', $17::timestamptz), 'running', 0 FROM ended WHERE has_new_start) reached
+            SELECT date_trunc('minute', $18::timestamptz), 'running', 0 FROM ended WHERE has_new_start) reached
      GROUP BY minute, status
 )
 SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", status::text AS "status!", version AS "version!",

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::{
     Result, Store,
-    advance::{RunAdvance, advance_runs},
+    advance::{ReportedProgress, RunAdvance, advance_runs},
     finish::{RunEnd, finish_runs},
     occurrences::status,
     partitions::with_partitions,
@@ -175,6 +175,12 @@ async fn lock_runs(connection: &mut StoreTransaction, changes: &[AttemptChange])
     Ok(())
 }
 
+/// Returns the last progress of a change.
+fn progress(change: &AttemptChange) -> Option<ReportedProgress> {
+    let (at, progress) = change.progress.as_ref()?;
+    Some(ReportedProgress { at: *at, value: serde_json::to_value(progress).ok()? })
+}
+
 /// Returns the end that a change describes.
 fn end(change: &AttemptChange) -> RunEnd {
     RunEnd {
@@ -189,7 +195,7 @@ fn end(change: &AttemptChange) -> RunEnd {
         exception: change.exception.clone(),
         keeps_exception: false,
         note: change.note.clone(),
-        progress: change.progress.as_ref().and_then(|progress| serde_json::to_value(progress).ok()),
+        progress: progress(change),
         steps: change.steps.clone(),
         fingerprint: change.fingerprint.clone(),
         cause: change.cause.map(|cause| cause.as_str().to_owned()),
@@ -207,7 +213,7 @@ fn advance(change: &AttemptChange) -> RunAdvance {
         started_at: change.started_at,
         exception: change.exception.clone(),
         note: change.note.clone(),
-        progress: change.progress.as_ref().and_then(|progress| serde_json::to_value(progress).ok()),
+        progress: progress(change),
         steps: change.steps.clone(),
         not_before: change.waits_until,
         counts_as_failure: change.counts_as_failure,

@@ -8,8 +8,11 @@ use milvaion_protocol::{
     status::OccurrenceStatus,
 };
 use milvaion_schedule::schedule::Schedule;
-use milvaion_server::{clock::Clock, store::Store};
-use milvaion_test_support::{database, jobs, runs};
+use milvaion_server::{clock::Clock, domain::transition, store::Store};
+use milvaion_test_support::{
+    database::{self, TestConnection},
+    jobs, runs,
+};
 
 struct StatusHarness {
     store: Store,
@@ -191,6 +194,42 @@ async fn progress_does_not_change_the_start_time() {
     done.timestamp = started.timestamp + Duration::seconds(90);
     assert_eq!(harness.apply(vec![progress(40, 89), done]).await, 1);
     assert_eq!(row().await, (Some(Duration::zero()), Some(40), 3));
+}
+
+#[tokio::test]
+async fn progress_and_heartbeat_do_not_go_back() {
+    let url = database::create().await;
+    let harness = StatusHarness::on(database::open(&url).await).await;
+    let mut db = TestConnection::open(&url).await;
+    let started = harness.report(OccurrenceStatus::Running);
+    let progress = |seconds: u8| StatusReport {
+        progress: Some(RunProgress { percent: seconds, message: String::new() }),
+        timestamp: started.timestamp + Duration::seconds(seconds.into()),
+        ..started.clone()
+    };
+    let percent = async || {
+        let view = harness.store.occurrence(harness.id, 1, harness.clock.now()).await.expect("the query succeeds");
+        view.expect("it exists").row.progress.map(|progress| progress.percent)
+    };
+    assert_eq!(harness.apply(vec![started.clone()]).await, 1);
+    // One batch in either order, then older reports in batches of their own.
+    for batch in [[30, 20], [35, 40]] {
+        assert_eq!(harness.apply(batch.map(progress).to_vec()).await, 1);
+        assert_eq!(percent().await, batch.into_iter().max());
+    }
+    assert_eq!(harness.apply(vec![progress(39)]).await, 0, "an older report changes nothing");
+    assert_eq!(harness.apply(vec![progress(40)]).await, 1, "an equally old one is a heartbeat");
+    assert_eq!(percent().await, Some(40));
+    // A statement that waited for the row has an earlier time than the one it waited for.
+    let late = db.count("SELECT count(*) FROM runs WHERE last_heartbeat > now() - interval '1 hour'").await;
+    let earlier = harness.clock.now() - Duration::days(1);
+    harness.store.apply(&transition::fold(vec![progress(50)]), earlier).await.expect("the query succeeds");
+    assert_eq!(percent().await, Some(50));
+    let still = db.count("SELECT count(*) FROM runs WHERE last_heartbeat > now() - interval '1 hour'").await;
+    assert_eq!((late, still), (1, 1));
+    let done = StatusReport { timestamp: progress(90).timestamp, ..harness.report(OccurrenceStatus::Completed) };
+    assert_eq!(harness.apply(vec![progress(45), done]).await, 1);
+    assert_eq!(percent().await, Some(50), "the end keeps the last progress");
 }
 
 #[tokio::test]
