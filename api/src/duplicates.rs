@@ -1,9 +1,9 @@
-//! Detection of attempts that more than one instance has started.
+//! Detection of attempts that more than one instance has started, or that were started after the occurrence had ended.
 //!
 //! A broker may deliver a message twice. Claims make the duplicate delivery harmless, but a worker may run without
-//! claims, and a Redis that lost its data has lost the claims too. Then an attempt may be started twice. This cannot be
-//! undone, so it is reported: the occurrence's history lists both starts, and its page warns about side effects of
-//! both.
+//! claims, and a Redis that lost its data has lost the claims too. Then an attempt may be started twice, or an occurrence
+//! that was cancelled while it waited in the queue may be started all the same. This cannot be undone, so it is reported:
+//! the occurrence's history lists these starts, and its page warns about their side effects.
 
 use chrono::{DateTime, Utc};
 
@@ -12,6 +12,9 @@ use milvaion_protocol::status::OccurrenceStatus;
 
 /// The prefix of the note of a start that was not the first one of its attempt.
 pub const DUPLICATE_START_NOTE: &str = "duplicate start";
+
+/// The prefix of the note of a start of an occurrence that had ended.
+pub const START_AFTER_END_NOTE: &str = "started after the end";
 
 /// An attempt that was started more than once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +25,54 @@ pub struct DuplicateStart {
     pub first: String,
     /// The other instances, in the order of their reports.
     pub others: Vec<String>,
+}
+
+/// A start of an attempt that no instance had started before its occurrence ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartAfterEnd {
+    /// The attempt, counted from 1.
+    pub attempt: i32,
+    /// The instance that started it.
+    pub instance: String,
+    /// The time of the start, by the clock of the instance.
+    pub at: DateTime<Utc>,
+}
+
+/// Returns the starts in an occurrence's history that came after its end, in the order of their reports.
+#[must_use]
+pub fn find_starts_after_end(history: &[StatusChange]) -> Vec<StartAfterEnd> {
+    let late = history.iter().filter(|step| is_start_after_end(step));
+    late.filter_map(|step| Some(StartAfterEnd { attempt: step.attempt, instance: step.by.clone()?, at: step.at }))
+        .collect()
+}
+
+/// Records in the history of an occurrence that ended as `end` that `instance` started `attempt` all the same. The start
+/// becomes the last status change. Returns false if it is recorded already, or if another instance had started the attempt
+/// before, because it is a duplicate start then.
+pub fn record_start_after_end(
+    history: &mut Vec<StatusChange>,
+    end: OccurrenceStatus,
+    attempt: i32,
+    instance: &str,
+    at: DateTime<Utc>,
+) -> bool {
+    let is_recorded = history
+        .iter()
+        .any(|step| is_start_after_end(step) && step.attempt == attempt && step.by.as_deref() == Some(instance));
+    if is_recorded || !runners(history, attempt).is_empty() {
+        return false;
+    }
+    let note = Some(format!("{START_AFTER_END_NOTE}: the occurrence was already {}", end.label().to_lowercase()));
+    let (status, by) = (OccurrenceStatus::Running, Some(instance.to_owned()));
+    history.push(StatusChange { status, at, attempt, by, note });
+    true
+}
+
+/// Returns true if a status change is a start after the end of its occurrence.
+#[must_use]
+pub fn is_start_after_end(step: &StatusChange) -> bool {
+    step.status == OccurrenceStatus::Running
+        && step.note.as_deref().is_some_and(|note| note.starts_with(START_AFTER_END_NOTE))
 }
 
 /// Returns the attempts in an occurrence's history that several instances have started, in ascending order.
@@ -201,5 +252,24 @@ mod tests {
         let history =
             [step(0, S::Queued, 1, None), step(1, S::Running, 1, Some("a")), step(2, S::Cancelled, 1, Some("b"))];
         assert_eq!(find_duplicate_starts(&history), []);
+    }
+
+    #[test]
+    fn start_after_the_end_is_no_duplicate_start() {
+        use OccurrenceStatus as S;
+        let mut history = vec![step(0, S::Queued, 1, Some("ann")), step(1, S::Cancelled, 1, Some("ann"))];
+        for (instance, is_new) in [("a", true), ("a", false), ("b", true)] {
+            assert_eq!(record_start_after_end(&mut history, S::Cancelled, 1, instance, at(5)), is_new);
+            assert!(!record_duplicate_start(&mut history, 1, instance, at(5)), "no instance ran it before the end");
+        }
+        assert_eq!(words(&history), ["queued ann", "cancelled ann", "running a", "running b"]);
+        assert_eq!(history[2].note.as_deref(), Some("started after the end: the occurrence was already cancelled"));
+        assert_eq!(find_duplicate_starts(&history), []);
+        let found = find_starts_after_end(&history);
+        assert_eq!(found.iter().map(|one| one.instance.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        // An attempt that an instance had started before the end was started twice.
+        let mut started = vec![step(1, S::Running, 1, Some("a")), step(2, S::Completed, 1, Some("a"))];
+        assert!(!record_start_after_end(&mut started, S::Completed, 1, "b", at(5)));
+        assert!(record_duplicate_start(&mut started, 1, "b", at(5)));
     }
 }

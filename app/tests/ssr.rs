@@ -231,6 +231,12 @@ async fn occurrence_page_escapes_text_from_jobs() {
         "Duplicate start: attempt 1 was started by local-1 and also by local-2.",
         "data-kind=\"warn\"",
     ]);
+    let late =
+        FakeBackend::signed_in(Role::Viewer).with_status(OccurrenceStatus::Cancelled).started_after_end().ready();
+    get(&late, &path).await.assert_contains(&[
+        "local-2 started attempt 1 although the occurrence was already cancelled.",
+        "started after the end: the occurrence was already cancelled",
+    ]);
     let waits = FakeBackend::signed_in(Role::Viewer).with_status(OccurrenceStatus::Queued).without_worker().ready();
     get(&waits, &path).await.assert_contains(&["Queued: no live worker offers local/http-request."]);
 }

@@ -24,6 +24,7 @@ use crate::{
         clock_watch::ClockWatch,
         dispatcher::{self, Dispatcher},
         due_index::DueIndexRebuilder,
+        late_runs::LateRunStopper,
         lease::{self, LEADER_ROLE, Leadership, Lease},
         lost_messages::LostMessageDetector,
         lost_runs::{DeafSince, LostRunDetector},
@@ -304,6 +305,7 @@ fn start_services(supervisor: &Supervisor, context: &Context) {
     supervisor.start(context, Republisher::new, &activators.republisher);
     supervisor.start(context, SlotGranter::new, &activators.slot_granter);
     supervisor.start(context, CancellationRepeater::new, &activators.cancellation_repeater);
+    supervisor.start(context, LateRunStopper::new, &none);
     supervisor.start(context, AutoDisabler::new, &activators.auto_disable);
     supervisor.start(context, LostRunDetector::new, &none);
     supervisor.start(context, LostMessageDetector::new, &none);

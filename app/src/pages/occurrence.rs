@@ -9,6 +9,7 @@ use leptos_meta::Title;
 use leptos_router::hooks::{use_params_map, use_query_map};
 use milvaion_api::{
     audit::{AuditObject, AuditRow},
+    duplicates,
     events::{EventEnvelope, LiveEvent},
     page::ListPage,
     permissions::Permission,
@@ -359,8 +360,10 @@ fn Timeline(data: RwSignal<OccurrenceView>) -> impl IntoView {
             let mut steps: Vec<(usize, StatusChange)> = data.changes.iter().cloned().enumerate().collect();
             let row = &data.row;
             let at = if row.status == OccurrenceStatus::Running { row.started_at } else { row.ended_at };
+            // A start after the end is no step of the row.
+            let last = steps.iter().rev().find(|(_, step)| !duplicates::is_start_after_end(step));
             if let Some(at) = at
-                && steps.last().is_some_and(|(_, last)| last.status != row.status)
+                && last.is_some_and(|(_, last)| last.status != row.status)
             {
                 let step = StatusChange {
                     status: row.status,

@@ -29,6 +29,7 @@ pub(crate) struct FakeBackend {
     pub(crate) worker_alive: bool,
     /// True if every occurrence was started twice.
     pub(crate) duplicate_starts: bool,
+    pub(crate) started_after_end: bool,
     /// True if a cancel request is stored for every occurrence.
     pub(crate) cancelling: bool,
     /// True if no session can be ended.
@@ -59,6 +60,7 @@ impl FakeBackend {
             status: OccurrenceStatus::Completed,
             worker_alive: true,
             duplicate_starts: false,
+            started_after_end: false,
             cancelling: false,
             sign_out_fails: false,
             database_down: false,
@@ -90,6 +92,11 @@ impl FakeBackend {
     /// Gives every occurrence a second start.
     pub(crate) fn duplicate_starts(self) -> Self {
         Self { duplicate_starts: true, ..self }
+    }
+
+    /// Gives every occurrence a start after its end, and none before.
+    pub(crate) fn started_after_end(self) -> Self {
+        Self { started_after_end: true, ..self }
     }
 
     /// Stores a cancel request for every occurrence.

@@ -11,6 +11,8 @@ use std::{
 use milvaion_protocol::id::JobId;
 use tokio::sync::Notify;
 
+use crate::domain::duplicates::LateRun;
+
 /// One activator per service that other code may activate. Clones share the activators.
 #[derive(Clone, Debug, Default)]
 pub struct Activators {
@@ -28,6 +30,8 @@ pub struct Activators {
     pub cancellation_repeater: Arc<Notify>,
     /// The jobs of which a run has just ended, for the slot granter.
     pub ended_jobs: EndedJobs,
+    /// The runs whose occurrence has ended, for the cancellation repeater.
+    pub late_runs: LateRuns,
     /// Activates the repair of instants in the future after PostgreSQL's clock was set back.
     pub clock_repair: Arc<Notify>,
 }
@@ -49,5 +53,25 @@ impl EndedJobs {
     #[must_use]
     pub fn take(&self) -> Vec<JobId> {
         mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_iter().collect()
+    }
+}
+
+/// Runs that were reported although their occurrence has ended, to be asked to stop. Clones share the list.
+///
+/// The list only makes the usual case quick. A run that it has lost, with the server or because Redis was away, is found in
+/// the heartbeats of its worker.
+#[derive(Clone, Debug, Default)]
+pub struct LateRuns(Arc<Mutex<Vec<LateRun>>>);
+
+impl LateRuns {
+    /// Adds runs.
+    pub fn add(&self, runs: Vec<LateRun>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(runs);
+    }
+
+    /// Takes all runs out of the list.
+    #[must_use]
+    pub fn take(&self) -> Vec<LateRun> {
+        mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

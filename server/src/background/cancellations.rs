@@ -1,14 +1,17 @@
 //! Repeats a cancel request for a running occurrence until the occurrence has ended.
 //!
 //! A cancel request is sent over a Redis channel, which stores nothing. A worker that was reconnecting at that moment
-//! misses it, so the request is sent again.
+//! misses it, so the request is sent again. A run that was reported although its occurrence has ended gets a request too,
+//! which [`late_runs`](super::late_runs) repeats.
 
 use std::time::Duration;
 
 use milvaion_protocol::{message::CancelMessage, status::OccurrenceStatus};
 
+use super::activators::LateRuns;
 use crate::{
     command::jobs::JobCommands,
+    domain::duplicates::LateRun,
     engine::{Service, context::Context},
     store::jobs::AuditStamp,
 };
@@ -25,6 +28,8 @@ const REPEAT_BATCH: i64 = 1_000;
 pub struct CancellationRepeater {
     /// The commands that cancel occurrences.
     pub jobs: JobCommands,
+    /// The runs whose occurrence has ended.
+    pub late_runs: LateRuns,
     /// The number of cancel requests that were open at the last tick.
     pub pending: usize,
 }
@@ -33,14 +38,14 @@ impl CancellationRepeater {
     /// Creates the repeater of a server.
     #[must_use]
     pub fn new(context: &Context) -> Self {
-        Self { jobs: context.jobs(), pending: 0 }
+        Self { jobs: context.jobs(), late_runs: context.activators.late_runs.clone(), pending: 0 }
     }
 }
 
 /// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CancellationReport {
-    /// Cancel requests that were sent again.
+    /// Cancel requests that were sent.
     pub requested: usize,
     /// Occurrences cancelled without a worker, because they were requeued or lost after the request.
     pub cancelled: usize,
@@ -58,7 +63,7 @@ impl Service for CancellationRepeater {
         let open = self.jobs.store.open_cancel_requests(REPEAT_BATCH).await?;
         self.pending = open.len();
         let mut report = CancellationReport::default();
-        let mut requests = Vec::new();
+        let mut requests: Vec<CancelMessage> = self.late_runs.take().into_iter().map(LateRun::cancel_message).collect();
         for request in open {
             if request.status == OccurrenceStatus::Running {
                 let attempt = u32::try_from(request.attempt).unwrap_or(1);

@@ -1,6 +1,6 @@
-//! Selects the reports of a batch that may show a second start of an attempt.
+//! Selects the reports of a batch that may show a second start of an attempt, or a start after the end.
 //!
-//! An attempt that starts twice is rare, and detecting it costs a database query. Only suspicious reports are therefore
+//! Such a start is rare, and detecting it costs a database query. Only suspicious reports are therefore
 //! looked up: reports that changed no row, reports that changed a row which another instance had reported as its own,
 //! and reports of a batch in which two instances report the same attempt. [`milvaion_api::duplicates`] then judges the
 //! row.
@@ -8,7 +8,11 @@
 use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
-use milvaion_protocol::{id::OccurrenceId, message::StatusReport, status::OccurrenceStatus};
+use milvaion_protocol::{
+    id::OccurrenceId,
+    message::{CancelMessage, StatusReport},
+    status::OccurrenceStatus,
+};
 
 /// The start of an attempt on one instance, as a report implies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +25,47 @@ pub struct ReportedStart {
     pub instance_id: String,
     /// The time of the report, by the instance's clock.
     pub at: DateTime<Utc>,
+}
+
+/// The end of an occurrence, as far as it tells which starts came before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordedEnd {
+    /// The final status.
+    pub status: OccurrenceStatus,
+    /// The attempt in force at the end.
+    pub attempt: i32,
+    /// The instance that ran it, or that was the last to run it; none if no instance had reported it.
+    pub instance_id: Option<String>,
+}
+
+impl RecordedEnd {
+    /// Returns true if the occurrence ended before this start became known, unless an instance had started the attempt
+    /// before. A repeated or overtaken report of the run that brought the end is no such start, and neither is one about an
+    /// earlier attempt, which the server had given up before.
+    #[must_use]
+    pub fn was_not_started_by(&self, start: &ReportedStart) -> bool {
+        self.attempt == start.attempt && self.instance_id.as_deref() != Some(&start.instance_id)
+    }
+}
+
+/// A run that goes on although its occurrence has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LateRun {
+    /// The occurrence.
+    pub id: OccurrenceId,
+    /// The last attempt of the occurrence.
+    pub attempt: i32,
+    /// The final status of the occurrence.
+    pub status: OccurrenceStatus,
+}
+
+impl LateRun {
+    /// Returns the request to stop the run.
+    #[must_use]
+    pub fn cancel_message(self) -> CancelMessage {
+        let reason = format!("The occurrence was already {}.", self.status.label().to_lowercase());
+        CancelMessage { occurrence_id: self.id, attempt: u32::try_from(self.attempt).unwrap_or(1), reason }
+    }
 }
 
 /// The starts that a batch of reports implies.
@@ -135,5 +180,26 @@ mod tests {
             suspects(&reports, &[1]),
             [(id(1), 1, "a".to_owned()), (id(1), 1, "b".to_owned()), (id(1), 1, "b".to_owned())]
         );
+    }
+
+    #[test]
+    fn run_that_brought_the_end_did_not_start_after_it() {
+        let start = |attempt, instance: &str| ReportedStart {
+            occurrence_id: id(1),
+            attempt,
+            instance_id: instance.to_owned(),
+            at: DateTime::UNIX_EPOCH,
+        };
+        let end = |instance: Option<&str>| RecordedEnd {
+            status: OccurrenceStatus::Cancelled,
+            attempt: 2,
+            instance_id: instance.map(str::to_owned),
+        };
+        assert!(end(None).was_not_started_by(&start(2, "a")), "it was cancelled in the queue");
+        assert!(end(Some("b")).was_not_started_by(&start(2, "a")));
+        assert!(!end(Some("a")).was_not_started_by(&start(2, "a")));
+        assert!(!end(None).was_not_started_by(&start(1, "a")), "the report of an attempt that was handed back");
+        let late = LateRun { id: id(1), attempt: 2, status: OccurrenceStatus::TimedOut };
+        assert_eq!(late.cancel_message().reason, "The occurrence was already timed out.");
     }
 }

@@ -22,7 +22,7 @@ use crate::{
         seams::{SEAMS, Seams},
     },
     live::Hub,
-    store::{Store, reports::AppliedChanges},
+    store::{Store, late_starts::LateStarts, reports::AppliedChanges},
 };
 
 /// The most reports in one statement. A larger batch is stored in several, so that none holds its locks for long.
@@ -134,13 +134,14 @@ impl StatusConsumer {
         Ok(())
     }
 
-    /// Records the starts that another instance had already reported for the same attempt.
+    /// Records the starts that another instance had already reported for the same attempt, and those of occurrences that
+    /// had ended. The latter are stopped.
     async fn record_duplicates(&self, suspects: Vec<ReportedStart>) -> anyhow::Result<()> {
         if suspects.is_empty() {
             return Ok(());
         }
-        let rows = match self.store.record_late_starts(&suspects).await {
-            Ok(rows) => rows,
+        let LateStarts { rows, late_runs } = match self.store.record_late_starts(&suspects).await {
+            Ok(found) => found,
             // The batch is redelivered, and the starts in it are examined then.
             Err(error) if error.is_outage() => return Err(error.into()),
             Err(error) => {
@@ -152,9 +153,13 @@ impl StatusConsumer {
             tracing::warn!(
                 occurrence.id = %row.id,
                 job.name = row.job_name,
-                "an attempt of occurrence {} was started by more than one instance; its effects may have happened twice",
+                "occurrence {} was started by a second instance or after its end; its effects may have happened once too often",
                 row.id
             );
+        }
+        if !late_runs.is_empty() {
+            self.activators.late_runs.add(late_runs);
+            self.activators.cancellation_repeater.notify_one();
         }
         if !rows.is_empty() {
             self.hub.publish(self.clock.now(), vec![LiveEvent::Occurrences { rows }]);

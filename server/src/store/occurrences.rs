@@ -272,8 +272,12 @@ impl Store {
             _ => 0,
         };
         let mut changes = status_history(row.status_changes)?;
+        let end = status(&row.status)?;
         for (attempt, instance, at) in self.late_starts(id).await? {
-            duplicates::record_duplicate_start(&mut changes, attempt, &instance, at);
+            let is_duplicate = duplicates::record_duplicate_start(&mut changes, attempt, &instance, at);
+            if !is_duplicate && end.is_final() {
+                duplicates::record_start_after_end(&mut changes, end, attempt, &instance, at);
+            }
         }
         Ok(Some(OccurrenceView {
             row: occurrence_row!(row)?,

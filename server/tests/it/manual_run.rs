@@ -14,7 +14,7 @@ use milvaion_schedule::{
     schedule::{IntervalAnchor, Schedule},
 };
 use milvaion_server::{
-    background::cancellations::CancellationRepeater,
+    background::{activators::LateRuns, cancellations::CancellationRepeater},
     clock::Clock,
     engine::Service,
     lifecycle::Server,
@@ -233,7 +233,7 @@ async fn cancel_request_is_repeated_until_the_run_ends() {
     assert!(stored.is_some_and(|text| text.contains(&run.to_string())));
 
     assert_eq!(report(&server.store, &server.clock, run, OccurrenceStatus::Cancelled).await, 1);
-    let mut task = CancellationRepeater { jobs: server.jobs.clone(), pending: 1 };
+    let mut task = CancellationRepeater { jobs: server.jobs.clone(), late_runs: LateRuns::default(), pending: 1 };
     assert_eq!(task.tick().await.expect("the query succeeds").requested, 0);
     assert!(task.period() > std::time::Duration::from_secs(1), "with no request to repeat, the period is long");
     server.stop().await;
@@ -249,7 +249,10 @@ async fn cancel_request_of_a_requeued_run_cancels_it() {
     server.jobs.cancel(&jobs::admin(), id, "").await.expect("it is requested");
     report(&server.store, &server.clock, id, OccurrenceStatus::Unknown).await;
     // The server's own task or this one does it; the second of them has nothing to do.
-    CancellationRepeater { jobs: server.jobs.clone(), pending: 0 }.tick().await.expect("the query succeeds");
+    CancellationRepeater { jobs: server.jobs.clone(), late_runs: LateRuns::default(), pending: 0 }
+        .tick()
+        .await
+        .expect("the query succeeds");
     assert_eq!(runs::ended(&server, id).await.row.status, OccurrenceStatus::Cancelled);
     server.stop().await;
 }

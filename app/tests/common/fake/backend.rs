@@ -437,6 +437,10 @@ impl Backend for FakeBackend {
         if self.duplicate_starts {
             milvaion_api::duplicates::record_duplicate_start(&mut view.changes, 1, "local-2", samples::at(1));
         }
+        if self.started_after_end {
+            let at = samples::at(9);
+            milvaion_api::duplicates::record_start_after_end(&mut view.changes, self.status, 1, "local-2", at);
+        }
         Ok(view)
     }
 
