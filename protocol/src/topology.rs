@@ -210,6 +210,13 @@ impl RedisKeys {
         format!("{}sight:{detector}", self.prefix)
     }
 
+    /// Returns the key of the time since when this Redis remembers claims and cancel requests, in milliseconds since 1970.
+    /// It does not expire, so it is missing if Redis has lost its data.
+    #[must_use]
+    pub fn claims_since(&self) -> String {
+        format!("{}claims_since", self.prefix)
+    }
+
     /// Returns the key of a cancellation request, which persists if no worker received it on the channel.
     #[must_use]
     pub fn cancel_request(&self, occurrence: crate::id::OccurrenceId) -> String {

@@ -13,6 +13,7 @@
 //! | this attempt has ended, or a later one was claimed | a duplicate: acknowledged |
 //! | a possible duplicate, and Redis or the server does not answer | returned to its queue |
 //! | not a duplicate, and Redis does not answer | runs, unless the server denies it within a second |
+//! | not a duplicate, but Redis has lost its data since the message was published | as a possible duplicate: runs if the server permits it |
 //!
 //! The fourth row prevents a second start of an attempt whose worker dies in the first milliseconds of the run. It
 //! cannot be known whether such a run began: its process is gone, and its report was never sent. Starting the same
@@ -24,6 +25,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use chrono::{DateTime, Utc};
 use milvaion_protocol::{
     message::{ClaimDenial, JobMessage},
     topology::MAX_PRIORITY,
@@ -64,6 +66,9 @@ const FALLBACK_CLAIM_CHECK_PAUSE: Duration = Duration::from_secs(10);
 const REDELIVERY_WINDOW: Duration = Duration::from_secs(5);
 /// Time for which the result of a claim check is valid while the delivery waits for a permit.
 const CLAIM_CHECK_VALIDITY: Duration = Duration::from_secs(5);
+
+/// Maximum difference between the clocks of the server, which dates messages, and of Redis.
+const MAX_CLOCK_DIFFERENCE: chrono::Duration = chrono::Duration::seconds(2);
 
 /// The checks that a delivery passes before it may run.
 pub(crate) struct Admission {
@@ -170,14 +175,24 @@ impl Admission {
                 return AdmissionDecision::Refuse(DeliveryAnswer::ReturnToQueue);
             };
             match SEAMS.claim_answer(self.claim_batcher.claim((message.occurrence_id, message.attempt)).await) {
-                Ok(ClaimResult::Granted { cancel: None }) => return AdmissionDecision::Start(permit),
-                Ok(ClaimResult::Granted { cancel: Some(text) }) => {
-                    let request = CancelRequest::read(&text);
-                    return if request.applies_to(message.attempt) {
-                        AdmissionDecision::Cancelled(request.reason().to_owned())
-                    } else {
-                        AdmissionDecision::Start(permit)
-                    };
+                Ok(ClaimResult::Granted { cancel, since }) => {
+                    let request = cancel.map(|text| CancelRequest::read(&text));
+                    if let Some(request) = request.filter(|request| request.applies_to(message.attempt)) {
+                        return AdmissionDecision::Cancelled(request.reason().to_owned());
+                    }
+                    // The claim is kept meanwhile, so that no other instance starts the attempt.
+                    if !may_be_duplicate
+                        && is_forgotten(message, since)
+                        && let Some(answer) = self.check(message).await
+                    {
+                        drop(permit);
+                        self.claim_batcher.release((message.occurrence_id, message.attempt));
+                        if matches!(answer, DeliveryAnswer::ReturnToQueue) {
+                            self.pause(RETURN_DELAY).await;
+                        }
+                        return AdmissionDecision::Refuse(answer);
+                    }
+                    return AdmissionDecision::Start(permit);
                 }
                 // Another instance received the message in between.
                 Ok(_) if origin == DeliveryOrigin::Returned && !may_be_duplicate => may_be_duplicate = true,
@@ -249,7 +264,8 @@ impl Admission {
         );
     }
 
-    /// Checks a possible duplicate with the server, because Redis may have lost the claim of the first delivery.
+    /// Checks a possible duplicate with the server, because Redis may have lost the claim of the first delivery, or a
+    /// message of which Redis may have lost the cancel request.
     /// Returns `None` if the server permits the start.
     async fn check(&self, message: &JobMessage) -> Option<DeliveryAnswer> {
         let checking = self.claim_checker.check((message.occurrence_id, message.attempt));
@@ -321,4 +337,10 @@ impl Admission {
             () = self.stop.cancelled() => {}
         }
     }
+}
+
+/// Returns true if Redis may have lost what it held about a message, which it remembers since `since`: the occurrence may
+/// have been cancelled or have ended while the message waited in its queue.
+fn is_forgotten(message: &JobMessage, since: DateTime<Utc>) -> bool {
+    message.timestamp < since.checked_add_signed(MAX_CLOCK_DIFFERENCE).unwrap_or(since)
 }

@@ -20,11 +20,16 @@
 //! key, so that an occurrence that was cancelled while it waited in the queue does not start, without a further round
 //! trip.
 //!
+//! A Redis that was emptied remembers neither what was cancelled while it waited in the queue nor what has ended. The key
+//! `claims_since` has the time since when it remembers, and each claim returns it: a message that was published before is
+//! checked with the server, although its delivery is the first.
+//!
 //! An outage of Redis affects no run: a first delivery starts without a claim, and only a possible duplicate waits.
 //! Possible duplicates are also checked with the server, by the [`claim_check`](crate::delivery::claim_check).
 
 use std::{sync::LazyLock, time::Duration};
 
+use chrono::{DateTime, Utc};
 use milvaion_protocol::{
     id::OccurrenceId,
     message::{HEARTBEAT_INTERVAL_SECONDS, INSTANCE_TIMEOUT_SECONDS},
@@ -46,6 +51,9 @@ const MAX_REPORT_DELAY_MS: i64 = 10 * 60 * 1000;
 /// Lifetime of a claim's key in milliseconds if it is not renewed.
 const CLAIM_KEY_TTL_MS: i64 = CLAIM_LEASE_MS + CLAIM_RETENTION_MS;
 
+/// The time since when Redis remembers if it has none that can be read: every message is checked with the server then.
+const UNKNOWN_SINCE: DateTime<Utc> = DateTime::<Utc>::MAX_UTC;
+
 /// The reason that Redis gave no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum RedisUnavailable {
@@ -65,6 +73,8 @@ pub(crate) enum ClaimResult {
     Granted {
         /// The value of the occurrence's `cancel:` key, if it has one.
         cancel: Option<String>,
+        /// The time since when Redis remembers, by its clock.
+        since: DateTime<Utc>,
     },
     /// This attempt has ended, or a later one was claimed.
     Ended,
@@ -101,30 +111,38 @@ pub(crate) struct ClaimStore {
     instance_id: String,
 }
 
-// Settles claims, then ends. KEYS: for each claim its claim key and its cancel key, then for each end its claim key.
-// ARGV: the instance, the lifetimes of claims and of ends, the number of claims, then an attempt for each key. A claim
-// is granted unless the key holds an attempt at least as high. The answer to each claim has three values: the current
-// holder (empty if granted), the remaining lifetime of its key, and the value of the cancel key. An end is marked
-// unless a later attempt has taken over.
+// Settles claims, then ends. KEYS: the key of the time since when Redis remembers, for each claim its claim key and its
+// cancel key, then for each end its claim key. ARGV: the instance, the lifetimes of claims and of ends, the number of
+// claims, then an attempt for each claim and each end. A claim is granted unless the key holds an attempt at least as
+// high. The answer to each claim has three values: the current holder (empty if granted), the remaining lifetime of its
+// key, and the value of the cancel key. They follow the time since when Redis remembers, which is set if it is missing.
+// An end is marked unless a later attempt has taken over.
 static SETTLE_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
         local claims = tonumber(ARGV[4])
-        local answer = {}
+        local since = redis.call('GET', KEYS[1])
+        if not since then
+            local now = redis.call('TIME')
+            since = string.format('%d%03d', now[1], math.floor(now[2] / 1000))
+            redis.call('SET', KEYS[1], since)
+        end
+        local answer = {since}
         for i = 1, claims do
-            local key, attempt = KEYS[2 * i - 1], ARGV[4 + i]
+            local key, attempt = KEYS[2 * i], ARGV[4 + i]
             local mark = ARGV[1] .. ':' .. attempt
             local held = redis.call('GET', key)
             local other = held and held ~= mark and tonumber(string.match(held, ':(%d+)$'))
             if other and other >= tonumber(attempt) then
-                answer[3 * i - 2], answer[3 * i - 1], answer[3 * i] = held, tostring(redis.call('PTTL', key)), ''
+                answer[3 * i - 1], answer[3 * i], answer[3 * i + 1] = held, tostring(redis.call('PTTL', key)), ''
             else
                 redis.call('SET', key, mark, 'PX', ARGV[2])
-                answer[3 * i - 2], answer[3 * i - 1], answer[3 * i] = '', '0', redis.call('GET', KEYS[2 * i]) or ''
+                answer[3 * i - 1], answer[3 * i] = '', '0'
+                answer[3 * i + 1] = redis.call('GET', KEYS[2 * i + 1]) or ''
             end
         end
         for i = claims + 1, #ARGV - 4 do
-            local key, attempt = KEYS[claims + i], ARGV[4 + i]
+            local key, attempt = KEYS[claims + i + 1], ARGV[4 + i]
             local held = redis.call('GET', key)
             if held == ARGV[1] .. ':' .. attempt or not held then
                 redis.call('SET', key, 'done:' .. attempt, 'PX', ARGV[3])
@@ -170,11 +188,10 @@ impl ClaimStore {
         Ok(Self { redis, keys, instance_id: instance_id.to_owned() })
     }
 
-    /// Opens the connection before the first delivery needs it. A failure has no consequence.
+    /// Opens the connection before the first delivery needs it, and sets the time since when Redis remembers. A failure has
+    /// no consequence.
     pub(crate) async fn warm_up(&self) {
-        let mut redis = self.redis.clone();
-        let ping: Result<(), _> = with_timeout(redis::cmd("PING").query_async(&mut redis)).await;
-        if let Err(error) = ping {
+        if let Err(error) = self.settle(&[], &[]).await {
             tracing::warn!(
                 error = %error,
                 "Redis is unavailable: occurrences start without a claim; check REDIS_URL if this persists"
@@ -195,6 +212,7 @@ impl ClaimStore {
     ) -> Result<Vec<ClaimResult>, RedisUnavailable> {
         let mut redis = self.redis.clone();
         let mut settle = SETTLE_SCRIPT.prepare_invoke();
+        settle.key(self.keys.claims_since());
         settle.arg(&self.instance_id).arg(CLAIM_KEY_TTL_MS).arg(CLAIM_RETENTION_MS).arg(claims.len());
         for &(occurrence, attempt) in claims {
             settle.key(self.keys.running(occurrence)).key(self.keys.cancel_request(occurrence)).arg(attempt);
@@ -202,14 +220,20 @@ impl ClaimStore {
         for &(occurrence, attempt) in ends {
             settle.key(self.keys.running(occurrence)).arg(attempt);
         }
-        let values: Vec<String> = with_timeout(settle.invoke_async(&mut redis)).await?;
+        let answer: Vec<String> = with_timeout(settle.invoke_async(&mut redis)).await?;
+        let (since, values) = answer.split_first().map_or((UNKNOWN_SINCE, [].as_slice()), |(since, values)| {
+            let since = since.parse().ok().and_then(DateTime::from_timestamp_millis);
+            (since.unwrap_or(UNKNOWN_SINCE), values)
+        });
         Ok(values
             .chunks_exact(3)
             .zip(claims)
             .map(|(values, (_, attempt))| match values {
                 [held, left, _] if !held.is_empty() => held_by(held, left, *attempt),
-                [.., cancel] => ClaimResult::Granted { cancel: Some(cancel.clone()).filter(|text| !text.is_empty()) },
-                [] => ClaimResult::Granted { cancel: None },
+                [.., cancel] => {
+                    ClaimResult::Granted { cancel: Some(cancel.clone()).filter(|text| !text.is_empty()), since }
+                }
+                [] => ClaimResult::Granted { cancel: None, since },
             })
             .collect())
     }

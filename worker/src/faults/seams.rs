@@ -3,6 +3,9 @@
 //! The admission of deliveries calls [`SEAMS`] there, and knows nothing of the sabotage. Each default method is the worker
 //! as users have it. Only a build with the feature `faults` contains another implementation.
 
+#[cfg(feature = "faults")]
+use chrono::DateTime;
+
 use crate::delivery::claim::{ClaimResult, RedisUnavailable};
 
 /// The seams of this build.
@@ -47,7 +50,7 @@ impl Seams for Sabotaged {
     fn claim_answer(&self, answer: Result<ClaimResult, RedisUnavailable>) -> Result<ClaimResult, RedisUnavailable> {
         match answer {
             Ok(ClaimResult::Granted { .. }) | Err(_) => answer,
-            Ok(_) if has_no_claim() => Ok(ClaimResult::Granted { cancel: None }),
+            Ok(_) if has_no_claim() => Ok(ClaimResult::Granted { cancel: None, since: DateTime::UNIX_EPOCH }),
             Ok(_) => answer,
         }
     }

@@ -284,6 +284,33 @@ async fn server_denies_duplicates_after_redis_lost_data() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn message_from_before_redis_lost_data_is_checked() {
+    let env = WorkerTestEnv::new().await;
+    let counter = CountingJob::new(true);
+    let address = free_address();
+    let worker = env.start(env.worker().health(address).job(counter.clone()), "count").await;
+    let (cancelled, queued) = (env.message("count", no_input()), env.message("count", no_input()));
+    let mut later = env.message("count", no_input());
+    later.timestamp += chrono::Duration::minutes(1);
+    env.claim_server().deny(cancelled.occurrence_id, ClaimDenial::Cancelled);
+    env.forget_claims().await;
+    env.publish(&cancelled).await;
+    until("the denial", async || dropped_duplicates(address).await == 1).await;
+    until("the release of its claim", async || env.claimed(cancelled.occurrence_id).await.is_none()).await;
+    env.publish(&queued).await;
+    env.publish(&later).await;
+    for message in [&queued, &later] {
+        assert!(is_one_completed_run(&env.ended(message.occurrence_id).await));
+    }
+    assert!(env.claim_server().has_request_for(queued.occurrence_id), "its cancel request might be lost");
+    assert!(!env.claim_server().has_request_for(later.occurrence_id), "it was published after the loss");
+    worker.stop().await;
+    assert_eq!(counter.runs(), 2);
+    assert_eq!(env.queue(&env.topology.job_queue("w", "count")).await, Some((0, 0)));
+    env.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn delivery_is_acknowledged_after_its_start_confirm() {
     let mut env = WorkerTestEnv::new().await;
     let hold = ConfirmHold::start(&mut env).await;

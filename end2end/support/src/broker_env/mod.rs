@@ -79,7 +79,7 @@ impl WorkerTestEnv {
         channel.confirm_select(ConfirmSelectOptions::default()).await.expect("publisher confirms");
         let topology = Topology::new(name.as_str());
         let claim_server = FakeClaimServer::start(&connection, &topology.claims()).await;
-        Self {
+        let env = Self {
             topology,
             worker_id: "w".to_owned(),
             outbox: std::env::temp_dir().join(format!("milvaion-{name}")),
@@ -90,7 +90,9 @@ impl WorkerTestEnv {
             connection,
             reports: Mutex::default(),
             claim_server,
-        }
+        };
+        env.remember_claims().await;
+        env
     }
 
     /// Returns the server's side of claims.

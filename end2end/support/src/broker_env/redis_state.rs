@@ -38,6 +38,25 @@ impl WorkerTestEnv {
         self.redis(redis::cmd("GET").arg(self.keys().running(occurrence))).await
     }
 
+    /// Sets the time since when Redis remembers claims to the first of all times, as in an installation whose Redis has
+    /// never lost anything.
+    ///
+    /// # Panics
+    ///
+    /// Panics if Redis fails.
+    pub async fn remember_claims(&self) {
+        self.redis::<()>(redis::cmd("SET").arg(self.keys().claims_since()).arg(0)).await;
+    }
+
+    /// Deletes the time since when Redis remembers claims, as if it had lost its data.
+    ///
+    /// # Panics
+    ///
+    /// Panics if Redis fails.
+    pub async fn forget_claims(&self) {
+        self.redis::<()>(redis::cmd("DEL").arg(self.keys().claims_since())).await;
+    }
+
     /// Stores the request to cancel an occurrence under its key, without publishing it.
     ///
     /// # Panics
