@@ -1,6 +1,7 @@
 //! The claim check: a worker asks whether an attempt may start, and the server replies. These are the only two messages
 //! that form a request and a reply.
 
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::one;
@@ -19,6 +20,10 @@ pub struct ClaimRequest {
     pub attempt: u32,
     /// The instance that sends the request.
     pub instance_id: String,
+    /// The present time by the worker's clock, if it starts the attempt without a claim in Redis as soon as this is
+    /// granted. The server then records the start before it grants it, so that it grants no other instance the attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starts_at: Option<DateTime<Utc>>,
 }
 
 /// Server → worker, on the queue that the request named in `reply_to`, with the request's `correlation_id`.

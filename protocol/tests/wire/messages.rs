@@ -155,8 +155,19 @@ fn status_message_batched_and_alone() {
 #[test]
 fn claims() {
     golden(
-        &ClaimRequest { occurrence_id: occurrence(), attempt: 2, instance_id: "mail-0a1b2c3d".into() },
+        &ClaimRequest { occurrence_id: occurrence(), attempt: 2, instance_id: "mail-0a1b2c3d".into(), starts_at: None },
         json!({ "occurrenceId": OCCURRENCE_ID, "attempt": 2, "instanceId": "mail-0a1b2c3d" }),
+    );
+    golden(
+        &ClaimRequest {
+            occurrence_id: occurrence(),
+            attempt: 2,
+            instance_id: "mail-0a1b2c3d".into(),
+            starts_at: Some(chrono::DateTime::UNIX_EPOCH),
+        },
+        json!({
+            "occurrenceId": OCCURRENCE_ID, "attempt": 2, "instanceId": "mail-0a1b2c3d", "startsAt": "1970-01-01T00:00:00Z"
+        }),
     );
     let granted = ClaimReply { occurrence_id: occurrence(), attempt: 2, granted: true, reason: None, by: None };
     golden(&granted, json!({ "occurrenceId": OCCURRENCE_ID, "attempt": 2, "granted": true }));

@@ -2,10 +2,11 @@
 //!
 //! Redis answers this for duplicates that arrive close together. This module answers it from PostgreSQL, for duplicates
 //! that arrive after the claim in Redis has expired. The rule is short: an attempt may start as long as no instance has
-//! reported that it started.
+//! reported that it started. An instance that starts an attempt without a claim announces its start with the request, and
+//! that counts as such a report.
 
 use milvaion_protocol::{
-    message::{ClaimDenial, ClaimReply, ClaimRequest},
+    message::{ClaimDenial, ClaimReply, ClaimRequest, StatusReport},
     status::OccurrenceStatus,
 };
 
@@ -24,8 +25,8 @@ pub struct RecordedAttempt {
 
 /// Decides a claim check from the recorded state of its occurrence; `None` means there is no such occurrence.
 #[must_use]
-pub fn answer(request: ClaimRequest, known: Option<&RecordedAttempt>) -> ClaimReply {
-    let denied = denial(&request, known);
+pub fn answer(request: &ClaimRequest, known: Option<&RecordedAttempt>) -> ClaimReply {
+    let denied = denial(request, known);
     let by = match denied {
         Some(ClaimDenial::Running) => known.and_then(|known| known.instance_id.clone()),
         _ => None,
@@ -37,6 +38,14 @@ pub fn answer(request: ClaimRequest, known: Option<&RecordedAttempt>) -> ClaimRe
         reason: denied,
         by,
     }
+}
+
+/// Returns the report of the start that a request announces, to be recorded before it is granted.
+#[must_use]
+pub fn announced_start(request: &ClaimRequest) -> Option<StatusReport> {
+    let (id, instance_id) = (request.occurrence_id, request.instance_id.clone());
+    let at = request.starts_at?;
+    Some(StatusReport::new(id, request.attempt, instance_id, OccurrenceStatus::Running, at))
 }
 
 fn denial(request: &ClaimRequest, known: Option<&RecordedAttempt>) -> Option<ClaimDenial> {
@@ -68,8 +77,9 @@ mod tests {
     use super::*;
 
     fn check(attempt: u32, known: Option<RecordedAttempt>) -> ClaimReply {
-        let request = ClaimRequest { occurrence_id: OccurrenceId::default(), attempt, instance_id: "me".into() };
-        answer(request, known.as_ref())
+        let occurrence_id = OccurrenceId::default();
+        let request = ClaimRequest { occurrence_id, attempt, instance_id: "me".into(), starts_at: None };
+        answer(&request, known.as_ref())
     }
 
     fn known(status: OccurrenceStatus, instance: Option<&str>) -> RecordedAttempt {

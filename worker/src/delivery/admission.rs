@@ -12,13 +12,16 @@
 //! | another instance has claimed this attempt and renews no claim | reported as lost once the lease has expired |
 //! | this attempt has ended, or a later one was claimed | a duplicate: acknowledged |
 //! | a possible duplicate, and Redis or the server does not answer | returned to its queue |
-//! | not a duplicate, and Redis does not answer | runs, unless the server denies it within a second |
+//! | not a duplicate, and Redis does not answer | runs once the server has recorded its start, unless the server denies it |
+//! | not a duplicate, and neither Redis nor a server answers within a second | runs once the broker has confirmed its *Running* report |
 //! | not a duplicate, but Redis has lost its data since the message was published | as a possible duplicate: runs if the server permits it |
 //!
 //! The fourth row prevents a second start of an attempt whose worker dies in the first milliseconds of the run. It
 //! cannot be known whether such a run began: its process is gone, and its report was never sent. Starting the same
 //! attempt again would be a second start that no fencing token can distinguish from the first. The attempt is therefore
-//! given up, and the server decides, as for every lost run, whether another attempt follows.
+//! given up, and the server decides, as for every lost run, whether another attempt follows. The two rows about a Redis that
+//! does not answer prevent the same without a claim: when the code of the job begins, the start is recorded outside this
+//! process.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -105,13 +108,22 @@ pub(crate) enum DeliveryOrigin {
 /// The decision about a delivery.
 pub(crate) enum AdmissionDecision {
     /// It runs with this permit.
-    Start(Permit),
+    Start(Permit, RunBegin),
     /// It is reported as cancelled, with this reason.
     Cancelled(String),
     /// It is reported as lost, with the instance that claimed it, if that is known.
     Lost(Option<String>),
     /// It does not run here, and the broker receives this answer.
     Refuse(DeliveryAnswer),
+}
+
+/// The time at which the code of a job begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunBegin {
+    /// At once: a claim or the server has the start.
+    AtOnce,
+    /// After the broker has confirmed the *Running* report, which alone has the start.
+    AfterConfirm,
 }
 
 /// The answer to the broker about a delivery that does not run here.
@@ -192,7 +204,7 @@ impl Admission {
                         }
                         return AdmissionDecision::Refuse(answer);
                     }
-                    return AdmissionDecision::Start(permit);
+                    return AdmissionDecision::Start(permit, RunBegin::AtOnce);
                 }
                 // Another instance received the message in between.
                 Ok(_) if origin == DeliveryOrigin::Returned && !may_be_duplicate => may_be_duplicate = true,
@@ -232,17 +244,20 @@ impl Admission {
                     return AdmissionDecision::Refuse(DeliveryAnswer::ReturnToQueue);
                 }
                 Err(error) => {
-                    if let Some(reason) = self.fallback_denial(message).await {
-                        self.log_duplicate(message, &reason);
-                        return AdmissionDecision::Refuse(DeliveryAnswer::Ack);
-                    }
+                    let begin = match self.announce_start(message).await {
+                        Ok(begin) => begin,
+                        Err(reason) => {
+                            self.log_duplicate(message, &reason);
+                            return AdmissionDecision::Refuse(DeliveryAnswer::Ack);
+                        }
+                    };
                     tracing::warn!(
                         occurrence.id = %message.occurrence_id,
                         error = %error,
                         "Redis does not answer: occurrence {} starts without a claim",
                         message.occurrence_id
                     );
-                    return AdmissionDecision::Start(permit);
+                    return AdmissionDecision::Start(permit, begin);
                 }
             }
         }
@@ -300,23 +315,25 @@ impl Admission {
         }
     }
 
-    /// Checks a first delivery with the server because Redis does not answer. Returns the reason if it must not start.
-    /// Redis would have held a cancel request; without Redis only the server has it.
-    async fn fallback_denial(&self, message: &JobMessage) -> Option<String> {
+    /// Announces the start of a first delivery to the server because Redis does not answer. Redis would have held the claim
+    /// and a cancel request; without Redis only the server has them.
+    ///
+    /// # Errors
+    /// Returns the reason if the delivery must not start.
+    async fn announce_start(&self, message: &JobMessage) -> Result<RunBegin, String> {
         if self.state().fallback_paused_until.is_some_and(|until| Instant::now() < until) {
-            return None;
+            return Ok(RunBegin::AfterConfirm);
         }
-        match timeout(FALLBACK_CLAIM_CHECK_TIMEOUT, self.claim_checker.check((message.occurrence_id, message.attempt)))
-            .await
-        {
-            Ok(Ok(reply)) if reply.granted => None,
+        let announcing = self.claim_checker.announce_start((message.occurrence_id, message.attempt));
+        match timeout(FALLBACK_CLAIM_CHECK_TIMEOUT, announcing).await {
+            Ok(Ok(reply)) if reply.granted => Ok(RunBegin::AtOnce),
             Ok(Ok(reply)) => {
-                Some(reply.reason.map_or("the server denied the attempt", ClaimDenial::describe).to_owned())
+                Err(reply.reason.map_or("the server denied the attempt", ClaimDenial::describe).to_owned())
             }
             // Later deliveries do not wait for another timeout.
             Ok(Err(_)) | Err(_) => {
                 self.state().fallback_paused_until = Some(Instant::now() + FALLBACK_CLAIM_CHECK_PAUSE);
-                None
+                Ok(RunBegin::AfterConfirm)
             }
         }
     }

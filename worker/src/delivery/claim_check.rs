@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use chrono::{DateTime, Utc};
 use futures::StreamExt;
 use lapin::{
     BasicProperties, Channel, Connection, Consumer,
@@ -78,13 +79,30 @@ impl ClaimChecker {
     ///
     /// # Errors
     /// Returns [`ClaimCheckError`] if no reply arrives. Whether the attempt may start is then unknown.
-    pub(crate) async fn check(&self, (occurrence_id, attempt): AttemptKey) -> Result<ClaimReply, ClaimCheckError> {
+    pub(crate) async fn check(&self, attempt: AttemptKey) -> Result<ClaimReply, ClaimCheckError> {
+        self.ask(attempt, None).await
+    }
+
+    /// Checks with the server whether an attempt may start, and announces its start, which follows if it is granted. The
+    /// server records the start, so that it replaces the claim that cannot be made.
+    ///
+    /// # Errors
+    /// Returns [`ClaimCheckError`] if no reply arrives. Whether the attempt may start is then unknown.
+    pub(crate) async fn announce_start(&self, attempt: AttemptKey) -> Result<ClaimReply, ClaimCheckError> {
+        self.ask(attempt, Some(clock::now())).await
+    }
+
+    async fn ask(
+        &self,
+        (occurrence_id, attempt): AttemptKey,
+        starts_at: Option<DateTime<Utc>>,
+    ) -> Result<ClaimReply, ClaimCheckError> {
         let id = clock::random_id().to_string();
         let (sender, reply) = oneshot::channel();
         self.lock().insert(id.clone(), sender);
         // Also removes the entry if the caller stops waiting.
         let _guard = PendingCheckGuard { pending_checks: &self.pending_checks, id: &id };
-        let request = ClaimRequest { occurrence_id, attempt, instance_id: self.instance_id.clone() };
+        let request = ClaimRequest { occurrence_id, attempt, instance_id: self.instance_id.clone(), starts_at };
         let checking = async {
             self.send(&id, &request).await?;
             reply.await.map_err(|_| ClaimCheckError::Timeout)

@@ -39,7 +39,7 @@ use crate::{
     clock,
     control::metrics::WorkerMetrics,
     delivery::acks::{AckTracker, PendingAck},
-    delivery::admission::{Admission, AdmissionDecision, DeliveryAnswer},
+    delivery::admission::{Admission, AdmissionDecision, DeliveryAnswer, RunBegin},
     delivery::run_table::{RunReservation, RunTable},
     delivery::watchdog::ConsumerWatchdog,
     faults,
@@ -268,8 +268,8 @@ impl DeliveryConsumer {
             }
         };
 
-        let permit = match self.admission.admit(type_index, &message, origin).await {
-            AdmissionDecision::Start(permit) => permit,
+        let (permit, begin) = match self.admission.admit(type_index, &message, origin).await {
+            AdmissionDecision::Start(permit, begin) => (permit, begin),
             AdmissionDecision::Cancelled(reason) => {
                 guard.end();
                 drop(run);
@@ -314,7 +314,7 @@ impl DeliveryConsumer {
             job.r#type = job.job_type,
             "occurrence {} starts", message.occurrence_id
         );
-        let (confirmed, end) = self.executor.start(job, message, stop.clone());
+        let (confirmed, end) = self.executor.start(job, message, stop.clone(), begin == RunBegin::AfterConfirm);
         let end = async {
             let is_interrupted = end.await;
             guard.end();

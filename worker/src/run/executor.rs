@@ -9,11 +9,12 @@
 //! ```
 //!
 //! The run begins at once, in parallel with the confirmation of its *Running* report. Only the acknowledgement of the
-//! delivery waits for that confirmation. The executor depends on neither broker nor Redis: reports and log lines go to
+//! delivery waits for that confirmation, and a run whose start is recorded nowhere else. The executor depends on neither broker nor Redis: reports and log lines go to
 //! a [`ReportSink`].
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use futures::FutureExt;
 use milvaion_protocol::{
     message::{JobMessage, StatusReport},
     status::OccurrenceStatus,
@@ -65,7 +66,8 @@ impl Executor {
         StopSignal::child_of(&self.interrupt)
     }
 
-    /// Starts an attempt. The job is running when this function returns.
+    /// Starts an attempt. The job is running when this function returns; with `awaits_confirm`, its code begins when the
+    /// *Running* report is confirmed, and its timeout counts from then.
     ///
     /// The first future completes when the *Running* report is confirmed. The second future enforces the timeout, ends
     /// the run when `stop` fires and reports its end, so it must be awaited. It returns true if the run was
@@ -75,23 +77,42 @@ impl Executor {
         job: &RegisteredJob,
         mut message: JobMessage,
         stop: StopSignal,
+        awaits_confirm: bool,
     ) -> (ConfirmFuture, impl Future<Output = bool> + Send + use<>) {
         let data = message.job_data.take();
         let timeout = self.timeout(job, &message);
         let running = self.report_template(&message);
-        let started = Instant::now();
-        let confirmed = self.sink.report(running.clone());
+        let mut started = Instant::now();
+        let confirmed = self.sink.report(running.clone()).shared();
+        let gate = awaits_confirm.then(|| confirmed.clone());
 
         // A child token: a job that fires its own token must not look like a cancellation from outside.
         let cancelled = stop.token().child_token();
+        let stopped = cancelled.clone();
         let ctx = JobContext::new(message, self.instance_id.clone(), self.sink.clone(), cancelled);
         // A separate task, which contains a panic, and which `abort` can end at any await point.
         let log = ctx.clone();
-        let task = tokio::spawn(capture::in_run(ctx.clone(), panics::catch_panic(job.run(ctx, data))));
+        let (code, begin) = (job.run(ctx.clone(), data), gate.clone());
+        let code = async move {
+            if let Some(begin) = begin {
+                tokio::select! {
+                    () = begin => {}
+                    () = stopped.cancelled() => return Err(JobError::new("it was stopped before it began")),
+                }
+            }
+            code.await
+        };
+        let task = tokio::spawn(capture::in_run(ctx, panics::catch_panic(code)));
 
         let (sink, metrics, job_type, grace) = (self.sink.clone(), self.metrics.clone(), job.job_type, job.grace);
         metrics.began(job_type);
         let end = async move {
+            if let Some(gate) = gate {
+                tokio::select! {
+                    () = gate => started = Instant::now(),
+                    () = stop.token().cancelled() => {}
+                }
+            }
             let outcome = watch(task, timeout, grace, &stop).await;
             faults::crash_point("executor.before_report");
             let duration = started.elapsed();
@@ -123,7 +144,7 @@ impl Executor {
             });
             is_interrupted
         };
-        (confirmed, end)
+        (confirmed.boxed(), end)
     }
 
     /// Reports an attempt as cancelled before its start.

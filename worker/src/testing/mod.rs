@@ -125,7 +125,7 @@ impl TestRun {
             interrupt: self.interrupt,
         };
         let stop = executor.stop_signal();
-        let (_, end) = executor.start(&self.job, self.message, stop.clone());
+        let (_, end) = executor.start(&self.job, self.message, stop.clone(), false);
         let cancelling = async {
             if let Some((token, reason)) = self.cancel {
                 token.cancelled().await;

@@ -162,8 +162,50 @@ async fn first_delivery_runs_without_redis_unless_denied() {
         .await;
     worker.stop().await;
     assert_eq!(counter.runs(), 1);
+    assert!(env.claim_server().has_start_of(plain.occurrence_id), "the server has recorded its start");
+    assert!(!env.claim_server().has_start_of(duplicate.occurrence_id), "a duplicate does not start without Redis");
     let queue = env.topology.job_queue("w", "count");
     assert_eq!(env.queue(&queue).await, Some((0, 0)), "the cancelled message was acknowledged");
+    env.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_that_is_recorded_nowhere_awaits_its_start_confirm() {
+    let mut env = WorkerTestEnv::new().await;
+    let hold = ConfirmHold::start(&mut env).await;
+    env.claim_server().fall_silent();
+    let counter = CountingJob::new(true);
+    let builder = env.worker().redis_url("redis://127.0.0.1:1/0").job(counter.clone());
+    let worker = env.start(builder, "count").await;
+    let [confirmed, stopped] = [env.message("count", no_input()), env.message("count", no_input())];
+    hold.set(true);
+    env.publish(&confirmed).await;
+    until("the report of the start", async || {
+        env.reports().await.iter().any(|one| one.occurrence_id == confirmed.occurrence_id)
+    })
+    .await;
+    assert_eq!(counter.runs(), 0, "if this process died now, no code of the job would have run");
+    hold.set(false);
+    assert!(is_one_completed_run(&env.ended(confirmed.occurrence_id).await));
+    assert_eq!(counter.runs(), 1);
+    // A run that has not begun when its worker stops is handed back.
+    hold.set(true);
+    env.publish(&stopped).await;
+    until("the report of the start", async || {
+        env.reports().await.iter().any(|one| one.occurrence_id == stopped.occurrence_id)
+    })
+    .await;
+    worker.request_stop();
+    hold.set(false);
+    worker.stop().await;
+    let reports = env.reports().await;
+    let of_it: Vec<_> =
+        reports.iter().filter(|one| one.occurrence_id == stopped.occurrence_id).map(|one| one.status).collect();
+    assert!(
+        of_it.ends_with(&[OccurrenceStatus::Queued]) && counter.runs() == 1
+            || of_it.ends_with(&[OccurrenceStatus::Completed]) && counter.runs() == 2,
+        "{of_it:?}"
+    );
     env.clean(&["count"]).await;
 }
 

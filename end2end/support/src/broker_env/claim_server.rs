@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use futures::StreamExt;
@@ -21,6 +24,7 @@ use milvaion_protocol::{
 pub struct FakeClaimServer {
     denials: Mutex<HashMap<OccurrenceId, ClaimDenial>>,
     requests: Mutex<Vec<ClaimRequest>>,
+    is_silent: AtomicBool,
 }
 
 impl FakeClaimServer {
@@ -40,6 +44,22 @@ impl FakeClaimServer {
     /// Panics if a thread of the test panicked.
     pub fn deny(&self, occurrence: OccurrenceId, reason: ClaimDenial) {
         self.denials.lock().expect("the mutex is not poisoned").insert(occurrence, reason);
+    }
+
+    /// Receives claims from now on and responds to none.
+    pub fn fall_silent(&self) {
+        self.is_silent.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns true if a claim request for an occurrence announced its start.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a thread of the test panicked.
+    #[must_use]
+    pub fn has_start_of(&self, occurrence: OccurrenceId) -> bool {
+        let requests = self.requests.lock().expect("the mutex is not poisoned");
+        requests.iter().any(|request| request.occurrence_id == occurrence && request.starts_at.is_some())
     }
 
     /// Returns true if there was a claim request for an occurrence.
@@ -77,6 +97,9 @@ async fn respond(channel: Channel, mut consumer: Consumer, server: Arc<FakeClaim
             by: None,
         };
         server.requests.lock().expect("the mutex is not poisoned").push(request);
+        if server.is_silent.load(Ordering::SeqCst) {
+            continue;
+        }
         let reply_to = delivery.properties.reply_to().clone().expect("a request names its reply queue");
         let id = delivery.properties.correlation_id().clone().expect("a request has a correlation id");
         let body = serde_json::to_vec(&reply).expect("a reply can be serialized");

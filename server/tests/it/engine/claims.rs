@@ -11,8 +11,8 @@ use milvaion_protocol::{
     topology::{HEADER_REPUBLISH, RedisKeys, Topology},
 };
 use milvaion_schedule::{rules::Rules, schedule::Schedule};
-use milvaion_server::ingest::claims::ClaimConsumer;
-use milvaion_test_support::{manual_clock::ManualClockHarness, wait};
+use milvaion_server::{clock::Clock, ingest::claims::ClaimConsumer, live::Hub};
+use milvaion_test_support::{database, jobs, manual_clock::ManualClockHarness, runs, wait};
 
 #[tokio::test]
 async fn duplicate_delivery_without_claim_is_not_started() {
@@ -77,8 +77,9 @@ async fn duplicate_delivery_without_claim_is_not_started() {
     harness.becomes(job, id, OccurrenceStatus::Completed).await;
     let gate = harness.gate.clone();
 
-    let claims = ClaimConsumer { store: harness.server.store.clone() };
-    let request = ClaimRequest { occurrence_id: id, attempt: 1, instance_id: "w-2".into() };
+    let (hub, _) = Hub::new();
+    let claims = ClaimConsumer { store: harness.server.store.clone(), hub, clock: harness.clock.clone() };
+    let request = ClaimRequest { occurrence_id: id, attempt: 1, instance_id: "w-2".into(), starts_at: None };
     let unknown = ClaimRequest { occurrence_id: harness.clock.occurrence_id(), ..request.clone() };
     let replies = claims.answer(vec![request, unknown]).await.expect("the query succeeds");
     assert_eq!(
@@ -91,4 +92,37 @@ async fn duplicate_delivery_without_claim_is_not_started() {
         .await;
     assert_eq!(queue_state().await.message_count(), 0);
     assert_eq!(gate.started(), [id]);
+}
+
+#[tokio::test]
+async fn start_without_a_claim_is_recorded_before_it_is_granted() {
+    let (store, clock) = (database::fresh().await, Clock::system());
+    let (hub, mut events) = Hub::new();
+    let claims = ClaimConsumer { store: store.clone(), hub, clock: clock.clone() };
+    let job_id = jobs::insert(&store, &clock, Schedule::Manual, None).await;
+    let [first, second] =
+        [runs::insert_manual(&store, &clock, job_id).await, runs::insert_manual(&store, &clock, job_id).await];
+    let ask = |id, instance: &str, starts: bool| ClaimRequest {
+        occurrence_id: id,
+        attempt: 1,
+        instance_id: instance.into(),
+        starts_at: starts.then(|| clock.now()),
+    };
+    let answer = async |requests: Vec<ClaimRequest>| {
+        let replies = claims.answer(requests).await.expect("the queries succeed");
+        replies.into_iter().map(|reply| (reply.granted, reply.by)).collect::<Vec<_>>()
+    };
+    let (granted, denied) = ((true, None), |by: &str| (false, Some(by.to_owned())));
+    assert_eq!(answer(vec![ask(first, "w-a", false)]).await, [granted.clone()]);
+    assert_eq!(answer(vec![ask(first, "w-b", false)]).await, [granted.clone()], "nothing has started");
+    // The worker announces a start and dies. Its message is redelivered to another one.
+    assert_eq!(answer(vec![ask(first, "w-a", true)]).await, [granted.clone()]);
+    assert!(events.try_recv().is_ok(), "open pages show the start");
+    assert_eq!(answer(vec![ask(first, "w-b", false), ask(first, "w-a", true)]).await, [denied("w-a"), granted.clone()]);
+    assert_eq!(answer(vec![ask(first, "w-b", true)]).await, [denied("w-a")]);
+    // Two announcements in one batch: the first counts.
+    assert_eq!(answer(vec![ask(second, "w-b", true), ask(second, "w-a", true)]).await, [granted, denied("w-b")]);
+    let view = store.occurrence(second, 1, clock.now()).await.expect("the query succeeds").expect("it exists");
+    assert_eq!((view.row.status, view.row.instance_id.as_deref()), (OccurrenceStatus::Running, Some("w-b")));
+    assert_eq!(view.changes.len(), 2);
 }
