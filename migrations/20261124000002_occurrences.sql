@@ -47,6 +47,7 @@ CREATE TABLE runs (
     replaces       boolean     NOT NULL DEFAULT false,
     instance_id    text,
     started_at     timestamptz,
+    begun_at       timestamptz,
     last_heartbeat timestamptz,
     progress       jsonb,
     progress_at    timestamptz,
@@ -95,6 +96,7 @@ COMMENT ON COLUMN runs.has_slot IS 'False while it waits for a slot.';
 COMMENT ON COLUMN runs.replaces IS 'True if earlier occurrences of the job are cancelled while this one waits.';
 COMMENT ON COLUMN runs.instance_id IS 'Worker instance that runs it.';
 COMMENT ON COLUMN runs.started_at IS 'Start of the attempt, by the worker''s clock.';
+COMMENT ON COLUMN runs.begun_at IS 'Time at which the server stored that the attempt runs; null before and for another attempt.';
 COMMENT ON COLUMN runs.last_heartbeat IS 'Last report of the run, by the server''s clock.';
 COMMENT ON COLUMN runs.progress IS 'Last reported progress: {percent, message}.';
 COMMENT ON COLUMN runs.progress_at IS 'Time of that report, by the worker''s clock; an earlier one that arrives later changes nothing.';

@@ -29,6 +29,7 @@ use crate::{
         lost_messages::LostMessageDetector,
         lost_runs::{DeafSince, LostRunDetector},
         maintenance::Maintenance,
+        overdue_runs::OverdueRuns,
         presence::WorkerPresence,
         queue_expiry::QueueExpiry,
         republisher::{self, Republisher},
@@ -308,6 +309,7 @@ fn start_services(supervisor: &Supervisor, context: &Context) {
     supervisor.start(context, LateRunStopper::new, &none);
     supervisor.start(context, AutoDisabler::new, &activators.auto_disable);
     supervisor.start(context, LostRunDetector::new, &none);
+    supervisor.start(context, OverdueRuns::new, &none);
     supervisor.start(context, LostMessageDetector::new, &none);
     supervisor.start(context, WorkerPresence::new, &none);
     supervisor.start(context, Maintenance::new, &none);

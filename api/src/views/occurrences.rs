@@ -158,4 +158,7 @@ pub struct OccurrenceView {
     /// True if that instance is alive by its heartbeat in Redis and sends none over RabbitMQ.
     #[serde(default)]
     pub instance_unreachable: bool,
+    /// True if the timeout of its run has passed for so long that the worker should have ended it.
+    #[serde(default)]
+    pub is_overdue: bool,
 }

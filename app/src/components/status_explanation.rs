@@ -34,6 +34,10 @@ pub fn explain_status(view: &OccurrenceView) -> String {
             Some(instance) if !view.instance_alive => {
                 format!("Running{on_attempt} by its last report. Worker instance {instance} sends no heartbeats now.")
             }
+            Some(instance) if view.is_overdue => format!(
+                "Running on {instance}{on_attempt}, and overdue: its timeout has passed, and the worker has not ended it. The \
+                 server asks it to; if that does not help, restart the worker."
+            ),
             Some(instance) => format!("Running on {instance}{on_attempt}."),
             None => format!("Running on a worker instance{on_attempt}."),
         },
@@ -235,6 +239,7 @@ mod tests {
             worker_alive: true,
             instance_alive: true,
             instance_unreachable: false,
+            is_overdue: false,
         }
     }
 
@@ -310,6 +315,12 @@ mod tests {
     fn running_occurrence_names_a_silent_instance() {
         let mut running = view(OccurrenceStatus::Running);
         assert_eq!(explain_status(&running), "Running on local-1.");
+        running.is_overdue = true;
+        assert!(
+            explain_status(&running).contains("and overdue: its timeout has passed"),
+            "{}",
+            explain_status(&running)
+        );
         running.instance_unreachable = true;
         assert!(explain_status(&running).contains("is unreachable: it is alive"), "{}", explain_status(&running));
         running.instance_unreachable = false;

@@ -130,6 +130,7 @@ pub(crate) fn occurrence(status: OccurrenceStatus) -> OccurrenceView {
         worker_alive: true,
         instance_alive: true,
         instance_unreachable: false,
+        is_overdue: false,
     }
 }
 

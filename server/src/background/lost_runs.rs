@@ -169,10 +169,7 @@ impl LostRunDetector {
             echo: context.echo.clone(),
             deaf_since: context.deaf_since.clone(),
             leadership: context.leadership.clone(),
-            timeouts: LostRunTimeouts {
-                heartbeat: context.config.lost_runs.heartbeat_timeout,
-                unreachable: context.config.lost_runs.unreachable_timeout,
-            },
+            timeouts: LostRunTimeouts::of(&context.config.lost_runs),
             activate_dispatcher: context.activators.dispatcher.clone(),
             activate_republisher: context.activators.republisher.clone(),
             activate_slot_granter: context.activators.slot_granter.clone(),

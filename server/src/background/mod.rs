@@ -19,6 +19,7 @@ pub mod lease;
 pub mod lost_messages;
 pub mod lost_runs;
 pub mod maintenance;
+pub mod overdue_runs;
 pub mod presence;
 pub mod queue_expiry;
 pub mod republisher;

@@ -19,6 +19,9 @@ use milvaion_protocol::id::OccurrenceId;
 
 use super::heartbeat_watch::{HeartbeatState, HeartbeatWatch};
 
+/// Time after the timeout of a run within which its worker reports the end: the longest cleanup, and a margin. By the
+/// server's clock, and from the report of the start.
+pub const OVERDUE_MARGIN: Duration = Duration::from_secs(120);
 /// Number of times a lost run is requeued before it is failed as a poison run.
 pub const MAX_REQUEUES: i16 = 3;
 /// Time for which the outcome of a lost run that must not be repeated stays open for a late report.
@@ -76,6 +79,29 @@ impl LostRunRule {
     #[must_use]
     pub fn from_word(word: &str) -> Self {
         if word == "requeue" { Self::Requeue } else { Self::Fail }
+    }
+}
+
+/// A run whose worker is alive and has let its timeout pass without an end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverdueRun {
+    /// The occurrence.
+    pub id: OccurrenceId,
+    /// The attempt in force, from 1.
+    pub attempt: i32,
+    /// The timeout of the run.
+    pub timeout: Duration,
+    /// The time since it is overdue: since its timeout and [`OVERDUE_MARGIN`] have passed.
+    pub overdue_for: Duration,
+    /// The time after which its outcome becomes unknown.
+    pub unreachable_timeout: Duration,
+}
+
+impl OverdueRun {
+    /// Returns true if the worker has not ended the run for so long that its outcome is unknown.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        self.overdue_for >= self.unreachable_timeout
     }
 }
 

@@ -31,6 +31,7 @@ locked AS (
            CASE WHEN r.status <> 'queued' THEN coalesce(r.instance_id, o.instance_id) END AS instance_id,
            -- A progress report also says Running, with a later time; a retry clears the start of the previous attempt.
            CASE WHEN r.status <> 'queued' THEN least(r.started_at, o.started_at) END AS started_at,
+           CASE WHEN r.status <> 'queued' THEN coalesce(o.begun_at, $16) END AS begun_at,
            coalesce(r.exception, o.exception) AS exception,
            coalesce(r.note, o.note) AS note,
            -- Reports of one attempt may arrive in another order than the worker sent them.
@@ -65,18 +66,19 @@ locked AS (
 changed AS (
     INSERT INTO runs AS o (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
                            priority, status, version, attempt, failures, requeues, is_quarantined, not_before,
-                           publish_after, published_at, instance_id, started_at, exception, note, progress, progress_at,
+                           publish_after, published_at, instance_id, started_at, begun_at, exception, note, progress, progress_at,
                            last_heartbeat, status_changes)
     SELECT id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
            priority, status, version, attempt, failures, requeues, is_quarantined, not_before,
-           publish_after, published_at, instance_id, started_at, exception, note, progress, progress_at,
+           publish_after, published_at, instance_id, started_at, begun_at, exception, note, progress, progress_at,
            last_heartbeat, status_changes
       FROM locked
     ON CONFLICT (id) DO UPDATE
        SET status = excluded.status, version = excluded.version, attempt = excluded.attempt, failures = excluded.failures,
            requeues = excluded.requeues, is_quarantined = excluded.is_quarantined, not_before = excluded.not_before,
            publish_after = excluded.publish_after, published_at = excluded.published_at,
-           instance_id = excluded.instance_id, started_at = excluded.started_at, exception = excluded.exception,
+           instance_id = excluded.instance_id, started_at = excluded.started_at, begun_at = excluded.begun_at,
+           exception = excluded.exception,
            note = excluded.note, progress = excluded.progress, progress_at = excluded.progress_at,
            last_heartbeat = excluded.last_heartbeat,
            status_changes = excluded.status_changes

@@ -14,9 +14,10 @@ use super::{
     leases::FencingToken,
     partitions::with_partitions,
 };
+use crate::config::lost_runs::LostRunConfig;
 use crate::domain::{
     liveness,
-    lost_run::{LostRunRule, StaleRun},
+    lost_run::{LostRunRule, OVERDUE_MARGIN, OverdueRun, StaleRun},
 };
 
 /// Maximum number of expired unknown runs that are read at once; the rest follows in the next tick.
@@ -60,6 +61,14 @@ pub struct LostRunUpdate {
 pub struct UpdatedLostRuns {
     /// The updated occurrences, as they are now.
     pub rows: Vec<OccurrenceRow>,
+}
+
+impl LostRunTimeouts {
+    /// Returns the timeouts of a server's settings.
+    #[must_use]
+    pub const fn of(config: &LostRunConfig) -> Self {
+        Self { heartbeat: config.heartbeat_timeout, unreachable: config.unreachable_timeout }
+    }
 }
 
 impl Store {
@@ -169,6 +178,50 @@ impl Store {
         .fetch_all(self.pool())
         .await?;
         Ok(was_known.into_iter().filter(|was_known| !was_known).count())
+    }
+
+    /// Returns at most 500 runs that are overdue, the oldest first. A run without a timeout, of its job or its job type, is
+    /// never overdue: its worker may allow it any time.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn overdue_runs(&self, timeouts: LostRunTimeouts, now: DateTime<Utc>) -> Result<Vec<OverdueRun>> {
+        let seconds = |timeout: Duration| i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX);
+        let rows = sqlx::query!(
+            r#"
+            WITH begun AS (
+                SELECT o.id, o.job_id, o.attempt, o.begun_at,
+                       coalesce(o.timeout_seconds, (
+                           SELECT t.timeout_seconds FROM worker_job_types t
+                            WHERE t.worker_id = o.worker_id AND t.job_type = o.job_type)) AS timeout
+                  FROM runs o WHERE o.status = 'running' AND o.begun_at < $1::timestamptz - make_interval(secs => $2::float8)
+            )
+            SELECT b.id, b.attempt, b.timeout AS "timeout!",
+                   extract(epoch FROM $1 - b.begun_at)::float8 - b.timeout - $2::float8 AS "overdue_for!",
+                   coalesce((SELECT j.unreachable_timeout_seconds FROM jobs j WHERE j.id = b.job_id), $3) AS "unreachable!"
+              FROM begun b
+             WHERE b.begun_at + make_interval(secs => b.timeout + $2::float8) < $1
+             ORDER BY b.id LIMIT $4
+            "#,
+            now,
+            f64::from(seconds(OVERDUE_MARGIN)),
+            seconds(timeouts.unreachable),
+            UNKNOWN_RUN_BATCH_SIZE
+        )
+        .fetch_all(self.pool())
+        .await?;
+        let duration = |seconds: i32| Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
+        Ok(rows
+            .into_iter()
+            .map(|row| OverdueRun {
+                id: OccurrenceId(row.id),
+                attempt: row.attempt,
+                timeout: duration(row.timeout),
+                overdue_for: Duration::try_from_secs_f64(row.overdue_for).unwrap_or_default(),
+                unreachable_timeout: duration(row.unreachable),
+            })
+            .collect())
     }
 
     /// Returns the ids and attempts of at most 500 occurrences that became Unknown before `before`.

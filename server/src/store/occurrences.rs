@@ -249,11 +249,17 @@ impl Store {
                                  AND i.last_heartbeat_at >= $3) AS "instance_alive!",
                       EXISTS (SELECT 1 FROM worker_instances i
                                WHERE i.id = o.instance_id AND i.stopped_at IS NULL
-                                 AND i.seen_in_redis_at >= $3) AS "instance_unreachable!"
+                                 AND i.seen_in_redis_at >= $3) AS "instance_unreachable!",
+                      EXISTS (SELECT 1 FROM runs r LEFT JOIN worker_job_types t
+                                  ON t.worker_id = r.worker_id AND t.job_type = r.job_type
+                               WHERE r.id = o.id AND r.status = 'running'
+                                 AND r.begun_at + make_interval(secs => coalesce(r.timeout_seconds, t.timeout_seconds) + $4::float8)
+                                     < $3) AS "is_overdue!"
                  FROM occurrences o WHERE o.id = $1 AND o.filed_at >= $2"#,
             id.0,
             filed_since(id),
-            alive_since
+            alive_since,
+            crate::domain::lost_run::OVERDUE_MARGIN.as_secs_f64()
         )
         .fetch_optional(self.pool())
         .await?
@@ -299,6 +305,7 @@ impl Store {
             job_exists: row.job_exists,
             worker_alive: row.worker_alive,
             instance_alive: row.instance_alive,
+            is_overdue: row.is_overdue,
             instance_unreachable: row.instance_unreachable && !row.instance_alive,
         }))
     }

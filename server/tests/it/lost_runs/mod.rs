@@ -5,5 +5,6 @@ mod harness;
 mod detection;
 mod heartbeats;
 mod lost_messages;
+mod overdue;
 mod quarantine;
 mod unreachable;
