@@ -3,6 +3,16 @@
 -- A due time changes at each fire, a definition only when a user edits it. The due time is therefore in a narrow table
 -- of its own, `job_due`: a fire leaves a short dead row there and does not copy the definition.
 
+-- The search in the list of jobs finds parts of words by their trigrams.
+CREATE EXTENSION IF NOT EXISTS pg_trgm;
+
+-- Immutable, because array_to_string is for text; PostgreSQL cannot know that.
+CREATE FUNCTION job_search_text(display_name text, description text, job_type text, tags text[])
+    RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT lower(concat_ws(E'\n', display_name, description, job_type, array_to_string(tags, ' ')))
+$$;
+COMMENT ON FUNCTION job_search_text IS 'Returns the text in which the list of jobs searches.';
+
 CREATE TABLE jobs (
     id               uuid        PRIMARY KEY,
     key              text        CHECK (key ~ '^[a-z0-9][a-z0-9._-]{0,99}$'),
@@ -46,6 +56,8 @@ CREATE TABLE jobs (
     created_by       text        NOT NULL,
     modified_at      timestamptz NOT NULL,
     modified_by      text        NOT NULL,
+    search_text      text        NOT NULL GENERATED ALWAYS AS
+        (job_search_text(display_name, description, job_type, tags)) STORED,
     CONSTRAINT jobs_key_and_limit_come_together CHECK ((concurrency_key IS NULL) = (concurrency_key_limit IS NULL))
 );
 
@@ -88,11 +100,16 @@ COMMENT ON COLUMN jobs.auto_disabled_at IS 'Time at which the job was disabled a
 COMMENT ON COLUMN jobs.enable_again_at IS 'Time at which the job is enabled again automatically.';
 COMMENT ON COLUMN jobs.failures_since IS 'Failures before this time do not count for auto-disable.';
 COMMENT ON COLUMN jobs.version IS 'Number of edits; an edit carries the version that it was made from.';
+COMMENT ON COLUMN jobs.search_text IS 'Name, description, job type and tags in lower case, for the search.';
 
 -- Few jobs have a key.
 CREATE UNIQUE INDEX jobs_key_key ON jobs (key) WHERE key IS NOT NULL;
 -- Used by the list of jobs, with a keyset cursor by name.
 CREATE INDEX jobs_by_name ON jobs (lower(display_name), id);
+-- The same for active or paused jobs alone, and the number of each for the overview.
+CREATE INDEX jobs_by_activity ON jobs (is_active, lower(display_name), id);
+-- Used by the search in the list of jobs.
+CREATE INDEX jobs_by_text ON jobs USING gin (search_text gin_trgm_ops);
 -- Jobs whose pause counts from the end of a run.
 CREATE INDEX jobs_pausing ON jobs (id) WHERE is_active AND schedule ->> 'from' = 'end';
 -- Used by auto-disable to enable jobs again.

@@ -58,7 +58,7 @@ use crate::{
     },
     live::{Hub, alerts::AlertSender, bridge::EventBridge},
     store::{PoolUse, REPORT_CONNECTIONS, Store},
-    ui::backend::ServerBackend,
+    ui::{backend::ServerBackend, job_counts::JobCountCache},
 };
 pub use error::ServerError;
 
@@ -225,6 +225,7 @@ impl Server {
         let http_config = Arc::new(config.http.clone());
         let backend = Arc::new(ServerBackend {
             store: store.clone(),
+            job_counts: JobCountCache::default(),
             clock: clock.clone(),
             jobs: jobs.clone(),
             cluster,

@@ -10,6 +10,7 @@ use milvaion_protocol::id::JobId;
 use milvaion_schedule::schedule::Schedule;
 use serde_json::Value;
 
+pub use list::JobCounts;
 pub(super) use list::like;
 
 use super::{

@@ -1,7 +1,8 @@
 //! The figures of the overview page.
 //!
 //! What ended in a window is summed from the roll-up table, in which each occurrence counts once for its final status.
-//! What is open now is counted in the table of open occurrences, up to a limit. No statement counts ended occurrences.
+//! What is open now is counted in the table of open occurrences, up to a limit. No statement counts ended occurrences or
+//! jobs, so the time does not grow with either.
 
 use std::collections::BTreeMap;
 
@@ -30,10 +31,6 @@ pub struct OverviewSnapshot {
     pub workers_alive: i64,
     /// Number of instances with a heartbeat in the last day.
     pub workers_known: i64,
-    /// Number of active jobs.
-    pub jobs_active: i64,
-    /// Number of all jobs.
-    pub jobs_total: i64,
     /// The next ten due jobs.
     pub next_due: Vec<UpcomingJob>,
     /// True if a live instance offers the job type [`DEMO_JOB_TYPE`].
@@ -57,7 +54,8 @@ impl Store {
         let counts = sqlx::query!(
             r#"SELECT date_bin(make_interval(mins => $2), minute, '2000-01-01 00:00:00+00'::timestamptz) AS "start!",
                       status::text AS "status!", sum(count)::bigint AS "count!"
-                 FROM stats_minute
+                 FROM (SELECT minute, status, count FROM stats_folded
+                       UNION ALL SELECT minute, status, count FROM stats_deltas) counted
                 WHERE minute >= $1 AND status IN ('completed', 'failed', 'cancelled', 'timed-out', 'skipped')
                 GROUP BY 1, status ORDER BY 1, status"#,
             window.start(now),
@@ -86,8 +84,6 @@ impl Store {
         let totals = sqlx::query!(
             r#"SELECT (SELECT count(*) FROM worker_instances WHERE stopped_at IS NULL AND last_heartbeat_at >= $1) AS "alive!",
                       (SELECT count(*) FROM worker_instances WHERE last_heartbeat_at >= $2) AS "known!",
-                      (SELECT count(*) FROM jobs WHERE is_active) AS "active!",
-                      (SELECT count(*) FROM jobs) AS "total!",
                       EXISTS (SELECT 1 FROM worker_instances i JOIN instance_job_types t ON t.instance_id = i.id
                                WHERE t.job_type = $3 AND i.stopped_at IS NULL AND i.last_heartbeat_at >= $1) AS "offers_demo!""#,
             alive_since,
@@ -133,8 +129,6 @@ impl Store {
             bars,
             workers_alive: totals.alive,
             workers_known: totals.known,
-            jobs_active: totals.active,
-            jobs_total: totals.total,
             next_due,
             offers_demo: totals.offers_demo,
             failures,

@@ -31,7 +31,7 @@ use milvaion_protocol::{
 };
 use milvaion_schedule::schedule;
 
-use super::{calendars, failures};
+use super::{calendars, failures, job_counts::JobCountCache};
 use crate::{
     clock::Clock,
     command::{
@@ -62,8 +62,10 @@ const PAUSE_READ_TIMEOUT: Duration = Duration::from_secs(4);
 /// The server-side implementation of [`Backend`].
 #[derive(Debug)]
 pub struct ServerBackend {
-    /// Access to PostgreSQL.
+    /// Access to PostgreSQL, with the connections of requests.
     pub store: Store,
+    /// The numbers of jobs for the overview.
+    pub job_counts: JobCountCache,
     /// The clock of this server.
     pub clock: Clock,
     /// The commands that change jobs, calendars, occurrences and failures.
@@ -186,11 +188,11 @@ impl Backend for ServerBackend {
 
     async fn overview(&self, _me: &RequestUser, window: TimeWindow) -> Result<ClusterOverview, AppError> {
         let now = self.clock.now();
-        let (numbers, open_failures) = tokio::join!(
+        let (numbers, jobs, open_failures) = tokio::try_join!(
             self.store.overview_snapshot(now, window, liveness::alive_since(now)),
+            self.job_counts.get(&self.store),
             self.store.open_failures()
-        );
-        let numbers = numbers?;
+        )?;
         Ok(ClusterOverview {
             now,
             window,
@@ -199,12 +201,12 @@ impl Backend for ServerBackend {
             bars: numbers.bars,
             workers_alive: numbers.workers_alive,
             workers_known: numbers.workers_known,
-            jobs_active: numbers.jobs_active,
-            jobs_total: numbers.jobs_total,
+            jobs_active: jobs.active,
+            jobs_total: jobs.total,
             next_due: numbers.next_due,
             offers_demo: numbers.offers_demo,
             failures: numbers.failures,
-            open_failures: open_failures?,
+            open_failures,
         })
     }
 

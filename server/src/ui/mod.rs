@@ -5,6 +5,7 @@ mod audit;
 pub mod backend;
 pub mod calendars;
 pub mod failures;
+pub mod job_counts;
 mod job_view;
 pub mod preview;
 pub(crate) mod site;

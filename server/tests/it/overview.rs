@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, Duration, Utc};
 use milvaion_api::{
     page::{JobFilter, OccurrenceFilter, TimeWindow},
+    requests::JobForm,
     views::DEMO_JOB_TYPE,
 };
-use milvaion_app::error::AppError;
+use milvaion_app::{backend::Backend, error::AppError};
 use milvaion_protocol::{
     id::OccurrenceId,
     message::{InstanceHello, JobTypeInfo, StatusReport},
@@ -18,7 +19,7 @@ use milvaion_server::{
     clock::{Clock, machine_now},
     store::Store,
 };
-use milvaion_test_support::{database, jobs, runs, server_env};
+use milvaion_test_support::{database, jobs, runs, server_env, wait};
 
 /// Inserts an occurrence of a new job.
 async fn insert(store: &Store, clock: &Clock) -> OccurrenceId {
@@ -142,6 +143,40 @@ async fn ends_of_several_minutes_in_one_batch_are_counted_apart() {
     let bar = |minute, count| (Duration::minutes(minute), vec![(OccurrenceStatus::Failed, count)]);
     assert_eq!(bars, [bar(1, 2), bar(2, 1), bar(3, 1)]);
     assert_tiles_equal_lists(&store, now).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn overview_and_searches_find_a_new_job() {
+    let config = server_env::config().await;
+    let server = server_env::start(&config).await;
+    let counted = async || {
+        let overview = server.backend.overview(&jobs::admin(), TimeWindow::Hour).await.expect("it can be read");
+        (overview.jobs_active, overview.jobs_total)
+    };
+    assert_eq!(counted().await, (0, 0));
+    let mut form = JobForm {
+        description: "Sends 100% of them_all".into(),
+        tags: "nightly, team-a".into(),
+        ..jobs::form("Invoices")
+    };
+    server.jobs.save(&jobs::admin(), &form).await.expect("saved");
+    (form.display_name, form.is_active) = ("Reports".into(), String::new());
+    server.jobs.save(&jobs::admin(), &form).await.expect("saved");
+    wait::until("both are counted", async || counted().await == (1, 2)).await;
+    for (text, active, found) in [
+        ("INVO", None, 1),
+        ("voice 100% team-a", None, 1),
+        ("them_all", None, 2),
+        ("themxall", None, 0),
+        ("echo", Some(false), 1),
+        ("oi", Some(true), 1),
+        ("invoicessends", None, 0),
+    ] {
+        let filter = JobFilter { text: Some(text.into()), active, ..JobFilter::default() };
+        let rows = server.backend.jobs(&jobs::admin(), filter).await.expect("it can be read").rows;
+        assert_eq!(rows.len(), found, "{text}");
+    }
+    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
