@@ -43,7 +43,7 @@ use crate::{
     cache::Cache,
     clock::Clock,
     command::{cluster::ClusterCommands, jobs::JobCommands, sign_in::PassphraseHasher},
-    config::{ServerConfig, database::DatabaseConfig},
+    config::ServerConfig,
     engine::{context::Context, status::ServiceStatuses, supervisor::Supervisor},
     http::{
         WebState,
@@ -57,7 +57,7 @@ use crate::{
         status::StatusConsumer,
     },
     live::{Hub, alerts::AlertSender, bridge::EventBridge},
-    store::{PoolUse, REPORT_CONNECTIONS, Store},
+    store::{PoolUse, Store},
     ui::{backend::ServerBackend, job_counts::JobCountCache},
 };
 pub use error::ServerError;
@@ -66,9 +66,6 @@ pub use error::ServerError;
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The connections that the servers leave to other clients of PostgreSQL.
 const SPARE_CONNECTIONS: u32 = 10;
-/// The connections that requests and most services do not share: those of the dispatcher, of the lease and of the
-/// consumers of reports.
-const OWN_CONNECTIONS: u32 = 2 + REPORT_CONNECTIONS;
 /// The longest time that a stop waits for open HTTP connections, and again for the database pool.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -77,8 +74,10 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Server {
     /// The address that the HTTP listener is bound to.
     pub address: SocketAddr,
-    /// Access to PostgreSQL.
+    /// Access to PostgreSQL, with the connections of the services.
     pub store: Store,
+    /// Access to PostgreSQL, with the connections of requests.
+    web: Store,
     /// Access to Redis.
     pub cache: Cache,
     /// The dispatcher, so that a test can call its tick.
@@ -114,14 +113,13 @@ impl Server {
     pub async fn start(config: &ServerConfig, clock: Clock) -> Result<Self, ServerError> {
         let listener = listener::listen(config.http.host, config.http.port).await?;
         let address = listener.local_addr().map_err(ServerError::ListenerAddress)?;
-        let shared = config.database.max_connections - OWN_CONNECTIONS;
-        let store = Store::connect(&DatabaseConfig { max_connections: shared, ..config.database.clone() })
-            .await
-            .map_err(ServerError::Postgres)?;
+        let store = Store::connect(&config.database.for_background()).await.map_err(ServerError::Postgres)?;
         let store = store.with_retention(config.retention.clone());
         let connect = async |pool_use| store.with_connections_for(pool_use, &config.database).await;
         let dispatching = connect(PoolUse::Own).await.map_err(ServerError::Postgres)?;
         let reports = connect(PoolUse::Reports).await.map_err(ServerError::Postgres)?;
+        let web_config = config.database.for_web();
+        let web = store.with_connections_for(PoolUse::Web, &web_config).await.map_err(ServerError::Postgres)?;
         store.align(&clock).await.map_err(ServerError::PostgresPreparation)?;
         store.ensure_partitions(clock.now()).await.map_err(ServerError::PostgresPreparation)?;
         warn_of_few_connections(&store, config.database.max_connections).await;
@@ -201,9 +199,9 @@ impl Server {
         start_services(&background, &context);
         start_consumers(&background, &context);
 
-        let jobs = context.jobs();
+        let jobs = JobCommands { store: web.clone(), ..context.jobs() };
         let cluster = ClusterCommands {
-            store: store.clone(),
+            store: web.clone(),
             cache: cache.clone(),
             hub: hub.clone(),
             clock: clock.clone(),
@@ -224,7 +222,7 @@ impl Server {
         let (stop_http, http_group) = (CancellationToken::new(), TaskTracker::new());
         let http_config = Arc::new(config.http.clone());
         let backend = Arc::new(ServerBackend {
-            store: store.clone(),
+            store: web.clone(),
             job_counts: JobCountCache::default(),
             clock: clock.clone(),
             jobs: jobs.clone(),
@@ -235,7 +233,7 @@ impl Server {
         });
         let site = crate::ui::site::read(&config.http.site_root);
         let state = WebState {
-            store: store.clone(),
+            store: web.clone(),
             clock: clock.clone(),
             hub: hub.clone(),
             config: http_config,
@@ -243,7 +241,7 @@ impl Server {
             build: site.build.as_str().into(),
             stop: stop_http.clone(),
         };
-        let exports = ExportState::new(store.clone(), clock.clone(), backend.clone());
+        let exports = ExportState::new(web.clone(), clock.clone(), backend.clone());
         let pages = crate::ui::router(&state.config, site, backend.clone());
         let router = crate::http::router(&state, exports, pages);
         let limits = ConnectionLimits::of(&state.config);
@@ -253,6 +251,7 @@ impl Server {
         Ok(Self {
             address,
             store,
+            web,
             reports,
             cache,
             dispatcher,
@@ -293,7 +292,8 @@ impl Server {
                 STOP_TIMEOUT.as_secs()
             );
         }
-        let closed = futures::future::join3(self.store.close(), self.reports.close(), self.dispatcher.store.close());
+        let stores = [&self.store, &self.web, &self.reports, &self.dispatcher.store];
+        let closed = futures::future::join_all(stores.map(Store::close));
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
     }
 }

@@ -29,7 +29,7 @@ use crate::{
 pub struct Context {
     /// The settings.
     pub config: Arc<ServerConfig>,
-    /// Access to PostgreSQL.
+    /// Access to PostgreSQL for the services. Requests of users have connections of their own.
     pub store: Store,
     /// Access to PostgreSQL for the consumers of reports and heartbeats.
     pub reports: Store,

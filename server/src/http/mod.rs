@@ -31,7 +31,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The state of the handlers that are not pages: health checks and the event stream.
 #[derive(Clone, Debug)]
 pub struct WebState {
-    /// Access to PostgreSQL, for sessions and permissions.
+    /// Access to PostgreSQL, for sessions and permissions, with the connections of requests.
     pub store: Store,
     /// The clock of this server.
     pub clock: Clock,

@@ -274,6 +274,11 @@ async fn flashes(session: &Session) -> Result<Map<String, Value>, AppError> {
 }
 
 fn unavailable(error: session::Error) -> AppError {
+    // The layer between the store and this function passes only the text.
+    let exhausted = StoreError::Exhausted.to_string();
+    if matches!(&error, session::Error::Store(session_store::Error::Backend(cause)) if *cause == exhausted) {
+        return StoreError::Exhausted.into();
+    }
     tracing::error!(error = %chain(&error), "a session could not be read or stored; check that PostgreSQL runs");
     AppError::Unavailable("The session cannot be read. Try again in a moment.".into())
 }
@@ -318,7 +323,9 @@ impl PostgresSessionStore {
             self.outage.record(true);
             return Err(session_store::Error::Backend("PostgreSQL did not respond within 3 seconds".into()));
         };
-        self.outage.record(answer.as_ref().is_err_and(StoreError::is_outage));
+        // A full pool is no outage: the next request may find a free connection.
+        let is_outage = |error: &StoreError| error.is_outage() && !matches!(error, StoreError::Exhausted);
+        self.outage.record(answer.as_ref().is_err_and(is_outage));
         answer.map_err(backend)
     }
 

@@ -2,14 +2,25 @@
 
 use thiserror::Error;
 
+use super::pool::PoolExhausted;
 use crate::error::chain;
+
+/// The text for a user whose request waited too long for a connection.
+const EXHAUSTED_TEXT: &str = "The server has no free connection to PostgreSQL for this request, because other requests use \
+                              all of them. Nothing was changed; try again in a moment.";
+/// The text for a user whose request was stopped.
+const TOO_SLOW_TEXT: &str = "PostgreSQL did not complete this request within 3 s, so it was stopped and nothing was \
+                             changed: narrow the search, for example to a job or a shorter period, or select less";
 
 /// A failure of PostgreSQL, or a value in it that cannot be read.
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// The driver failed to reach PostgreSQL, or PostgreSQL returned an error.
     #[error("the PostgreSQL query failed")]
-    Driver(#[from] sqlx::Error),
+    Driver(#[source] sqlx::Error),
+    /// No connection became free in time. PostgreSQL may be well.
+    #[error("{EXHAUSTED_TEXT}")]
+    Exhausted,
     /// A column holds a value that this version cannot read.
     #[error("column {table}.{column} holds an unreadable value: {detail}")]
     Corrupt {
@@ -27,6 +38,15 @@ pub enum StoreError {
 
 /// The result of a store function.
 pub type Result<T> = std::result::Result<T, StoreError>;
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::AnyDriverError(error) if error.is::<PoolExhausted>() => Self::Exhausted,
+            error => Self::Driver(error),
+        }
+    }
+}
 
 impl StoreError {
     /// Returns the name of the violated constraint, if the error is a constraint violation.
@@ -71,13 +91,21 @@ impl StoreError {
         matches!(self, Self::Driver(sqlx::Error::Io(_) | sqlx::Error::Protocol(_)))
     }
 
-    /// Returns true if PostgreSQL is unreachable, shutting down or out of resources.
+    /// Returns true if PostgreSQL has stopped the statement at its time limit.
+    #[must_use]
+    pub fn is_too_slow(&self) -> bool {
+        // SQLSTATE query_canceled. No part of the server cancels a statement in another way.
+        matches!(self, Self::Driver(sqlx::Error::Database(error)) if error.code().is_some_and(|code| code == "57014"))
+    }
+
+    /// Returns true if PostgreSQL is unreachable, shutting down or out of resources, or if no connection to it is free.
     #[must_use]
     pub fn is_outage(&self) -> bool {
         match self {
             Self::Driver(sqlx::Error::Database(error)) => error
                 .code()
                 .is_some_and(|code| code.starts_with("57P") || code.starts_with("08") || code.starts_with("53")),
+            Self::Exhausted => true,
             Self::Driver(
                 sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::Tls(_),
             ) => true,
@@ -88,6 +116,18 @@ impl StoreError {
 
 impl From<StoreError> for milvaion_app::error::AppError {
     fn from(error: StoreError) -> Self {
+        if matches!(error, StoreError::Exhausted) {
+            tracing::warn!(
+                "a user's request waited too long for a connection to PostgreSQL; if this repeats, raise \
+                 DATABASE_CONNECTIONS or look for slow searches"
+            );
+            return Self::Unavailable(error.to_string());
+        }
+        if error.is_too_slow() {
+            tracing::warn!("a user's request took PostgreSQL longer than its time limit and was stopped");
+            // Not `Unavailable`: pages repeat such a request by themselves.
+            return Self::field("filter", TOO_SLOW_TEXT);
+        }
         tracing::error!(error = %chain(&error), "a user's request failed in PostgreSQL");
         if error.is_outage() {
             Self::Unavailable("PostgreSQL is unreachable. Nothing was changed; try again in a moment.".into())

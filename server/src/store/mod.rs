@@ -53,8 +53,8 @@ use sqlx::{PgPool, migrate::Migrator};
 
 pub use error::{Result, StoreError};
 use partitions::{PartitionedTable, RECEIPT_RETENTION};
+pub use pool::PoolUse;
 use pool::StorePool;
-pub use pool::{PoolUse, REPORT_CONNECTIONS};
 
 use crate::{
     clock::Clock,
@@ -88,7 +88,7 @@ impl Store {
     ///
     /// The same.
     pub async fn connect_with(config: &DatabaseConfig, migrator: &Migrator) -> Result<Self> {
-        let pool = StorePool::connect(config, PoolUse::Shared).await?;
+        let pool = StorePool::connect(config, PoolUse::Background).await?;
         migrations::apply(&pool, migrator).await?;
         Ok(Self::new(pool))
     }
@@ -102,7 +102,7 @@ impl Store {
     /// Returns [`StoreError`] if PostgreSQL cannot be reached within four seconds, and [`StoreError::Schema`] if the
     /// database was not prepared by a server of this version, or of a newer one whose tables this version can read.
     pub async fn open(config: &DatabaseConfig) -> Result<Self> {
-        let pool = StorePool::connect(config, PoolUse::Shared).await?;
+        let pool = StorePool::connect(config, PoolUse::Background).await?;
         if let Err(error) = migrations::check(&pool).await {
             pool.close().await;
             return Err(error);

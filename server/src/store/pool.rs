@@ -16,12 +16,17 @@
 //! - An unused connection is tested before it is used again, within [`TEST_LIMIT`]. After a statement without an answer
 //!   all unused connections are closed, because the network may have lost them too, and one by one they would cost a
 //!   limit each.
+//! - A caller that waits for a place in a full pool gets [`StoreError::Exhausted`] after the limit of the pool, and not the
+//!   error of an outage.
 //! - PostgreSQL ends the sessions of clients that it cannot reach, and stops their statements, which frees
 //!   the locks of such a session.
 
 use std::{
     fmt, io,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -37,7 +42,7 @@ use sqlx::{
 };
 
 use super::error::{Result, StoreError};
-use crate::config::database::DatabaseConfig;
+use crate::config::database::{DatabaseConfig, REPORT_CONNECTIONS};
 
 /// The prepared statements that a connection keeps: more than the server has, so that none is planned twice.
 const STATEMENT_CACHE: usize = 500;
@@ -55,8 +60,11 @@ const TRUSTED_IDLE_TIME: Duration = Duration::from_secs(1);
 /// The use of a pool, which decides how many connections it has and how long they may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolUse {
-    /// Requests and most services: as many connections as are configured.
-    Shared,
+    /// Most services, and the command line: as many connections as are configured.
+    Background,
+    /// Requests of users: as many connections as are configured. A request is short or is stopped, so that a few users
+    /// with slow searches neither keep the others waiting for long nor use up PostgreSQL.
+    Web,
     /// The consumers of reports and heartbeats. Another server counts a run as lost if they are silent for the heartbeat
     /// timeout, so a lost connection must delay them for much less.
     Reports,
@@ -64,15 +72,16 @@ pub enum PoolUse {
     Own,
 }
 
-/// The connections of the consumers of reports: one for each of them.
-pub const REPORT_CONNECTIONS: u32 = 3;
-
 impl PoolUse {
     const fn limits(self) -> StatementLimits {
         match self {
             // A statement that takes longer is a bug.
-            Self::Shared => {
+            Self::Background => {
                 StatementLimits { server: "15s", client: Duration::from_secs(17), acquire: Duration::from_secs(10) }
+            }
+            // The wait is shorter than the limit for reading a session, which would otherwise report an outage.
+            Self::Web => {
+                StatementLimits { server: "3s", client: Duration::from_secs(4), acquire: Duration::from_secs(2) }
             }
             Self::Reports => {
                 StatementLimits { server: "5s", client: Duration::from_secs(6), acquire: Duration::from_secs(3) }
@@ -87,7 +96,7 @@ impl PoolUse {
     fn options(self, config: &DatabaseConfig) -> PgPoolOptions {
         let options = PgPoolOptions::new().acquire_timeout(self.limits().acquire);
         match self {
-            Self::Shared => options.max_connections(config.max_connections),
+            Self::Background | Self::Web => options.max_connections(config.max_connections),
             Self::Reports => options.max_connections(REPORT_CONNECTIONS),
             // A new connection would cost the dispatcher its head start, and the lease a part of its validity.
             Self::Own => options.max_connections(1).idle_timeout(None).max_lifetime(None),
@@ -122,17 +131,49 @@ impl LastLoss {
     }
 }
 
+/// The number of connections that callers hold. Clones share it.
+#[derive(Clone, Debug, Default)]
+struct LentConnections(Arc<AtomicU32>);
+
+impl LentConnections {
+    fn count(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Counts one more, until the result is dropped.
+    fn lend(&self) -> LentConnection {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        LentConnection(self.0.clone())
+    }
+}
+
+/// One of the [`LentConnections`].
+struct LentConnection(Arc<AtomicU32>);
+
+impl Drop for LentConnection {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The error of a caller for whom no place in the pool became free. It passes through the error type of sqlx, which cannot
+/// tell it from an unreachable PostgreSQL.
+#[derive(Debug, thiserror::Error)]
+#[error("all connections of the pool were in use")]
+pub(super) struct PoolExhausted;
+
 /// The pool. Clones share the connections. It runs single statements itself, as an [`Executor`].
 #[derive(Clone, Debug)]
 pub struct StorePool {
     pool: PgPool,
     limits: StatementLimits,
     last_loss: LastLoss,
+    lent: LentConnections,
 }
 
 impl StorePool {
-    /// Connects with the session parameters that the statements need. The connections of [`PoolUse::Reports`] are opened
-    /// when they are needed.
+    /// Connects with the session parameters that the statements need. The connections of [`PoolUse::Reports`] and
+    /// [`PoolUse::Web`] are opened when they are needed.
     ///
     /// # Errors
     ///
@@ -158,7 +199,7 @@ impl StorePool {
             ("tcp_user_timeout", "15s"),
             ("client_connection_check_interval", "5s"),
         ]);
-        if pool_use == PoolUse::Shared {
+        if pool_use == PoolUse::Background {
             wait_for_postgresql(&options).await?;
         }
         let losses = last_loss.clone();
@@ -177,10 +218,10 @@ impl StorePool {
                 })
             });
         let pool = match pool_use {
-            PoolUse::Reports => pool_options.connect_lazy_with(options),
-            PoolUse::Shared | PoolUse::Own => pool_options.connect_with(options).await?,
+            PoolUse::Reports | PoolUse::Web => pool_options.connect_lazy_with(options),
+            PoolUse::Background | PoolUse::Own => pool_options.connect_with(options).await?,
         };
-        Ok(Self { pool, limits, last_loss })
+        Ok(Self { pool, limits, last_loss, lent: LentConnections::default() })
     }
 
     /// Returns the address of the database and the session parameters.
@@ -194,11 +235,18 @@ impl StorePool {
     ///
     /// Fails if PostgreSQL cannot be reached, or if no connection is free in time.
     pub async fn acquire(&self) -> sqlx::Result<StoreConnection> {
+        let connection = match self.pool.acquire().await {
+            Err(sqlx::Error::PoolTimedOut) if self.lent.count() >= self.pool.options().get_max_connections() => {
+                return Err(sqlx::Error::AnyDriverError(Box::new(PoolExhausted)));
+            }
+            answer => answer?,
+        };
         Ok(StoreConnection {
-            connection: self.pool.acquire().await?,
+            connection,
             is_idle: true,
             limit: self.limits.client,
             last_loss: self.last_loss.clone(),
+            _lent: self.lent.lend(),
         })
     }
 
@@ -222,7 +270,8 @@ impl StorePool {
 
 impl From<PgPool> for StorePool {
     fn from(pool: PgPool) -> Self {
-        Self { pool, limits: PoolUse::Shared.limits(), last_loss: LastLoss::default() }
+        let limits = PoolUse::Background.limits();
+        Self { pool, limits, last_loss: LastLoss::default(), lent: LentConnections::default() }
     }
 }
 
@@ -277,6 +326,8 @@ pub struct StoreConnection {
     limit: Duration,
     /// The losses of the pool.
     last_loss: LastLoss,
+    /// Counts the connection while it is held.
+    _lent: LentConnection,
 }
 
 impl StoreConnection {

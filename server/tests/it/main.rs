@@ -42,6 +42,7 @@ mod rejected_messages;
 mod retention;
 mod schema;
 mod server_process;
+mod slow_requests;
 mod stats;
 mod status;
 mod tables;
