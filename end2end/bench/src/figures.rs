@@ -7,7 +7,7 @@ use futures::future::LocalBoxFuture;
 use crate::{
     burst, ceiling, cron,
     harness::BenchHarness,
-    held_open, idle, ingest, lateness, lists, million,
+    held_open, idle, ingest, lateness, lists, million, million_waiting, overview,
     samples::{FigureSummary, RunSample},
     throughput, trigger,
 };
@@ -145,6 +145,29 @@ pub(crate) static GROUPS: &[FigureGroup] = &[
         ],
         measured: Measured::Always,
         run: |harness, runs| Box::pin(million::run(harness, runs)),
+    },
+    FigureGroup {
+        name: "million-waiting",
+        figures: &[
+            named("million-waiting-grant-p50", "ms", "end of a run to start of the next, a million wait for its slot"),
+            named("million-waiting-grant-p99", "ms", "end of a run to start of the next, a million wait for its slot"),
+            named("million-waiting-lateness-p99", "ms", "due time to start beside them, 100 runs a second"),
+            named("million-delayed-release-p99", "ms", "end of a delay to start, a million runs delayed"),
+            named("million-delayed-lateness-p99", "ms", "due time to start beside them, 100 runs a second"),
+        ],
+        measured: Measured::Always,
+        run: |harness, runs| Box::pin(million_waiting::run(harness, runs)),
+    },
+    FigureGroup {
+        name: "overview-million",
+        figures: &[
+            named("overview-million-p50", "ms", "the data of the overview, a million jobs"),
+            named("overview-million-p95", "ms", "the data of the overview, a million jobs"),
+            named("overview-million-jobs-p50", "ms", "a page of the list of jobs, all filters in turn"),
+            named("overview-million-jobs-p95", "ms", "a page of the list of jobs, all filters in turn"),
+        ],
+        measured: Measured::Always,
+        run: |harness, runs| Box::pin(overview::run(harness, runs)),
     },
     FigureGroup {
         name: "idle-100k",

@@ -65,15 +65,25 @@ pub(crate) async fn starts(env: &BenchEnv, rate: i64, seconds: i64) -> anyhow::R
     sleep_until(end + Duration::seconds(1)).await;
     job_batch::pause(env).await?;
     env.wait_until_drained().await?;
+    read(env, begin, end, rate * seconds).await
+}
+
+/// Returns the median and the 99th percentile of the lateness of the scheduled occurrences that were due in a period, in
+/// milliseconds. Prints the number of the `due` ones that are missing.
+pub(crate) async fn read(
+    env: &BenchEnv,
+    begin: DateTime<Utc>,
+    end: DateTime<Utc>,
+    due: i64,
+) -> anyhow::Result<[f64; 2]> {
     let statement = "SELECT count(*), coalesce(percentile_disc(ARRAY[0.5, 0.99]) WITHIN GROUP \
                             (ORDER BY extract(epoch FROM started_at - scheduled_for)::float8 * 1000), '{0, 0}') \
-                       FROM occurrences WHERE scheduled_for >= $1 AND scheduled_for < $2";
+                       FROM occurrences WHERE scheduled_for >= $1 AND scheduled_for < $2 AND trigger = 'schedule'";
     let (count, late): (i64, Vec<f64>) = sqlx::query_as(statement).bind(begin).bind(end).fetch_one(&env.pool).await?;
-    if count != rate * seconds {
+    if count != due {
         println!(
-            "    {} of {} due times have no occurrence, because the next due time of the same job had come already",
-            rate * seconds - count,
-            rate * seconds
+            "    {} of {due} due times have no occurrence, because the next due time of the same job had come already",
+            due - count
         );
     }
     Ok([late.first().copied().unwrap_or_default(), late.get(1).copied().unwrap_or_default()])

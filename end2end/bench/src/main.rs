@@ -30,6 +30,8 @@ mod ingest;
 mod lateness;
 mod lists;
 mod million;
+mod million_waiting;
+mod overview;
 mod seed;
 mod stage_times;
 mod throughput;

@@ -13,7 +13,8 @@ pub(crate) struct BenchSettings {
     pub(crate) seconds: Duration,
     /// `BENCH_CAPACITY`: the worker's concurrency limit, 1 to 1,000. Default 500.
     pub(crate) capacity: u32,
-    /// `BENCH_JOBS`: jobs in the group `million`, 10,000 to 10,000,000. Default 1,000,000.
+    /// `BENCH_JOBS`: jobs in the groups `million` and `overview-million`, and open runs in the group
+    /// `million-waiting`, 10,000 to 10,000,000. Default 1,000,000.
     pub(crate) jobs: i64,
     /// `BENCH_HELD_SECONDS`: seconds for which the group `held-open` holds a snapshot, 120 to 3,600. Default 600.
     pub(crate) held: Duration,
