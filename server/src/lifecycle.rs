@@ -58,7 +58,7 @@ use crate::{
     },
     live::{Hub, alerts::AlertSender, bridge::EventBridge},
     store::{PoolUse, Store},
-    ui::{backend::ServerBackend, job_counts::JobCountCache},
+    ui::{backend::ServerBackend, job_counts::JobCounter},
 };
 pub use error::ServerError;
 
@@ -223,7 +223,7 @@ impl Server {
         let http_config = Arc::new(config.http.clone());
         let backend = Arc::new(ServerBackend {
             store: web.clone(),
-            job_counts: JobCountCache::default(),
+            job_counts: JobCounter::default(),
             clock: clock.clone(),
             jobs: jobs.clone(),
             cluster,

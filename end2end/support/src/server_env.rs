@@ -26,7 +26,7 @@ pub async fn config() -> ServerConfig {
         redis_url: None,
         amqp_url: None,
         data_dir: target.join("test-data"),
-        database: DatabaseConfig { url: database::create().await, max_connections: 8 },
+        database: DatabaseConfig { url: database::create().await, max_connections: 10 },
         cache: CacheConfig { url: services::redis_url(), key_prefix: format!("{prefix}:") },
         broker: BrokerConfig { url: services::amqp_url(), prefix, prefetch: 2_000 },
         http: HttpConfig { site_root: target.join("site"), ..HttpConfig::default() },

@@ -62,6 +62,8 @@ pub struct JobCommands {
     pub activate_cancellation_repeater: Arc<Notify>,
     /// The publishes that are on their way to the broker. The server waits for them when it stops.
     pub in_flight: TaskTracker,
+    /// Held while this server looks for the sample job.
+    pub sample_job: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl JobCommands {

@@ -38,6 +38,8 @@ impl JobCommands {
                 "No live worker offers the job type {DEMO_JOB_TYPE}. Start milvaion-worker and try again."
             )));
         };
+        // The lock keeps a connection, and what follows needs another one: of many clicks, only one may hold it.
+        let _turn = self.sample_job.lock().await;
         let lock = self.store.lock_sample_job().await?;
         let found = self.store.job_by_name(SAMPLE_JOB_NAME, DEMO_JOB_TYPE, &workers).await?;
         let id = match found {

@@ -13,14 +13,14 @@ const OWN_CONNECTIONS: u32 = 2 + REPORT_CONNECTIONS;
 pub struct DatabaseConfig {
     /// The address of PostgreSQL: the value of `DATABASE_URL`, or the address of the private PostgreSQL.
     pub url: String,
-    /// `DATABASE_CONNECTIONS`: maximum number of connections that this server opens. From 8 to 200. Default 16.
+    /// `DATABASE_CONNECTIONS`: maximum number of connections that this server opens. From 10 to 200. Default 16.
     pub max_connections: u32,
 }
 
 impl DatabaseConfig {
     /// Reads the settings from the environment, except the address.
     pub(super) fn read(read: &mut EnvReader) -> Self {
-        Self { url: String::new(), max_connections: read.number("DATABASE_CONNECTIONS", 16, 8, 200) }
+        Self { url: String::new(), max_connections: read.number("DATABASE_CONNECTIONS", 16, 10, 200) }
     }
 
     /// Returns the settings for the requests of users: half of the connections that have no other purpose, so that no
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn shares_add_up_to_the_setting() {
-        for (max_connections, background, web) in [(8, 2, 1), (9, 2, 2), (16, 6, 5), (200, 98, 97)] {
+        for (max_connections, background, web) in [(10, 3, 2), (11, 3, 3), (16, 6, 5), (200, 98, 97)] {
             let config = DatabaseConfig { url: String::new(), max_connections };
             let shares = (config.for_background().max_connections, config.for_web().max_connections);
             assert_eq!(shares, (background, web), "{max_connections}");

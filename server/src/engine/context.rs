@@ -79,6 +79,7 @@ impl Context {
             ended_jobs: self.activators.ended_jobs.clone(),
             activate_cancellation_repeater: self.activators.cancellation_repeater.clone(),
             in_flight: self.in_flight.clone(),
+            sample_job: Arc::default(),
         }
     }
 }

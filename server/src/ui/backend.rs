@@ -31,7 +31,7 @@ use milvaion_protocol::{
 };
 use milvaion_schedule::schedule;
 
-use super::{calendars, failures, job_counts::JobCountCache};
+use super::{calendars, failures, job_counts::JobCounter};
 use crate::{
     clock::Clock,
     command::{
@@ -65,7 +65,7 @@ pub struct ServerBackend {
     /// Access to PostgreSQL, with the connections of requests.
     pub store: Store,
     /// The numbers of jobs for the overview.
-    pub job_counts: JobCountCache,
+    pub job_counts: JobCounter,
     /// The clock of this server.
     pub clock: Clock,
     /// The commands that change jobs, calendars, occurrences and failures.

@@ -18,9 +18,9 @@ const AGE_PER_COST: u32 = 50;
 /// The longest time for which a count is used.
 const MAX_AGE: Duration = Duration::from_secs(5);
 
-/// The last count. Clones share it.
+/// Counts the jobs, and keeps the last count. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct JobCountCache {
+pub struct JobCounter {
     last: Arc<Mutex<Option<TimedCount>>>,
     /// Held while the jobs are counted.
     counting: Arc<tokio::sync::Mutex<()>>,
@@ -49,7 +49,7 @@ impl TimedCount {
     }
 }
 
-impl JobCountCache {
+impl JobCounter {
     /// Returns the numbers of jobs. While they are read again and again, they are counted in the background, and a
     /// request waits for a count only if it is the first one for a while. Concurrent requests wait for the same count.
     ///
@@ -86,11 +86,11 @@ impl JobCountCache {
 
     fn count_in_background(&self, store: &Store) {
         let Ok(counting) = self.counting.clone().try_lock_owned() else { return };
-        let (cache, store) = (self.clone(), store.clone());
+        let (counter, store) = (self.clone(), store.clone());
         tokio::spawn(async move {
             let _counting = counting;
             // After an error the next request counts, and reports it.
-            let _ = cache.count(&store).await;
+            let _ = counter.count(&store).await;
         });
     }
 }
