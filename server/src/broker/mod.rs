@@ -8,6 +8,7 @@
 pub mod consumer;
 pub mod echo;
 mod error;
+mod job_queues;
 mod parked_queues;
 pub mod publisher;
 pub mod queue_probe;

@@ -1,14 +1,12 @@
 //! Publishes job messages over one connection and one channel with publisher confirms, with many messages in flight.
 //!
 //! Every message is persistent and mandatory. A message counts as sent when the broker has confirmed it without
-//! returning it: an unroutable message is confirmed *and* returned, and would be lost if only the confirm counted. Any
-//! other message stays unsent in PostgreSQL and is published again later.
-//!
-//! A job queue that the broker refuses must not stop the others. Job queues are therefore declared on channels of their
-//! own, since a refusal closes its channel, and a refused queue is parked for a while.
+//! returning it: an unroutable message is confirmed *and* returned, and would be lost if only the confirm counted. Its
+//! queue is declared again, and the message is sent again at once. Any other message stays unsent in PostgreSQL and is
+//! published again later.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
+    collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -18,9 +16,8 @@ use futures::{
     future::{BoxFuture, join_all},
 };
 use lapin::{
-    BasicProperties, Channel, Confirmation, ErrorKind,
+    BasicProperties, Channel, Confirmation,
     options::{BasicPublishOptions, ConfirmSelectOptions},
-    protocol::AMQPErrorKind,
     types::{AMQPValue, FieldTable},
 };
 use milvaion_protocol::{
@@ -31,7 +28,11 @@ use milvaion_protocol::{
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{Broker, parked_queues::ParkedQueues, topology};
+use super::{
+    Broker,
+    job_queues::{DeclaringChannel, JobQueues},
+    topology::{self, QueueKey},
+};
 use crate::{
     backoff::ReconnectBackoff,
     faults::{
@@ -62,13 +63,25 @@ pub struct OutgoingMessage {
     pub republished: bool,
 }
 
+impl OutgoingMessage {
+    fn queue_key(&self) -> QueueKey {
+        (self.worker_id.clone(), self.message.job_type.clone())
+    }
+}
+
 /// An open connection with the channel for job messages.
 #[derive(Clone, Debug)]
 struct OpenChannel {
-    connection: Arc<lapin::Connection>,
     channel: Channel,
-    /// The channel for declarations of job queues. A refusal closes it, and the next declaration opens another.
-    declaring: Arc<tokio::sync::Mutex<Option<Channel>>>,
+    declaring: Arc<DeclaringChannel>,
+}
+
+/// What became of messages that were sent.
+#[derive(Debug, Default)]
+struct SendOutcome<'a> {
+    confirmed: Vec<ConfirmedMessage>,
+    /// The messages for which no queue is bound.
+    unroutable: Vec<&'a OutgoingMessage>,
 }
 
 /// The publisher of job messages. Clones share its channel.
@@ -77,11 +90,9 @@ pub struct Publisher {
     names: Topology,
     channel: watch::Receiver<Option<OpenChannel>>,
     broken: Arc<Notify>,
-    /// The queues declared since the current channel was opened.
-    declared: Arc<Mutex<HashSet<(String, String)>>>,
+    queues: JobQueues,
     /// Occurrences whose message was not confirmed and is no longer in flight.
     unsent: Arc<Mutex<HashSet<OccurrenceId>>>,
-    parked: ParkedQueues,
 }
 
 impl Publisher {
@@ -93,13 +104,11 @@ impl Publisher {
             names: broker.topology().clone(),
             channel,
             broken: Arc::default(),
-            declared: Arc::default(),
+            queues: JobQueues::new(broker.topology().clone()),
             unsent: Arc::default(),
-            parked: ParkedQueues::default(),
         };
-        let (broker, broken, declared) = (broker.clone(), publisher.broken.clone(), publisher.declared.clone());
-        let keep_open =
-            move |stop| keep_open(broker.clone(), sender.clone(), broken.clone(), declared.clone(), stop).boxed();
+        let (broker, broken) = (broker.clone(), publisher.broken.clone());
+        let keep_open = move |stop| keep_open(broker.clone(), sender.clone(), broken.clone(), stop).boxed();
         (publisher, keep_open)
     }
 
@@ -136,54 +145,22 @@ impl Publisher {
 
     /// Returns the worker ids and job types whose queues the broker refuses, and to which nothing is sent now.
     #[must_use]
-    pub fn parked(&self) -> Vec<(String, String)> {
-        self.parked.list()
+    pub fn parked(&self) -> Vec<QueueKey> {
+        self.queues.parked.list()
     }
 
     /// Declares the queue of a worker's job type. Without a channel it does nothing, because the queue is in any case
     /// declared before the first message to it.
     pub async fn ensure_queue(&self, worker_id: &str, job_type: &str) {
         let Some(open) = self.channel.borrow().clone() else { return };
-        self.declare(&open, worker_id, job_type).await;
+        self.declare(&open, [(worker_id.to_owned(), job_type.to_owned())]).await;
     }
 
-    /// Declares a queue unless that was done before. Returns false if nothing can be sent to it.
-    async fn declare(&self, open: &OpenChannel, worker_id: &str, job_type: &str) -> bool {
-        let key = (worker_id.to_owned(), job_type.to_owned());
-        if self.parked.contains(&key) {
-            return false;
+    async fn declare(&self, open: &OpenChannel, keys: impl IntoIterator<Item = QueueKey>) {
+        if let Err(error) = self.queues.ensure(&open.declaring, keys).await {
+            tracing::warn!(error = %error, "queues of job types cannot be declared: {error}");
+            self.broken.notify_one();
         }
-        if self.declared.lock().is_ok_and(|declared| declared.contains(&key)) {
-            return true;
-        }
-        match self.try_to_declare(open, worker_id, job_type).await {
-            Ok(()) => {
-                if let Ok(mut declared) = self.declared.lock() {
-                    declared.insert(key);
-                }
-                true
-            }
-            Err(error) if is_refusal(&error) => {
-                self.parked.park(key, &self.names.job_queue(worker_id, job_type), &error.to_string());
-                false
-            }
-            Err(error) => {
-                tracing::warn!(worker.id = worker_id, job.type = job_type, error = %error, "the queue of job type {job_type} of worker {worker_id} cannot be declared");
-                self.broken.notify_one();
-                false
-            }
-        }
-    }
-
-    async fn try_to_declare(&self, open: &OpenChannel, worker_id: &str, job_type: &str) -> Result<(), lapin::Error> {
-        let mut declaring = open.declaring.lock().await;
-        let channel = match declaring.take() {
-            Some(channel) => channel,
-            None => open.connection.create_channel().await?,
-        };
-        topology::declare_job_queue(&channel, &self.names, worker_id, job_type).await?;
-        *declaring = Some(channel);
-        Ok(())
     }
 
     /// Publishes messages, all in flight at once, and returns those that the broker confirmed. The others are
@@ -199,19 +176,42 @@ impl Publisher {
 
     async fn try_to_publish(&self, messages: &[OutgoingMessage]) -> Vec<ConfirmedMessage> {
         let Some(open) = self.channel.borrow().clone() else { return Vec::new() };
-        let mut queues: HashMap<(&str, &str), bool> = HashMap::new();
-        for out in messages {
-            let key = (out.worker_id.as_str(), out.message.job_type.as_str());
-            if let Entry::Vacant(entry) = queues.entry(key) {
-                entry.insert(self.declare(&open, key.0, key.1).await);
+        let SendOutcome { mut confirmed, unroutable } = self.declare_and_send(&open, messages.iter().collect()).await;
+        if !unroutable.is_empty() {
+            tracing::info!(
+                occurrence.first = %unroutable[0].message.occurrence_id,
+                messages = unroutable.len(),
+                "the queues of {} messages are missing at the broker, and are declared again",
+                unroutable.len()
+            );
+            let again = self.declare_and_send(&open, unroutable).await;
+            confirmed.extend(again.confirmed);
+            if let Some(first) = again.unroutable.first() {
+                tracing::warn!(
+                    occurrence.first = %first.message.occurrence_id,
+                    messages = again.unroutable.len(),
+                    "{} messages were not confirmed and are published again: no queue is bound for them",
+                    again.unroutable.len()
+                );
             }
         }
-        let is_open = |out: &&OutgoingMessage| queues[&(out.worker_id.as_str(), out.message.job_type.as_str())];
+        confirmed
+    }
+
+    /// Sends messages to those of their queues that the broker accepts, and waits for the confirms.
+    async fn declare_and_send<'a>(
+        &self,
+        open: &OpenChannel,
+        mut messages: Vec<&'a OutgoingMessage>,
+    ) -> SendOutcome<'a> {
+        let keys: HashSet<QueueKey> = messages.iter().map(|out| out.queue_key()).collect();
+        self.declare(open, keys).await;
+        messages.retain(|out| self.queues.is_open(&out.queue_key()));
         faults::crash_point("publisher.before_send");
-        let mut sent = Vec::with_capacity(messages.len());
+        let mut outcome = SendOutcome { confirmed: Vec::with_capacity(messages.len()), unroutable: Vec::new() };
         // Messages are sent one after another, so that they keep the order of the batch, and confirmed together.
         let mut waiting = Vec::with_capacity(messages.len());
-        for out in messages.iter().filter(is_open) {
+        for out in messages {
             match self.send(&open.channel, out).await {
                 Ok(confirm) => waiting.push((out, confirm)),
                 Err(error) => {
@@ -225,7 +225,8 @@ impl Publisher {
             faults::crash_point("publisher.after_send");
         }
         if !SEAMS.waits_for_confirms() {
-            return waiting.iter().map(|(out, _)| confirmed_message(out)).collect();
+            outcome.confirmed = waiting.iter().map(|(out, _)| confirmed_message(out)).collect();
+            return outcome;
         }
         let confirmations = join_all(
             waiting.into_iter().map(async |(out, confirm)| (out, tokio::time::timeout(CONFIRM_TIMEOUT, confirm).await)),
@@ -236,19 +237,19 @@ impl Publisher {
         for (out, confirmation) in confirmations {
             let reason = match confirmation {
                 Ok(Ok(Confirmation::Ack(None))) => {
-                    self.parked.release(&out.worker_id, &out.message.job_type);
-                    sent.push(confirmed_message(out));
+                    self.queues.parked.release(&out.worker_id, &out.message.job_type);
+                    outcome.confirmed.push(confirmed_message(out));
                     continue;
                 }
                 Ok(Ok(Confirmation::Ack(Some(_)))) => {
-                    // The queue was deleted after its declaration. Declare it again before the next publish.
-                    self.forget_declaration(out);
-                    "no queue is bound for the message".to_owned()
+                    self.queues.forget(&out.queue_key());
+                    outcome.unroutable.push(out);
+                    continue;
                 }
                 Ok(Ok(Confirmation::Nack(_))) => {
-                    let key = (out.worker_id.clone(), out.message.job_type.clone());
+                    let key = out.queue_key();
                     let queue = self.names.job_queue(&key.0, &key.1);
-                    self.parked.park(key, &queue, "it rejects messages, for example because it is full");
+                    self.queues.parked.park(key, &queue, "it rejects messages, for example because it is full");
                     "the broker refused the message".to_owned()
                 }
                 Ok(Ok(Confirmation::NotRequested)) => "publisher confirms are off".to_owned(),
@@ -272,16 +273,10 @@ impl Publisher {
                 occurrences.len()
             );
         }
-        if !sent.is_empty() {
+        if !outcome.confirmed.is_empty() {
             faults::crash_point("publisher.after_confirm");
         }
-        sent
-    }
-
-    fn forget_declaration(&self, out: &OutgoingMessage) {
-        if let Ok(mut declared) = self.declared.lock() {
-            declared.remove(&(out.worker_id.clone(), out.message.job_type.clone()));
-        }
+        outcome
     }
 
     async fn send(&self, channel: &Channel, out: &OutgoingMessage) -> Result<lapin::PublisherConfirm, lapin::Error> {
@@ -309,11 +304,6 @@ impl Publisher {
     }
 }
 
-/// Returns true if the broker answered and refused a declaration. The connection works then.
-fn is_refusal(error: &lapin::Error) -> bool {
-    matches!(error.kind(), ErrorKind::ProtocolError(error) if matches!(error.kind(), AMQPErrorKind::Soft(_)))
-}
-
 fn confirmed_message(out: &OutgoingMessage) -> ConfirmedMessage {
     (out.message.occurrence_id, i32::try_from(out.message.attempt).unwrap_or(i32::MAX))
 }
@@ -323,7 +313,6 @@ async fn keep_open(
     broker: Broker,
     sender: watch::Sender<Option<OpenChannel>>,
     broken: Arc<Notify>,
-    declared: Arc<Mutex<HashSet<(String, String)>>>,
     stop: CancellationToken,
 ) {
     let mut backoff = ReconnectBackoff::default();
@@ -335,10 +324,7 @@ async fn keep_open(
         let mut events = Box::pin(connection.events_listener());
         match open_channel(&connection, broker.topology()).await {
             Ok(channel) => {
-                let open = OpenChannel { connection: connection.clone(), channel, declaring: Arc::default() };
-                if let Ok(mut declared) = declared.lock() {
-                    declared.clear();
-                }
+                let open = OpenChannel { channel, declaring: Arc::new(DeclaringChannel::new(connection.clone())) };
                 // A notification about the previous channel does not apply to this one.
                 let _ = futures::FutureExt::now_or_never(broken.notified());
                 sender.send_replace(Some(open.clone()));
@@ -346,7 +332,7 @@ async fn keep_open(
                 let mut is_blocked = false;
                 loop {
                     tokio::select! {
-                        event = next_connection_event(&mut events) => match event {
+                        event = next_connection_event(&mut events, &connection, &open.channel) => match event {
                             ConnectionEvent::Broken => break,
                             // A new connection would be blocked as well, and messages sent over this one would arrive
                             // twice. This connection is therefore kept, but not used.
@@ -396,10 +382,16 @@ enum ConnectionEvent {
     Unblocked,
 }
 
-/// Waits for the next event that matters to publishing.
-async fn next_connection_event(events: &mut (impl futures::Stream<Item = lapin::Event> + Unpin)) -> ConnectionEvent {
+/// Waits for the next event that matters to publishing. The errors of all channels are events of their connection; one of
+/// another channel is a refused declaration, which does not matter here.
+async fn next_connection_event(
+    events: &mut (impl futures::Stream<Item = lapin::Event> + Unpin),
+    connection: &lapin::Connection,
+    channel: &Channel,
+) -> ConnectionEvent {
     while let Some(event) = events.next().await {
         match event {
+            lapin::Event::Error(_) if connection.status().connected() && channel.status().connected() => {}
             lapin::Event::Error(_) => return ConnectionEvent::Broken,
             lapin::Event::ConnectionBlocked(reason) => {
                 tracing::warn!(reason, "RabbitMQ blocks publishing ({reason}); occurrences wait in PostgreSQL");

@@ -10,6 +10,7 @@
 //! | status, logs, registration, claims | direct exchange and queue, durable | none |
 //! | job queue | durable | `x-max-priority`, so that a critical occurrence overtakes; `x-dead-letter-exchange`, so that a rejected message is kept |
 
+use futures::future::{join_all, try_join};
 use lapin::{
     Channel, ExchangeKind, Result,
     options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
@@ -35,18 +36,39 @@ pub async fn declare(channel: &Channel, names: &Topology) -> Result<()> {
     Ok(())
 }
 
-/// Declares the queue of one worker's job type, so that messages wait there even before the worker first connects.
+/// A job queue: the worker's id and the job type.
+pub type QueueKey = (String, String);
+
+/// Declares the queues of job types, so that messages wait there even before the worker first connects. All
+/// declarations are in flight at once. Returns the number of queues that the broker has accepted, from the first one on,
+/// and the error of the one after them.
 ///
-/// # Errors
-///
-/// Returns an error if the broker refuses a declaration; the channel is closed then.
-pub async fn declare_job_queue(channel: &Channel, names: &Topology, worker_id: &str, job_type: &str) -> Result<()> {
+/// A refusal closes the channel, so the broker ignores what follows it. It answers in the order of the requests, so the
+/// first error is that of the refused queue.
+pub async fn declare_job_queues(
+    channel: &Channel,
+    names: &Topology,
+    queues: &[QueueKey],
+) -> (usize, Option<lapin::Error>) {
+    let declarations =
+        queues.iter().map(|(worker_id, job_type)| declare_job_queue(channel, names, worker_id, job_type));
+    for (index, declared) in join_all(declarations).await.into_iter().enumerate() {
+        if let Err(error) = declared {
+            return (index, Some(error));
+        }
+    }
+    (queues.len(), None)
+}
+
+/// Declares and binds one queue. Both requests are sent before the first answer, so that the requests of several queues
+/// do not mix.
+async fn declare_job_queue(channel: &Channel, names: &Topology, worker_id: &str, job_type: &str) -> Result<()> {
     let name = names.job_queue(worker_id, job_type);
     let mut arguments = FieldTable::default();
     arguments.insert("x-max-priority".into(), AMQPValue::LongInt(MAX_PRIORITY.into()));
     arguments.insert("x-dead-letter-exchange".into(), AMQPValue::LongString(names.dead_letter_exchange().into()));
-    queue(channel, &name, arguments).await?;
-    bind(channel, &name, &names.jobs_exchange(), &Topology::job_binding(worker_id, job_type)).await
+    let (exchange, key) = (names.jobs_exchange(), Topology::job_binding(worker_id, job_type));
+    try_join(queue(channel, &name, arguments), bind(channel, &name, &exchange, &key)).await.map(drop)
 }
 
 async fn exchange(channel: &Channel, name: &str, kind: ExchangeKind) -> Result<()> {

@@ -22,6 +22,7 @@ mod engine;
 mod event_stream;
 mod failures;
 mod invariants;
+mod job_queues;
 mod journey;
 mod lease;
 mod log_capture;
