@@ -6,110 +6,128 @@ use chrono::{DateTime, Utc};
 use milvaion_api::views::{InstanceView, JobTypeView, WorkerView};
 use milvaion_protocol::message::{InstanceHeartbeat, InstanceHello, JobTypeInfo, MAX_NOTICE_BYTES, truncate_text};
 use serde_json::Value;
-use uuid::Uuid;
 
-use super::{Result, Store};
+use super::{Result, Store, pool::StoreTransaction};
 use crate::domain::{liveness, transition::clean};
 
 impl Store {
-    /// Stores the registration of an instance. Repeating it only updates the times and the announced values.
+    /// Stores the registrations of instances, one for each instance. Repeating them only updates the times and the
+    /// announced values.
+    ///
+    /// Rows are locked in the order of their keys, as by every server that stores other registrations of the same workers.
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn hello(&self, hello: &InstanceHello, now: DateTime<Utc>) -> Result<()> {
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then none is stored.
+    pub async fn store_hellos(&self, hellos: &[InstanceHello], now: DateTime<Utc>) -> Result<()> {
+        let column = |field: fn(&InstanceHello) -> String| hellos.iter().map(field).collect::<Vec<String>>();
+        let (instances, workers) = (column(|hello| hello.instance_id.clone()), column(|hello| hello.worker_id.clone()));
         let mut tx = self.pool().begin().await?;
         sqlx::query!(
-            "INSERT INTO workers (id, first_seen_at, last_seen_at) VALUES ($1, $2, $2)
+            "INSERT INTO workers (id, first_seen_at, last_seen_at)
+             SELECT DISTINCT id, $2::timestamptz, $2::timestamptz FROM unnest($1::text[]) AS id ORDER BY id
              ON CONFLICT (id) DO UPDATE SET last_seen_at = excluded.last_seen_at",
-            hello.worker_id,
+            &workers,
             now
         )
         .execute(&mut tx)
         .await?;
         sqlx::query!(
             "INSERT INTO worker_instances (id, worker_id, host, pid, version, capacity, started_at, last_heartbeat_at)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $7)
+             SELECT id, worker_id, host, pid, version, capacity, $7, $7
+               FROM unnest($1::text[], $2::text[], $3::text[], $4::int[], $5::text[], $6::int[])
+                 AS hello(id, worker_id, host, pid, version, capacity)
+              ORDER BY id
              ON CONFLICT (id) DO UPDATE SET last_heartbeat_at = excluded.last_heartbeat_at, stopped_at = NULL,
                     version = excluded.version, capacity = excluded.capacity",
-            hello.instance_id,
-            hello.worker_id,
-            clean(hello.host.clone()),
-            i32::try_from(hello.pid).unwrap_or(0),
-            clean(hello.version.clone()),
-            i32::try_from(hello.capacity).unwrap_or(i32::MAX),
+            &instances,
+            &workers,
+            &column(|hello| clean(hello.host.clone())),
+            &hellos.iter().map(|hello| i32::try_from(hello.pid).unwrap_or(0)).collect::<Vec<_>>(),
+            &column(|hello| clean(hello.version.clone())),
+            &hellos.iter().map(|hello| i32::try_from(hello.capacity).unwrap_or(i32::MAX)).collect::<Vec<_>>(),
             now
         )
         .execute(&mut tx)
         .await?;
-        sqlx::query!("DELETE FROM instance_job_types WHERE instance_id = $1", hello.instance_id)
-            .execute(&mut tx)
-            .await?;
-        for info in &hello.job_types {
-            sqlx::query!(
-                "INSERT INTO worker_job_types (worker_id, job_type, description, schema, concurrency, timeout_seconds, announced_at)
-                 VALUES ($1, $2, $3, $4::text::json, $5, $6, $7)
-                 ON CONFLICT (worker_id, job_type) DO UPDATE SET description = excluded.description, schema = excluded.schema,
-                        concurrency = excluded.concurrency, timeout_seconds = excluded.timeout_seconds,
-                        announced_at = excluded.announced_at",
-                hello.worker_id,
-                info.job_type,
-                clean(info.description.clone()),
-                // As text: a value would be sent as jsonb, which sorts the properties.
-                info.schema.to_string(),
-                i32::try_from(info.concurrency).unwrap_or(i32::MAX),
-                info.timeout_seconds.and_then(|s| i32::try_from(s).ok()),
-                now
-            )
-            .execute(&mut tx)
-            .await?;
-            sqlx::query!(
-                "INSERT INTO instance_job_types (instance_id, job_type) VALUES ($1, $2) ON CONFLICT DO NOTHING",
-                hello.instance_id,
-                info.job_type
-            )
-            .execute(&mut tx)
-            .await?;
-        }
+        sqlx::query!("DELETE FROM instance_job_types WHERE instance_id = ANY($1)", &instances).execute(&mut tx).await?;
+        store_job_types(&mut tx, hellos, now).await?;
+        let (of_instance, job_types): (Vec<String>, Vec<String>) = hellos
+            .iter()
+            .flat_map(|hello| hello.job_types.iter().map(|info| (hello.instance_id.clone(), info.job_type.clone())))
+            .unzip();
+        sqlx::query!(
+            "INSERT INTO instance_job_types (instance_id, job_type)
+             SELECT instance_id, job_type FROM unnest($1::text[], $2::text[]) AS offer(instance_id, job_type)
+             ON CONFLICT DO NOTHING",
+            &of_instance,
+            &job_types
+        )
+        .execute(&mut tx)
+        .await?;
         tx.commit().await?;
         Ok(())
     }
 
-    /// Stores a heartbeat. Returns true if the instance's notice changed, and `None` if the instance is not registered.
+    /// Stores heartbeats, one for each instance, with one statement. Returns the instances that are registered, each with
+    /// true if its notice has changed.
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn heartbeat(&self, beat: &InstanceHeartbeat, now: DateTime<Utc>) -> Result<Option<bool>> {
-        let running: Vec<Uuid> = beat.running.iter().map(|id| id.0).collect();
-        let notice = beat.notice.as_ref().filter(|text| !text.trim().is_empty());
-        Ok(sqlx::query_scalar!(
-            r#"WITH before AS (SELECT id, notice FROM worker_instances WHERE id = $1)
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then none is stored.
+    pub async fn store_heartbeats(
+        &self,
+        heartbeats: &[InstanceHeartbeat],
+        now: DateTime<Utc>,
+    ) -> Result<BTreeMap<String, bool>> {
+        let ids: Vec<String> = heartbeats.iter().map(|beat| beat.instance_id.clone()).collect();
+        let counts: Vec<i32> =
+            heartbeats.iter().map(|beat| i32::try_from(beat.running.len()).unwrap_or(i32::MAX)).collect();
+        // PostgreSQL has no arrays of arrays of different lengths, so each list is sent as the text of an array.
+        let running: Vec<String> = heartbeats
+            .iter()
+            .map(|beat| format!("{{{}}}", beat.running.iter().map(|id| id.0.to_string()).collect::<Vec<_>>().join(",")))
+            .collect();
+        let notices: Vec<Option<String>> = heartbeats
+            .iter()
+            .map(|beat| {
+                let notice = beat.notice.as_ref().filter(|text| !text.trim().is_empty());
+                // Truncated last, because the replacement characters that `clean` inserts are longer than what they
+                // replace.
+                notice.map(|text| truncate_text(clean(text.clone()), MAX_NOTICE_BYTES))
+            })
+            .collect();
+        let rows = sqlx::query!(
+            r#"WITH before AS (SELECT id, notice FROM worker_instances WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
              UPDATE worker_instances i
-                SET last_heartbeat_at = $2, running = $3, running_ids = $4, stopped_at = NULL, notice = $5
-               FROM before b WHERE i.id = b.id
-             RETURNING i.notice IS DISTINCT FROM b.notice AS "is_new!""#,
-            beat.instance_id,
+                SET last_heartbeat_at = $2, running = beat.running, running_ids = beat.running_ids::uuid[],
+                    stopped_at = NULL, notice = beat.notice
+               FROM before b
+               JOIN unnest($1::text[], $3::int[], $4::text[], $5::text[]) AS beat(id, running, running_ids, notice)
+                 ON beat.id = b.id
+              WHERE i.id = b.id
+             RETURNING i.id, i.notice IS DISTINCT FROM b.notice AS "is_new!""#,
+            &ids,
             now,
-            i32::try_from(running.len()).unwrap_or(i32::MAX),
+            &counts,
             &running,
-            // Truncated last, because the replacement characters that `clean` inserts are longer than what they
-            // replace.
-            notice.map(|text| truncate_text(clean(text.clone()), MAX_NOTICE_BYTES))
+            &notices as &[Option<String>]
         )
-        .fetch_optional(self.pool())
-        .await?)
+        .fetch_all(self.pool())
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.id, row.is_new)).collect())
     }
 
-    /// Stores the shutdown of an instance.
+    /// Stores the shutdown of instances.
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn goodbye(&self, instance_id: &str, now: DateTime<Utc>) -> Result<()> {
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then none is stored.
+    pub async fn store_goodbyes(&self, instances: &[String], now: DateTime<Utc>) -> Result<()> {
         sqlx::query!(
-            "UPDATE worker_instances SET stopped_at = $2, running = 0, running_ids = '{}' WHERE id = $1",
-            instance_id,
+            "WITH stopped AS (SELECT id FROM worker_instances WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
+             UPDATE worker_instances i SET stopped_at = $2, running = 0, running_ids = '{}' FROM stopped s WHERE i.id = s.id",
+            instances,
             now
         )
         .execute(self.pool())
@@ -241,9 +259,46 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then none was deleted.
     pub async fn delete_old_instances(&self, before: DateTime<Utc>) -> Result<u64> {
-        Ok(sqlx::query!("DELETE FROM worker_instances WHERE last_heartbeat_at < $1", before)
-            .execute(self.pool())
-            .await?
-            .rows_affected())
+        Ok(sqlx::query!(
+            "DELETE FROM worker_instances
+              WHERE id = ANY(ARRAY(SELECT id FROM worker_instances WHERE last_heartbeat_at < $1 FOR UPDATE SKIP LOCKED))",
+            before
+        )
+        .execute(self.pool())
+        .await?
+        .rows_affected())
     }
+}
+
+/// Stores the announced job types. Of two announcements of one type of a worker, the later one counts.
+async fn store_job_types(tx: &mut StoreTransaction, hellos: &[InstanceHello], now: DateTime<Utc>) -> Result<()> {
+    let announced: BTreeMap<(&str, &str), &JobTypeInfo> = hellos
+        .iter()
+        .flat_map(|hello| hello.job_types.iter().map(|info| ((hello.worker_id.as_str(), info.job_type.as_str()), info)))
+        .collect();
+    let (workers, job_types): (Vec<String>, Vec<String>) =
+        announced.keys().map(|(worker, job_type)| ((*worker).to_owned(), (*job_type).to_owned())).unzip();
+    let infos: Vec<&JobTypeInfo> = announced.into_values().collect();
+    sqlx::query!(
+        "INSERT INTO worker_job_types (worker_id, job_type, description, schema, concurrency, timeout_seconds, announced_at)
+         SELECT worker_id, job_type, description, schema::json, concurrency, timeout_seconds, $7
+           FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int[], $6::int[])
+             AS offer(worker_id, job_type, description, schema, concurrency, timeout_seconds)
+          ORDER BY worker_id, job_type
+         ON CONFLICT (worker_id, job_type) DO UPDATE SET description = excluded.description, schema = excluded.schema,
+                concurrency = excluded.concurrency, timeout_seconds = excluded.timeout_seconds,
+                announced_at = excluded.announced_at",
+        &workers,
+        &job_types,
+        &infos.iter().map(|info| clean(info.description.clone())).collect::<Vec<_>>(),
+        // As text: a value would be sent as jsonb, which sorts the properties.
+        &infos.iter().map(|info| info.schema.to_string()).collect::<Vec<_>>(),
+        &infos.iter().map(|info| i32::try_from(info.concurrency).unwrap_or(i32::MAX)).collect::<Vec<_>>(),
+        &infos.iter().map(|info| info.timeout_seconds.and_then(|s| i32::try_from(s).ok())).collect::<Vec<_>>()
+            as &[Option<i32>],
+        now
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
 }

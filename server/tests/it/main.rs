@@ -38,6 +38,7 @@ mod python_worker;
 mod queue_limits;
 mod recovery;
 mod refused_queues;
+mod registration;
 mod regressions;
 mod rejected_messages;
 mod retention;

@@ -204,7 +204,7 @@ async fn double_click_runs_the_sample_job_once() {
         }],
         timestamp: now,
     };
-    server.store.hello(&hello, now).await.expect("the query succeeds");
+    server.store.store_hellos(&[hello], now).await.expect("the query succeeds");
     let snapshot = server.store.overview_snapshot(now, TimeWindow::Hour, now).await.expect("the query succeeds");
     assert!(snapshot.offers_demo);
 

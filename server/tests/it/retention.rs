@@ -246,7 +246,7 @@ async fn instances_of_workers_are_deleted_a_day_after_their_last_heartbeat() {
             job_types,
             timestamp: harness.clock.now(),
         };
-        harness.store.hello(&hello, harness.clock.now()).await.expect("the query succeeds");
+        harness.store.store_hellos(&[hello], harness.clock.now()).await.expect("the query succeeds");
     };
     hello("old").await;
     harness.pass(Duration::hours(1)).await;

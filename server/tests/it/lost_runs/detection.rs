@@ -65,7 +65,7 @@ async fn run_of_a_stopped_instance_is_lost_with_it() {
     let mut harness = LostRunHarness::new().await;
     harness.advance(30, true).await;
     let id = harness.running("requeue", "w-1").await;
-    harness.store.goodbye("w-1", harness.clock.now()).await.expect("the query succeeds");
+    harness.store.store_goodbyes(&["w-1".to_owned()], harness.clock.now()).await.expect("the query succeeds");
     assert_eq!(harness.advance(20, true).await.requeued, 1);
     let view = harness.view(id).await;
     let note = view.changes.last().and_then(|step| step.note.clone()).unwrap_or_default();

@@ -80,7 +80,7 @@ impl LostRunHarness {
             job_types: Vec::new(),
             timestamp: self.clock.now(),
         };
-        self.store.hello(&hello, self.clock.now()).await.expect("the query succeeds");
+        self.store.store_hellos(&[hello], self.clock.now()).await.expect("the query succeeds");
         self.start(id, 1, instance).await;
         self.heartbeat(instance, &[id]).await;
         id
@@ -112,7 +112,8 @@ impl LostRunHarness {
             notice: None,
             timestamp: self.clock.now(),
         };
-        assert!(self.store.heartbeat(&heartbeat, self.clock.now()).await.expect("the query succeeds").is_some());
+        let stored = self.store.store_heartbeats(&[heartbeat], self.clock.now()).await.expect("the query succeeds");
+        assert!(stored.contains_key(instance));
     }
 
     /// Sets columns of an occurrence.

@@ -124,7 +124,9 @@ async fn notice_is_shown_until_a_heartbeat_without_it() {
             notice,
             timestamp: harness.clock.now(),
         };
-        harness.store.heartbeat(&heartbeat, harness.clock.now()).await.expect("the query succeeds")
+        let stored =
+            harness.store.store_heartbeats(&[heartbeat], harness.clock.now()).await.expect("the query succeeds");
+        stored.get(instance).copied()
     };
     let shown = async || {
         let now = harness.clock.now();

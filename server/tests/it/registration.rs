@@ -1,0 +1,165 @@
+//! Registrations, heartbeats and goodbyes, which are stored in batches.
+
+use milvaion_api::views::InstanceView;
+use milvaion_protocol::{
+    id::OccurrenceId,
+    message::{InstanceHeartbeat, InstanceHello, JobTypeInfo, RegistrationMessage},
+};
+use milvaion_server::{
+    broker::consumer::BatchHandler, clock::Clock, ingest::registration::RegistrationConsumer, live::Hub, store::Store,
+};
+use milvaion_test_support::database::{self, TestConnection};
+
+struct Harness {
+    consumer: RegistrationConsumer,
+    store: Store,
+    clock: Clock,
+    url: String,
+}
+
+impl Harness {
+    async fn new() -> Self {
+        let url = database::create().await;
+        let (store, clock) = (database::open(&url).await, Clock::system());
+        let (hub, _events) = Hub::new();
+        let consumer = RegistrationConsumer { store: store.clone(), hub, clock: clock.clone() };
+        Self { consumer, store, clock, url }
+    }
+
+    async fn handle(&self, messages: &[RegistrationMessage]) {
+        let bodies = messages.iter().map(|message| serde_json::to_vec(message).expect("JSON")).collect();
+        self.consumer.handle(bodies).await.expect("the batch is stored");
+    }
+
+    fn hello(&self, instance: &str, job_types: usize) -> RegistrationMessage {
+        let job_types = (0..job_types)
+            .map(|number| JobTypeInfo {
+                job_type: format!("type-{number}"),
+                description: String::new(),
+                schema: serde_json::json!({ "type": "object" }),
+                concurrency: 1,
+                timeout_seconds: (number == 0).then_some(60),
+            })
+            .collect();
+        RegistrationMessage::Hello(InstanceHello {
+            worker_id: "w".into(),
+            instance_id: instance.into(),
+            host: "h".into(),
+            pid: 1,
+            version: "1".into(),
+            capacity: 1,
+            job_types,
+            timestamp: self.clock.now(),
+        })
+    }
+
+    fn heartbeat(&self, instance: &str, running: Vec<OccurrenceId>) -> RegistrationMessage {
+        RegistrationMessage::Heartbeat(InstanceHeartbeat {
+            worker_id: "w".into(),
+            instance_id: instance.into(),
+            running,
+            notice: Some(format!("notice of {instance}")),
+            timestamp: self.clock.now(),
+        })
+    }
+
+    async fn instance(&self, id: &str) -> InstanceView {
+        let now = self.clock.now();
+        let workers = self.store.workers(now - chrono::Duration::days(1), now).await.expect("the query succeeds");
+        let instances = workers.into_iter().flat_map(|worker| worker.instances);
+        instances.into_iter().find(|instance| instance.id == id).expect("it is registered")
+    }
+}
+
+fn goodbye(instance: &str) -> RegistrationMessage {
+    RegistrationMessage::Goodbye { instance_id: instance.into() }
+}
+
+#[tokio::test]
+async fn thousand_registrations_are_stored_with_few_statements() {
+    const INSTANCES: usize = 1_000;
+    const JOB_TYPES: usize = 10;
+    let harness = Harness::new().await;
+    harness.handle(&[harness.hello("first", 1)]).await;
+    let mut database = TestConnection::open(&harness.url).await;
+    database.execute("CREATE TABLE statements (number bigserial, name text)".to_owned()).await;
+    database
+        .execute(
+            "CREATE FUNCTION note_statement() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN INSERT INTO statements (name) VALUES (TG_TABLE_NAME); RETURN NULL; END $$"
+                .to_owned(),
+        )
+        .await;
+    for table in ["workers", "worker_instances", "worker_job_types", "instance_job_types"] {
+        for operation in ["INSERT", "UPDATE", "DELETE"] {
+            let trigger = format!(
+                "CREATE TRIGGER note_{operation} BEFORE {operation} ON {table} FOR EACH STATEMENT
+                 EXECUTE FUNCTION note_statement()"
+            );
+            database.execute(trigger).await;
+        }
+    }
+
+    let mut messages: Vec<_> = (0..INSTANCES).map(|number| harness.hello(&format!("w-{number}"), JOB_TYPES)).collect();
+    let running = vec![harness.clock.occurrence_id(), harness.clock.occurrence_id()];
+    messages.extend((0..INSTANCES).map(|number| harness.heartbeat(&format!("w-{number}"), running.clone())));
+    messages.push(harness.heartbeat("first", running));
+    harness.handle(&messages).await;
+
+    let count = async |database: &mut TestConnection, sql: &str| database.count(sql).await;
+    let statements = count(&mut database, "SELECT count(*) FROM statements").await;
+    // An upsert counts as an insert and an update, and a registration of a thousand instances is two transactions.
+    assert!(statements < 30, "{statements} statements");
+    let updated = "SELECT count(*) FROM worker_instances WHERE running = 2 AND cardinality(running_ids) = 2";
+    assert_eq!(count(&mut database, updated).await, 1 + i64::try_from(INSTANCES).expect("a small number"));
+    let offered = i64::try_from(INSTANCES * JOB_TYPES).expect("a small number");
+    assert_eq!(count(&mut database, "SELECT count(*) FROM instance_job_types").await, 1 + offered);
+    assert_eq!(count(&mut database, "SELECT count(*) FROM worker_job_types").await, 10);
+    let first = "SELECT count(*) FROM statements WHERE number = 1 AND name = 'worker_instances'";
+    assert_eq!(count(&mut database, first).await, 1, "heartbeats of registered instances come first");
+    let noticed = "SELECT count(*) FROM worker_instances WHERE notice = 'notice of ' || id";
+    assert_eq!(count(&mut database, noticed).await, 1 + i64::try_from(INSTANCES).expect("a small number"));
+}
+
+#[tokio::test]
+async fn messages_of_an_instance_keep_their_order() {
+    let harness = Harness::new().await;
+    let running = vec![harness.clock.occurrence_id()];
+    harness
+        .handle(&[
+            harness.hello("stops", 2),
+            harness.heartbeat("stops", running.clone()),
+            harness.hello("lives", 2),
+            harness.heartbeat("lives", Vec::new()),
+            harness.heartbeat("lives", running.clone()),
+            goodbye("stops"),
+            harness.heartbeat("stranger", running.clone()),
+        ])
+        .await;
+    let (stops, lives) = (harness.instance("stops").await, harness.instance("lives").await);
+    assert!(stops.stopped && !lives.stopped);
+    assert_eq!(lives.running, 1, "the last heartbeat counts");
+
+    harness.handle(&[goodbye("lives"), harness.hello("lives", 1), goodbye("stops")]).await;
+    let lives = harness.instance("lives").await;
+    assert!(!lives.stopped && lives.running == 0, "it has started again, without runs");
+    harness.handle(&[harness.hello("lives", 1), harness.heartbeat("lives", running), goodbye("lives")]).await;
+    assert!(harness.instance("lives").await.stopped);
+    let mut database = TestConnection::open(&harness.url).await;
+    let offered = "SELECT count(*) FROM instance_job_types WHERE instance_id = 'lives'";
+    assert_eq!(database.count(offered).await, 1, "the last registration counts");
+}
+
+#[tokio::test]
+async fn refused_registration_does_not_affect_its_batch() {
+    let harness = Harness::new().await;
+    let RegistrationMessage::Hello(mut invalid) = harness.hello("invalid", 1) else { unreachable!("a hello") };
+    invalid.job_types[0].job_type = "not a name".into();
+    // Its name is valid for the protocol, but not for PostgreSQL.
+    let nul = harness.heartbeat("nul\0", Vec::new());
+    harness.handle(&[RegistrationMessage::Hello(invalid), harness.hello("valid", 1)]).await;
+    assert!(!harness.instance("valid").await.stopped);
+    let body = serde_json::to_vec(&nul).expect("JSON");
+    let error = harness.consumer.handle(vec![body]).await.expect_err("it can never be stored");
+    assert!(!RegistrationConsumer::is_retryable(&error), "{error}");
+}
