@@ -75,20 +75,24 @@ impl Store {
         let mut tx = self.pool().begin().await?;
         // A separate statement, so that the next one sees the changes of the server that held the lock before.
         sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.quarantine'))").execute(&mut tx).await?;
+        // Rows are locked in the order of ids, as everywhere.
         let rows = sqlx::query!(
-            "UPDATE runs
+            "WITH oldest AS (
+                SELECT DISTINCT ON (w.worker_id) w.id FROM runs w
+                 WHERE w.not_before <= $1 AND w.is_quarantined AND NOT EXISTS (SELECT 1 FROM cluster_pause)
+                   AND NOT EXISTS (
+                       SELECT 1 FROM runs r
+                        WHERE (r.status <> 'queued' OR r.is_quarantined) AND r.is_quarantined
+                          AND r.not_before IS NULL AND r.worker_id = w.worker_id
+                          -- One that no instance starts, because none offers its job type, is not waited for.
+                          AND (r.status <> 'queued' OR coalesce(r.published_at, r.publish_after) > $2))
+                 ORDER BY w.worker_id, w.id
+             )
+             UPDATE runs
                 SET not_before = NULL, publish_after = CASE WHEN has_slot THEN $1 END, version = version + 1
               WHERE id = ANY (ARRAY (
-                    SELECT DISTINCT ON (w.worker_id) w.id FROM runs w
-                     WHERE w.not_before <= $1 AND w.is_quarantined AND NOT EXISTS (SELECT 1 FROM cluster_pause)
-                       AND NOT EXISTS (
-                           SELECT 1 FROM runs r
-                            WHERE (r.status <> 'queued' OR r.is_quarantined) AND r.is_quarantined
-                              AND r.not_before IS NULL AND r.worker_id = w.worker_id
-                              -- One that no instance starts, because none offers its job type, is not waited for.
-                              AND (r.status <> 'queued' OR coalesce(r.published_at, r.publish_after) > $2))
-                     ORDER BY w.worker_id, w.id))
-                AND not_before IS NOT NULL
+                    SELECT id FROM runs WHERE id = ANY (ARRAY (SELECT id FROM oldest)) AND not_before IS NOT NULL
+                     ORDER BY id FOR UPDATE))
             RETURNING id, job_id, job_name, worker_id, job_type,
                       run_input(id, own_input, has_long_input, job_id, job_version) AS job_data, scheduled_for, attempt,
                       failures, max_retries, priority, timeout_seconds",

@@ -99,6 +99,7 @@ impl Store {
             "INSERT INTO late_starts (run_id, attempt, instance_id, at, is_after_end)
              SELECT s.*, NOT EXISTS (SELECT 1 FROM runs r WHERE r.id = s.run_id)
                FROM unnest($1::uuid[], $2::int[], $3::text[], $4::timestamptz[]) AS s (run_id, attempt, instance_id, at)
+              ORDER BY run_id, attempt, instance_id
              ON CONFLICT DO NOTHING RETURNING run_id",
             &late_ids,
             &attempts,

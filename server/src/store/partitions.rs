@@ -312,7 +312,8 @@ impl Store {
         for _ in 0..MAX_DELETE_BATCHES {
             let deleted = sqlx::query!(
                 "DELETE FROM failed_occurrences WHERE occurrence_id IN
-                    (SELECT occurrence_id FROM failed_occurrences WHERE failed_at < $1 ORDER BY failed_at LIMIT $2)",
+                    (SELECT occurrence_id FROM failed_occurrences WHERE failed_at < $1 ORDER BY failed_at LIMIT $2
+                        FOR UPDATE SKIP LOCKED)",
                 before,
                 DELETE_BATCH_SIZE
             )
@@ -337,7 +338,8 @@ impl Store {
         for _ in 0..MAX_DELETE_BATCHES {
             let deleted = sqlx::query!(
                 "DELETE FROM dead_letters WHERE id IN
-                    (SELECT id FROM dead_letters WHERE received_at < $1 ORDER BY received_at LIMIT $2)",
+                    (SELECT id FROM dead_letters WHERE received_at < $1 ORDER BY received_at LIMIT $2
+                        FOR UPDATE SKIP LOCKED)",
                 before,
                 DELETE_BATCH_SIZE
             )

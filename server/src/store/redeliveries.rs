@@ -60,7 +60,14 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn end_redeliveries(&self, hashes: &[Vec<u8>]) -> Result<()> {
-        sqlx::query!("DELETE FROM redeliveries WHERE message_hash = ANY($1)", hashes).execute(self.pool()).await?;
+        sqlx::query!(
+            "DELETE FROM redeliveries
+              WHERE message_hash = ANY(ARRAY(SELECT message_hash FROM redeliveries WHERE message_hash = ANY($1)
+                                              ORDER BY message_hash FOR UPDATE))",
+            hashes
+        )
+        .execute(self.pool())
+        .await?;
         Ok(())
     }
 
@@ -70,7 +77,14 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_old_redeliveries(&self, before: DateTime<Utc>) -> Result<u64> {
-        let deleted = sqlx::query!("DELETE FROM redeliveries WHERE last_at < $1", before).execute(self.pool()).await?;
+        let deleted = sqlx::query!(
+            "DELETE FROM redeliveries
+              WHERE message_hash = ANY(ARRAY(SELECT message_hash FROM redeliveries WHERE last_at < $1
+                                                FOR UPDATE SKIP LOCKED))",
+            before
+        )
+        .execute(self.pool())
+        .await?;
         Ok(deleted.rows_affected())
     }
 }

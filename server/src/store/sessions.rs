@@ -140,7 +140,8 @@ impl Store {
             sqlx::query!(
                 "DELETE FROM sessions WHERE id_hash IN (
                      SELECT id_hash FROM sessions WHERE user_id = $1 AND id_hash <> $2
-                     ORDER BY end_reason IS NOT NULL, last_seen_at DESC, created_at DESC OFFSET $3)",
+                     ORDER BY end_reason IS NOT NULL, last_seen_at DESC, created_at DESC OFFSET $3
+                        FOR UPDATE SKIP LOCKED)",
                 user.0,
                 id_hash.as_slice(),
                 MAX_SESSIONS_PER_USER - 1
@@ -354,7 +355,14 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_expired_sessions(&self, now: DateTime<Utc>) -> Result<u64> {
-        Ok(sqlx::query!("DELETE FROM sessions WHERE expires_at <= $1", now).execute(self.pool()).await?.rows_affected())
+        Ok(sqlx::query!(
+            "DELETE FROM sessions
+              WHERE id_hash IN (SELECT id_hash FROM sessions WHERE expires_at <= $1 FOR UPDATE SKIP LOCKED)",
+            now
+        )
+        .execute(self.pool())
+        .await?
+        .rows_affected())
     }
 }
 

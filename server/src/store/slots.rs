@@ -85,19 +85,25 @@ impl Store {
     ) -> Result<Vec<(JobId, DateTime<Utc>)>> {
         let of: Option<Vec<Uuid>> = of.map(|ids| ids.iter().map(|id| id.0).collect());
         let rows = sqlx::query!(
-            r#"UPDATE job_due d SET next_fire_at = n.at
-                 FROM (SELECT j.id, j.version, greatest(j.start_at,
-                              $1::timestamptz + make_interval(secs => (j.schedule ->> 'seconds')::bigint)) AS at
-                         FROM jobs j
-                        WHERE j.id = ANY (coalesce($2, ARRAY (
-                                  SELECT id FROM jobs WHERE is_active AND schedule ->> 'from' = 'end')))
-                          AND j.is_active AND j.schedule ->> 'from' = 'end'
-                          AND (j.end_at IS NULL
-                               OR j.end_at > greatest(j.start_at,
-                                                      $1::timestamptz + make_interval(secs => (j.schedule ->> 'seconds')::bigint)))
-                          AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id)) n
-                WHERE d.job_id = n.id AND d.version = n.version AND d.next_fire_at IS NULL
-            RETURNING n.id, n.at AS "at!""#,
+            r#"WITH next AS (
+                   SELECT j.id, j.version, greatest(j.start_at,
+                          $1::timestamptz + make_interval(secs => (j.schedule ->> 'seconds')::bigint)) AS at
+                     FROM jobs j
+                    WHERE j.id = ANY (coalesce($2, ARRAY (
+                              SELECT id FROM jobs WHERE is_active AND schedule ->> 'from' = 'end')))
+                      AND j.is_active AND j.schedule ->> 'from' = 'end'
+                      AND (j.end_at IS NULL
+                           OR j.end_at > greatest(j.start_at,
+                                                  $1::timestamptz + make_interval(secs => (j.schedule ->> 'seconds')::bigint)))
+                      AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id)
+               ),
+               locked AS (
+                   SELECT d.job_id, n.at
+                     FROM next n JOIN job_due d ON d.job_id = n.id AND d.version = n.version AND d.next_fire_at IS NULL
+                    ORDER BY d.job_id FOR UPDATE OF d
+               )
+               UPDATE job_due d SET next_fire_at = l.at FROM locked l WHERE d.job_id = l.job_id
+            RETURNING d.job_id AS id, l.at AS "at!""#,
             now,
             of.as_deref()
         )

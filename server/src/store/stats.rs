@@ -47,7 +47,14 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_old_stats(&self, before: DateTime<Utc>) -> Result<u64> {
-        let deleted = sqlx::query!("DELETE FROM stats_folded WHERE minute < $1", before).execute(self.pool()).await?;
+        let deleted = sqlx::query!(
+            "DELETE FROM stats_folded
+              WHERE (minute, status) IN (SELECT minute, status FROM stats_folded WHERE minute < $1
+                                          FOR UPDATE SKIP LOCKED)",
+            before
+        )
+        .execute(self.pool())
+        .await?;
         Ok(deleted.rows_affected())
     }
 }

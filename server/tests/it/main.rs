@@ -25,6 +25,7 @@ mod invariants;
 mod job_queues;
 mod journey;
 mod lease;
+mod lock_order;
 mod log_capture;
 mod lost_connections;
 mod lost_runs;
