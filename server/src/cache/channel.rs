@@ -37,7 +37,7 @@ impl Cache {
         let mut subscriber = self.subscriber().await?;
         let events = self.keys.events_channel();
         subscriber.subscribe(&[events.clone(), self.keys.wake_channel()]).await?;
-        Ok(subscriber.into_on_message().map(move |message| {
+        Ok(super::messages(subscriber).map(move |message| {
             let is_event = message.get_channel_name() == events;
             (is_event, message.get_payload().unwrap_or_default())
         }))

@@ -123,7 +123,7 @@ impl Cache {
     pub async fn lease_releases(&self, role: &str) -> Result<impl Stream<Item = ()> + Send + use<>, RedisError> {
         let mut subscriber = self.subscriber().await?;
         subscriber.subscribe(self.keys.lease_channel(role)).await?;
-        Ok(subscriber.into_on_message().map(drop))
+        Ok(super::messages(subscriber).map(drop))
     }
 
     /// Returns the number of servers that wait for a release of the lease on `role`, its holder included.

@@ -6,28 +6,33 @@
 
 pub mod cancellation;
 pub mod channel;
+mod connection;
 pub mod heartbeats;
 pub mod lease;
 pub mod schedule;
 
 use std::time::Duration;
 
+use connection::{CacheConnection, CurrentConnection};
+use futures::{Stream, StreamExt};
 use milvaion_protocol::topology::RedisKeys;
-use redis::{
-    Client, RedisError,
-    aio::{ConnectionManager, ConnectionManagerConfig},
-};
+use redis::{Client, Msg, RedisError, Value, aio::PubSub};
 
 use crate::config::cache::CacheConfig;
 
 /// The timeout of a request.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The timeout of an answer over an open connection, which is replaced then. Shorter than that of a request, whose caller
+/// may drop it.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(900);
+/// The time between two checks of a subscription. The longest gap between two messages of Redis is thereby known.
+const SUBSCRIPTION_PING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The connection to Redis. Clones share it.
 #[derive(Clone)]
 pub struct Cache {
     client: Client,
-    manager: ConnectionManager,
+    connection: CurrentConnection,
     keys: RedisKeys,
 }
 
@@ -45,13 +50,8 @@ impl Cache {
     /// Returns an error if the URL cannot be parsed.
     pub fn new(config: &CacheConfig) -> Result<Self, RedisError> {
         let client = Client::open(config.url.as_str())?;
-        let settings = ConnectionManagerConfig::new()
-            .set_connection_timeout(Some(RESPONSE_TIMEOUT))
-            .set_response_timeout(Some(RESPONSE_TIMEOUT))
-            .set_number_of_retries(1)
-            .set_max_delay(Duration::from_millis(500));
-        let manager = ConnectionManager::new_lazy_with_config(client.clone(), settings)?;
-        Ok(Self { client, manager, keys: RedisKeys::new(config.key_prefix.clone()) })
+        let connection = CurrentConnection::new(client.clone())?;
+        Ok(Self { client, connection, keys: RedisKeys::new(config.key_prefix.clone()) })
     }
 
     /// Returns the names of keys and channels.
@@ -80,11 +80,11 @@ impl Cache {
         Ok(policy)
     }
 
-    fn connection(&self) -> ConnectionManager {
-        self.manager.clone()
+    fn connection(&self) -> CacheConnection {
+        self.connection.get()
     }
 
-    async fn subscriber(&self) -> Result<redis::aio::PubSub, RedisError> {
+    async fn subscriber(&self) -> Result<PubSub, RedisError> {
         // A subscription has no timeout; only opening the connection has one.
         tokio::time::timeout(RESPONSE_TIMEOUT, self.client.get_async_pubsub()).await.map_err(|_| too_slow())?
     }
@@ -92,4 +92,19 @@ impl Cache {
 
 fn too_slow() -> RedisError {
     RedisError::from((redis::ErrorKind::Io, "no answer within a second"))
+}
+
+/// Returns the messages of a subscription until its connection breaks, or until Redis does not answer. Most subscriptions
+/// are silent for long, and one that a network has lost would be silent for ever.
+fn messages(subscriber: PubSub) -> impl Stream<Item = Msg> + Send + Unpin {
+    let (mut sink, stream) = subscriber.split();
+    let lost = async move {
+        loop {
+            tokio::time::sleep(SUBSCRIPTION_PING_INTERVAL).await;
+            if !matches!(tokio::time::timeout(RESPONSE_TIMEOUT, sink.ping::<Value>()).await, Ok(Ok(_))) {
+                return;
+            }
+        }
+    };
+    stream.take_until(lost).boxed()
 }

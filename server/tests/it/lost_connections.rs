@@ -1,4 +1,4 @@
-//! Connections to PostgreSQL that a network loses silently: no answer comes, and no error.
+//! Connections that a network loses silently: no answer comes, and no error.
 
 use std::{
     net::SocketAddr,
@@ -9,15 +9,17 @@ use std::{
     time::Duration,
 };
 
+use futures::StreamExt;
 use milvaion_protocol::status::OccurrenceStatus;
 use milvaion_schedule::{due::DueAction, schedule::Schedule};
 use milvaion_server::{
+    cache::Cache,
     clock::{Clock, machine_now},
-    config::database::DatabaseConfig,
+    config::{cache::CacheConfig, database::DatabaseConfig},
     error::chain,
     store::{PoolUse, Store, StoreError, plan::NewScheduledRun},
 };
-use milvaion_test_support::{database, jobs};
+use milvaion_test_support::{database, jobs, runs, server_env, wait, worker_env};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{
@@ -35,7 +37,7 @@ const READY_BYTES: usize = 6;
 /// The connections of the pool.
 const CONNECTIONS: u32 = 4;
 
-/// A network between a client and PostgreSQL. It can lose every open connection: neither side receives anything more,
+/// A network between a client and a service. It can lose every open connection: neither side receives anything more,
 /// and neither learns of it. It can also lose one answer, and close its connection.
 struct LossyNetwork {
     address: SocketAddr,
@@ -57,7 +59,7 @@ impl LossyNetwork {
                 lost.mark_unchanged();
                 let loses_answer = loses_answer.clone();
                 tokio::spawn(async move {
-                    let mut server = TcpStream::connect(target).await.expect("PostgreSQL accepts");
+                    let mut server = TcpStream::connect(target).await.expect("the service accepts");
                     let (mut requests, mut to_client) = client.split();
                     let (mut answers, mut to_server) = server.split();
                     tokio::select! {
@@ -71,7 +73,7 @@ impl LossyNetwork {
         Self { address, losses, loses_next_answer }
     }
 
-    /// Returns the URL of a database behind the network.
+    /// Returns the URL of a service behind the network.
     async fn connect(url: &str) -> (Self, String) {
         let mut url = url::Url::parse(url).expect("a URL");
         let port = url.port().expect("a port");
@@ -197,4 +199,73 @@ async fn a_refused_connection_is_reported_with_its_cause() {
     let error = chain(&Store::connect(&config).await.expect_err("nothing listens there"));
     assert!(error.contains("refused"), "{error}");
     assert!(since.elapsed() < Duration::from_secs(5), "after {:?}", since.elapsed());
+}
+
+#[tokio::test]
+async fn lost_connection_to_redis_is_replaced_after_one_request() {
+    let config = server_env::config().await.cache;
+    let (network, url) = LossyNetwork::connect(&config.url).await;
+    let cache = Cache::new(&CacheConfig { url, ..config }).expect("a valid URL");
+    cache.ping().await.expect("an answer");
+    network.lose_open_connections();
+    cache.ping().await.expect_err("the connection is lost");
+    cache.ping().await.expect("an answer over another connection");
+    // The lease has a shorter limit of its own, which must not keep the connection from being replaced.
+    network.lose_open_connections();
+    let renew = async || cache.acquire_or_renew_lease("test", "me", Duration::from_secs(10)).await;
+    renew().await.expect_err("the connection is lost");
+    renew().await.expect("an answer over another connection");
+}
+
+#[tokio::test]
+async fn lost_subscription_ends() {
+    let config = server_env::config().await.cache;
+    let (network, url) = LossyNetwork::connect(&config.url).await;
+    let cache = Cache::new(&CacheConfig { url, ..config }).expect("a valid URL");
+    let mut changes = cache.listen().await.expect("subscribed");
+    let mut releases = cache.lease_releases("test").await.expect("subscribed");
+    cache.announce_schedule_change().await.expect("published");
+    assert_eq!(changes.next().await.map(|(is_event, _)| is_event), Some(false));
+    network.lose_open_connections();
+    let ends = async { (changes.next().await, releases.next().await) };
+    let ends = tokio::time::timeout(Duration::from_secs(30), ends).await;
+    assert_eq!(ends.expect("the loss is detected"), (None, None));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dispatching_continues_after_all_connections_were_lost() {
+    let config = server_env::config().await;
+    let mut behind = config.clone();
+    let (database, redis, rabbitmq);
+    (database, behind.database.url) = LossyNetwork::connect(&config.database.url).await;
+    (redis, behind.cache.url) = LossyNetwork::connect(&config.cache.url).await;
+    (rabbitmq, behind.broker.url) = LossyNetwork::connect(&config.broker.url).await;
+    let worker = worker_env::start(&config);
+    let server = server_env::start(&behind).await;
+    let mut leadership = server.leadership.clone();
+    leadership.wait_for(|state| state.may_work()).await.expect("it leads");
+    let form = milvaion_api::requests::JobForm {
+        kind: "every".into(),
+        every: "1".into(),
+        every_unit: "seconds".into(),
+        ..jobs::form("Hello")
+    };
+    server.jobs.save(&jobs::admin(), &form).await.expect("saved");
+    let started = async |more_than: usize| {
+        wait::until("a start", async || worker.started().len() > more_than).await;
+    };
+    for network in [&redis, &rabbitmq, &database] {
+        started(0).await;
+        let before = worker.started().len();
+        network.lose_open_connections();
+        let since = Instant::now();
+        // Those that were sent before may still start.
+        started(before + 3).await;
+        assert!(since.elapsed() < Duration::from_secs(30), "after {:?}", since.elapsed());
+    }
+    // Reports arrive again too.
+    wait::until("the last report", async || runs::all(&server, Some(OccurrenceStatus::Completed)).await.len() > 3)
+        .await;
+    worker.stop().await;
+    server.stop().await;
 }

@@ -1,0 +1,98 @@
+//! The connection for requests, which replaces itself after a request without an answer.
+//!
+//! The driver opens a new connection when the old one is closed. A network can also lose a connection silently, and
+//! then no answer comes and no error either, for a quarter of an hour. Redis would seem to be down for this server all
+//! that time.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use redis::{
+    Client, Cmd, Pipeline, RedisError, RedisFuture, Value,
+    aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig},
+};
+
+use super::{ANSWER_TIMEOUT, RESPONSE_TIMEOUT};
+
+/// The connection that requests use now. Clones share it.
+#[derive(Clone)]
+pub(super) struct CurrentConnection {
+    client: Client,
+    current: Arc<Mutex<(u64, ConnectionManager)>>,
+}
+
+impl CurrentConnection {
+    /// Creates the connection, which opens at its first use.
+    pub(super) fn new(client: Client) -> Result<Self, RedisError> {
+        let manager = open(&client)?;
+        Ok(Self { client, current: Arc::new(Mutex::new((0, manager))) })
+    }
+
+    /// Returns a handle for one request.
+    pub(super) fn get(&self) -> CacheConnection {
+        let (number, manager) = self.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        CacheConnection { connection: self.clone(), number, manager }
+    }
+
+    /// Replaces the connection with this number, unless another request has done so.
+    fn replace(&self, number: u64) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.0 != number {
+            return;
+        }
+        // The address was accepted before.
+        if let Ok(manager) = open(&self.client) {
+            *current = (number + 1, manager);
+        }
+    }
+}
+
+fn open(client: &Client) -> Result<ConnectionManager, RedisError> {
+    let settings = ConnectionManagerConfig::new()
+        .set_connection_timeout(Some(RESPONSE_TIMEOUT))
+        .set_response_timeout(Some(ANSWER_TIMEOUT))
+        .set_number_of_retries(1)
+        .set_max_delay(std::time::Duration::from_millis(500));
+    ConnectionManager::new_lazy_with_config(client.clone(), settings)
+}
+
+/// A handle to the connection, for one request.
+pub(super) struct CacheConnection {
+    connection: CurrentConnection,
+    number: u64,
+    manager: ConnectionManager,
+}
+
+impl CacheConnection {
+    fn check<T>(&self, answer: &Result<T, RedisError>) {
+        if answer.as_ref().is_err_and(RedisError::is_timeout) {
+            self.connection.replace(self.number);
+        }
+    }
+}
+
+impl ConnectionLike for CacheConnection {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        Box::pin(async move {
+            let answer = self.manager.req_packed_command(command).await;
+            self.check(&answer);
+            answer
+        })
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        Box::pin(async move {
+            let answer = self.manager.req_packed_commands(pipeline, offset, count).await;
+            self.check(&answer);
+            answer
+        })
+    }
+
+    fn get_db(&self) -> i64 {
+        self.manager.get_db()
+    }
+}
