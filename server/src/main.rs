@@ -17,7 +17,10 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(cli::run_command(arguments)) {
+    let outcome = runtime.block_on(cli::run_command(arguments));
+    // A look-up of a host name runs on a thread that nothing can stop.
+    runtime.shutdown_background();
+    match outcome {
         Ok(code) => code,
         Err(error) => {
             eprintln!("milvaion: {}", report(&error));

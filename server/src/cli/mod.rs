@@ -10,6 +10,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 use milvaion_server::lifecycle::ServerError;
+use tokio_util::sync::CancellationToken;
 
 pub(crate) use error::CliError;
 
@@ -64,14 +65,19 @@ pub(crate) async fn run_command(arguments: CliArguments) -> Result<ExitCode, Cli
     }
 }
 
-/// Resolves at the first SIGINT or SIGTERM.
-async fn stop_signal() -> Result<(), ServerError> {
+/// Returns a token that the first SIGINT or SIGTERM from now on cancels.
+fn stop_signal() -> Result<CancellationToken, ServerError> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServerError::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(ServerError::Signals)?;
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
-    Ok(())
+    let stop = CancellationToken::new();
+    let received = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        received.cancel();
+    });
+    Ok(stop)
 }

@@ -9,36 +9,48 @@ use milvaion_server::{
     clock::Clock,
     command::invite,
     config::ServerConfig,
-    embedded::{self, EmbeddedServices, ServiceSelection, worker::LocalWorker},
+    embedded::{self, EmbeddedError, EmbeddedServices, ServiceSelection, worker::LocalWorker},
     error::chain,
     lifecycle::{Server, ServerError},
 };
+use tokio_util::sync::CancellationToken;
 
-/// Runs the server until the process receives SIGINT or SIGTERM, or until a private service ends.
+/// Runs the server until the process receives SIGINT or SIGTERM, which may happen at any instant of the start too, or until
+/// a private service ends.
 pub(super) async fn run(with_worker: Option<PathBuf>, data: Option<PathBuf>) -> Result<ExitCode, ServerError> {
+    let stop = super::stop_signal()?;
     let mut config = ServerConfig::from_env()?;
     if let Some(data) = data {
         config.data_dir = data;
     }
-    let stop = super::stop_signal();
-    tokio::pin!(stop);
-    let mut services = tokio::select! {
-        started = start_services(&config) => started?,
-        signal = &mut stop => return signal.map(|()| ExitCode::SUCCESS),
+    let mut services = match start_services(&config, &stop).await {
+        Err(EmbeddedError::Stopped) => return Ok(stopped_early()),
+        started => started?,
     };
     fill_in(&mut config, &services);
-    let outcome = serve(&config, &mut services, with_worker.as_deref(), stop).await;
+    let outcome = serve(&config, &mut services, with_worker.as_deref(), &stop).await;
     services.stop().await;
     outcome
 }
 
-async fn start_services(config: &ServerConfig) -> Result<EmbeddedServices, ServerError> {
+/// Says that the server has not started, and returns the exit code of a stop on request.
+fn stopped_early() -> ExitCode {
+    eprintln!("\n  Stopped during start-up.");
+    ExitCode::SUCCESS
+}
+
+async fn start_services(config: &ServerConfig, stop: &CancellationToken) -> Result<EmbeddedServices, EmbeddedError> {
     let wanted = ServiceSelection {
         postgres: config.database_url.is_none(),
         redis: config.redis_url.is_none(),
         rabbitmq: config.amqp_url.is_none(),
     };
-    Ok(embedded::start(&config.data_dir, wanted, |line| eprintln!("  {line}")).await?)
+    let progress = |line: &str| eprintln!("  {line}");
+    let stopping = async {
+        stop.cancelled().await;
+        progress("Stopping…");
+    };
+    embedded::start_until(&config.data_dir, wanted, progress, stopping).await
 }
 
 fn fill_in(config: &mut ServerConfig, services: &EmbeddedServices) {
@@ -52,10 +64,13 @@ async fn serve(
     config: &ServerConfig,
     services: &mut EmbeddedServices,
     with_worker: Option<&Path>,
-    stop: impl Future<Output = Result<(), ServerError>>,
+    stop: &CancellationToken,
 ) -> Result<ExitCode, ServerError> {
-    let clock = Clock::system();
-    let server = Server::start(config, clock.clone()).await?;
+    // A start waits for PostgreSQL and RabbitMQ before it starts anything, so it can be dropped.
+    let server = tokio::select! {
+        started = Server::start(config, Clock::system()) => started?,
+        () = stop.cancelled() => return Ok(stopped_early()),
+    };
     let worker = match with_worker {
         None => None,
         Some(program) => {
@@ -70,9 +85,9 @@ async fn serve(
             }
         }
     };
-    greet(config, services, &server).await;
+    stop.run_until_cancelled(greet(config, services, &server)).await;
     let outcome = tokio::select! {
-        signal = stop => signal.map(|()| ExitCode::SUCCESS),
+        () = stop.cancelled() => Ok(ExitCode::SUCCESS),
         error = services.failed() => Err(error.into()),
     };
     eprintln!("\n  Stopping…");

@@ -15,8 +15,10 @@ pub(super) async fn services(data: &Path, command: &[String]) -> Result<ExitCode
     let Some((program, arguments)) = command.split_first() else {
         return Err(CliError::NoCommand);
     };
+    let stop = super::stop_signal()?;
     embedded::erase(data).await?;
-    let mut services = embedded::start(data, ServiceSelection::ALL, |line| eprintln!("  {line}")).await?;
+    let progress = |line: &str| eprintln!("  {line}");
+    let mut services = embedded::start_until(data, ServiceSelection::ALL, progress, stop.cancelled()).await?;
     let spawned = Command::new(program)
         .args(arguments)
         .env("DATABASE_URL", services.database_url.as_deref().unwrap_or_default())
@@ -32,7 +34,7 @@ pub(super) async fn services(data: &Path, command: &[String]) -> Result<ExitCode
                 Ok(status) => Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))),
                 Err(source) => Err(CliError::WaitForCommand { program: program.clone(), source }),
             },
-            signal = super::stop_signal() => signal.map(|()| ExitCode::from(130)).map_err(CliError::from),
+            () = stop.cancelled() => Ok(ExitCode::from(130)),
             error = services.failed() => Err(error.into()),
         },
     };

@@ -12,6 +12,10 @@ use super::child::ChildProcess;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EmbeddedError {
+    /// The caller stopped the start.
+    #[error("The start of the private services was stopped. Start the program again.")]
+    Stopped,
+
     /// A program, or the system user it runs as, is not installed.
     #[error("{what} was not found on this machine. Install it with `apt-get install {package}` or run `make install`.")]
     Missing {

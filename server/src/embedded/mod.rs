@@ -97,6 +97,20 @@ pub async fn start(
     wanted: ServiceSelection,
     progress: impl Fn(&str) + Send + Sync,
 ) -> Result<EmbeddedServices, EmbeddedError> {
+    start_until(data_dir, wanted, progress, std::future::pending()).await
+}
+
+/// Starts services like [`start`], unless `stop` resolves before all of them respond.
+///
+/// # Errors
+/// Returns [`EmbeddedError::Stopped`] if `stop` resolved, and [`EmbeddedError`] if a service does not start. The services
+/// started by then have been stopped.
+pub async fn start_until(
+    data_dir: &Path,
+    wanted: ServiceSelection,
+    progress: impl Fn(&str) + Send + Sync,
+    stop: impl Future<Output = ()>,
+) -> Result<EmbeddedServices, EmbeddedError> {
     let none = EmbeddedServices {
         database_url: None,
         redis_url: None,
@@ -108,21 +122,30 @@ pub async fn start(
     if wanted.is_empty() {
         return Ok(none);
     }
-
+    tokio::pin!(stop);
     let data_dir = DataDir::claim(data_dir, wanted)?;
     if let Some(reason) = data_dir.moved() {
         progress(&reason);
     }
     // Before the ports are chosen, because an orphan still occupies its port.
-    terminate_orphans(&data_dir).await;
+    tokio::select! {
+        () = terminate_orphans(&data_dir) => {}
+        () = &mut stop => return Err(EmbeddedError::Stopped),
+    }
     let ports = ports::choose(&data_dir.ports_file())?;
     let start = StartContext { data_dir: &data_dir, progress: &progress, children: Mutex::new(Vec::new()) };
 
-    let urls = tokio::try_join!(
-        when(wanted.postgres, || postgres::start(&start, ports.postgres)),
-        when(wanted.redis, || redis::start(&start, ports.redis)),
-        when(wanted.rabbitmq, || rabbitmq::start(&start, ports.rabbitmq, ports.distribution)),
-    );
+    let starting = async {
+        tokio::try_join!(
+            when(wanted.postgres, || postgres::start(&start, ports.postgres)),
+            when(wanted.redis, || redis::start(&start, ports.redis)),
+            when(wanted.rabbitmq, || rabbitmq::start(&start, ports.rabbitmq, ports.distribution)),
+        )
+    };
+    let urls = tokio::select! {
+        urls = starting => urls,
+        () = stop => Err(EmbeddedError::Stopped),
+    };
     let children = start.children.into_inner().unwrap_or_else(PoisonError::into_inner);
     match urls {
         Ok((database_url, redis_url, amqp_url)) => Ok(EmbeddedServices {

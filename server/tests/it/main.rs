@@ -46,6 +46,7 @@ mod retention;
 mod schema;
 mod server_process;
 mod slow_requests;
+mod start_up;
 mod stats;
 mod status;
 mod tables;
