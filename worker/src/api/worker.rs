@@ -122,7 +122,8 @@ impl Worker {
             health: health.map(|listener| (listener, metrics.clone(), outbox.gate.clone())),
         })?;
         let claims = ClaimStore::new(&config.redis_url, keys, &instance_id).map_err(WorkerError::Redis)?;
-        claims.warm_up().await;
+        // A worker that is stopped before it is connected ends at once.
+        signals.stop.run_until_cancelled(claims.warm_up()).await;
         let (claim_batcher, batching) = ClaimBatcher::new(claims);
         tokio::spawn(batching);
         let permits = PrioritySemaphore::new(config.capacity as usize, jobs.iter().map(|job| job.concurrency.into()));

@@ -62,28 +62,34 @@ impl Heartbeater {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first connection also counts as a change, so the worker registers here.
         let mut is_registered = false;
+        let mut has_reached_redis = false;
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
                 () = self.publisher.changed() => is_registered = false,
                 () = stop.cancelled() => break,
             }
-            let heartbeat = async {
-                let ((), is_registered) = tokio::join!(self.renew_in_redis(), self.report_to_server(is_registered));
-                is_registered
-            };
+            let heartbeat = async { tokio::join!(self.renew_in_redis(), self.report_to_server(is_registered)) };
             tokio::select! {
-                result = heartbeat => is_registered = result,
+                (is_renewed, is_reported) = heartbeat => {
+                    has_reached_redis |= is_renewed;
+                    is_registered = is_reported;
+                }
                 () = stop.cancelled() => break,
             }
         }
         let goodbye = RegistrationMessage::Goodbye { instance_id: self.hello.instance_id.clone() };
-        let _ = timeout(HEARTBEAT_TIMEOUT, async { tokio::join!(self.send(&goodbye), self.claims.remove_heartbeat()) })
-            .await;
+        let remove_heartbeat = async {
+            if has_reached_redis {
+                let _ = self.claims.remove_heartbeat().await;
+            }
+        };
+        let _ = timeout(HEARTBEAT_TIMEOUT, async { tokio::join!(self.send(&goodbye), remove_heartbeat) }).await;
     }
 
-    /// Writes the heartbeat to Redis, renews the claims, and applies the cancel requests found there.
-    async fn renew_in_redis(&self) {
+    /// Writes the heartbeat to Redis, renews the claims, and applies the cancel requests found there. Returns false if
+    /// Redis did not answer.
+    async fn renew_in_redis(&self) -> bool {
         match self.claims.renew(&self.running.begun()).await {
             // This instance sent no heartbeat for too long (stopped, disconnected, suspended) and its runs were
             // declared lost. The next attempts run elsewhere. Reports of these runs have no effect any more, so they
@@ -91,7 +97,7 @@ impl Heartbeater {
             Ok(superseded) => superseded.into_iter().for_each(|attempt| self.running.end_superseded(attempt)),
             Err(error) => {
                 tracing::warn!(error = %error, "cannot write the heartbeat to Redis; check REDIS_URL if this persists");
-                return;
+                return false;
             }
         }
         if let Err(error) = cancel::catch_up(&self.claims, &self.running).await {
@@ -100,6 +106,7 @@ impl Heartbeater {
                 "cannot read cancel requests from Redis; the next heartbeat reads them again"
             );
         }
+        true
     }
 
     /// Sends a heartbeat, or a registration if the server may not have one. Returns true if the worker is registered.

@@ -1,9 +1,12 @@
 //! Signals to the worker's process.
 
+use std::time::{Duration, Instant};
+
 use milvaion_protocol::status::OccurrenceStatus;
 use milvaion_test_support::{broker_env::WorkerTestEnv, wait::until};
 use nix::sys::signal::{Signal, kill};
 use serde_json::json;
+use tokio::net::TcpListener;
 
 use crate::worker_process::{pid, worker_process};
 
@@ -24,4 +27,27 @@ async fn second_sigterm_ends_the_shutdown_grace() {
     assert_eq!(env.ended(message.occurrence_id).await.last().map(|end| end.status), Some(OccurrenceStatus::Queued));
     assert!(worker.wait().await.expect("an exit status").success());
     env.clean(&["http-request", "shell-command"]).await;
+}
+
+#[tokio::test]
+async fn sigterm_ends_a_worker_that_is_not_connected_within_a_second() {
+    let env = WorkerTestEnv::new().await;
+    // It accepts connections and never answers.
+    let service = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = service.local_addr().expect("an address").port();
+    let mut durations = Vec::new();
+    // The machine may be busy, so the shortest of three counts.
+    for _ in 0..3 {
+        let mut worker = worker_process(&env)
+            .env("AMQP_URL", format!("amqp://milvaion@127.0.0.1:{port}/%2f"))
+            .env("REDIS_URL", format!("redis://127.0.0.1:{port}"))
+            .spawn()
+            .expect("started");
+        let _open = service.accept().await.expect("it connects");
+        let since = Instant::now();
+        kill(pid(&worker), Signal::SIGTERM).expect("the signal is sent");
+        assert!(worker.wait().await.expect("an exit status").success());
+        durations.push(since.elapsed());
+    }
+    assert!(durations.iter().min() < Some(&Duration::from_secs(1)), "{durations:?}");
 }
