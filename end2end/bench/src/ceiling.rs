@@ -87,7 +87,10 @@ async fn once(harness: &BenchHarness, load: CeilingLoad) -> anyhow::Result<f64> 
         let names = Topology::new(env.prefix.as_str());
         let channel = connections[0].create_channel().await?;
         topology::declare(&channel, &names).await?;
-        topology::declare_job_queue(&channel, &names, WORKER_ID, JOB_TYPE).await?;
+        let queue = (WORKER_ID.to_owned(), JOB_TYPE.to_owned());
+        if let (_, Some(error)) = topology::declare_job_queues(&channel, &names, &[queue]).await {
+            return Err(error.into());
+        }
         let pool = (load == CeilingLoad::Both).then(|| env.pool.clone());
         let channel = connections[1].create_channel().await?;
         tasks.spawn(consume(channel, names, pool, done.clone(), stop.clone()));
