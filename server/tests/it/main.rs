@@ -24,6 +24,7 @@ mod failures;
 mod invariants;
 mod job_queues;
 mod journey;
+mod late_runs;
 mod lease;
 mod lock_order;
 mod log_capture;
