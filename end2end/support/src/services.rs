@@ -1,5 +1,8 @@
 //! The shared services' URLs, and unique names on them.
 
+use milvaion_protocol::topology::RedisKeys;
+use redis::AsyncCommands;
+
 /// Returns the URL of the shared PostgreSQL.
 ///
 /// # Panics
@@ -34,6 +37,18 @@ pub fn amqp_url() -> String {
 #[must_use]
 pub fn unique(prefix: &str) -> String {
     format!("{prefix}_{:016x}", rand::random::<u64>())
+}
+
+/// Makes the shared Redis one that has held the keys of `keys` for long. A worker takes a Redis that it finds empty for one
+/// that may have lost claims, and checks new messages with a server, which a test without a server cannot answer.
+///
+/// # Panics
+///
+/// Panics if Redis fails.
+pub async fn keep_claims(keys: &RedisKeys) {
+    let client = redis::Client::open(redis_url()).expect("a valid URL");
+    let mut connection = client.get_multiplexed_async_connection().await.expect("Redis at REDIS_URL responds");
+    let _: () = connection.set(keys.claims_since(), 0).await.expect("written");
 }
 
 fn url(name: &str) -> String {

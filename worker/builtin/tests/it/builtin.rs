@@ -17,7 +17,7 @@ use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     message::{JobMessage, StatusMessage, StatusReport},
     status::OccurrenceStatus,
-    topology::Topology,
+    topology::{RedisKeys, Topology},
 };
 use milvaion_test_support::{services, wait::WAIT_TIMEOUT};
 use nix::{
@@ -51,6 +51,7 @@ impl WorkerHarness {
             .await
             .expect("RabbitMQ at AMQP_URL responds");
         let channel = connection.create_channel().await.expect("a channel");
+        services::keep_claims(&RedisKeys::new(format!("{prefix}:"))).await;
         let mut worker = Command::new(env!("CARGO_BIN_EXE_milvaion-worker"))
             .env_clear()
             .env("PATH", std::env::var("PATH").expect("PATH is set"))

@@ -32,12 +32,12 @@ async fn second_sigterm_ends_the_shutdown_grace() {
 #[tokio::test]
 async fn sigterm_ends_a_worker_that_is_not_connected_within_a_second() {
     let env = WorkerTestEnv::new().await;
-    // It accepts connections and never answers.
-    let service = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let port = service.local_addr().expect("an address").port();
     let mut durations = Vec::new();
     // The machine may be busy, so the shortest of three counts.
     for _ in 0..3 {
+        // It accepts connections and never answers. A new one for each worker, so that no connection of another waits.
+        let service = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = service.local_addr().expect("an address").port();
         let mut worker = worker_process(&env)
             .env("AMQP_URL", format!("amqp://milvaion@127.0.0.1:{port}/%2f"))
             .env("REDIS_URL", format!("redis://127.0.0.1:{port}"))
