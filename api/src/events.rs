@@ -101,13 +101,20 @@ pub enum LiveEvent {
         /// The id of the job.
         id: JobId,
     },
-    /// A run wrote log lines. The event is sent only to browsers that show the occurrence.
+    /// A run wrote log lines. The event is published only while a page shows the occurrence, and sent only to the browsers
+    /// that do.
     Log {
         /// The id of the occurrence.
         #[serde(rename = "occurrenceId")]
         occurrence_id: OccurrenceId,
         /// The lines, oldest first.
         lines: Vec<LogLine>,
+    },
+    /// From now on, the stream carries the log lines of these occurrences. Lines that were stored before may be missing, so
+    /// a page that shows one of them reads its log. The event belongs to one stream and is never published.
+    LogsWatched {
+        /// The ids of the occurrences.
+        ids: Vec<OccurrenceId>,
     },
     /// Worker instances started or stopped.
     Workers,

@@ -123,6 +123,10 @@ fn every_event() {
         LiveEvent::Log { occurrence_id: occurrence(), lines: vec![line()] },
         json!({ "kind": "log", "occurrenceId": OCCURRENCE_ID, "lines": [line_json()] }),
     );
+    enveloped(
+        LiveEvent::LogsWatched { ids: vec![occurrence()] },
+        json!({ "kind": "logsWatched", "ids": [OCCURRENCE_ID] }),
+    );
     enveloped(LiveEvent::Workers, json!({ "kind": "workers" }));
     enveloped(LiveEvent::Cluster, json!({ "kind": "cluster" }));
     enveloped(LiveEvent::Session { user_id: UserId(job().0) }, json!({ "kind": "session", "userId": JOB_ID }));

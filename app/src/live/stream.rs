@@ -78,8 +78,6 @@ struct EventStream {
     /// The id of the last applied frame; `None` if the page may be older than the stream.
     position: StoredValue<Option<String>>,
     logs: StoredValue<WatchedLogs>,
-    /// The watched logs that no open connection of this tab has followed yet.
-    new_logs: StoredValue<WatchedLogs>,
     waiting: StoredValue<Vec<EventEnvelope>>,
     heard_at: StoredValue<i64>,
     lost_since: StoredValue<Option<i64>>,
@@ -113,7 +111,6 @@ pub(super) fn run(live: LiveUpdates, session_end: SessionEnd) {
         link: StoredValue::new(LiveState::Connecting),
         position: StoredValue::new(tabs::document_position()),
         logs: StoredValue::new(WatchedLogs::default()),
-        new_logs: StoredValue::new(WatchedLogs::default()),
         waiting: StoredValue::new(Vec::new()),
         heard_at: StoredValue::new(0),
         lost_since: StoredValue::new(None),
@@ -395,9 +392,6 @@ impl EventStream {
     fn watch_log(self, id: OccurrenceId) {
         let is_new = self.logs.try_update_value(|logs| logs.add(id)) == Some(true);
         if is_new && self.is_leader.get_value() {
-            self.new_logs.update_value(|logs| {
-                logs.add(id);
-            });
             self.open();
         }
     }
@@ -433,7 +427,6 @@ impl EventStream {
                 self.failures.set_value(0);
                 self.lost_since.set_value(None);
                 self.heard_at.set_value(browser::now_millis());
-                self.new_logs.set_value(WatchedLogs::default());
                 self.set_link(LiveState::Live);
             }
         };
@@ -457,11 +450,7 @@ impl EventStream {
     /// it as a header.
     fn query(self) -> String {
         let position = self.position.get_value().filter(|position| !position.is_empty());
-        let fields = [
-            ("last", position.unwrap_or_default()),
-            ("log", self.logs.with_value(WatchedLogs::to_text)),
-            ("new", self.new_logs.with_value(WatchedLogs::to_text)),
-        ];
+        let fields = [("last", position.unwrap_or_default()), ("log", self.logs.with_value(WatchedLogs::to_text))];
         let mut query = String::new();
         for (name, value) in fields.into_iter().filter(|(_, value)| !value.is_empty()) {
             query.push(if query.is_empty() { '?' } else { '&' });

@@ -242,6 +242,8 @@ fn keep_current(
                 lines.merge(new);
             }
         }
+        // Lines that were stored before the stream carried them.
+        LiveEvent::LogsWatched { ids } if lines.is_some() && ids.contains(&id) => refresh.request(),
         // The availability of a worker is part of the explanation for a queued and a running occurrence.
         LiveEvent::Workers if data.with_untracked(|data| !data.row.status.is_final()) => refresh.request(),
         _ if is_resync(envelope) => refresh.request(),

@@ -118,7 +118,7 @@ fn OverviewContent(overview: ClusterOverview, flash: FlashView) -> impl IntoView
         let refresh = refresh.clone();
         move |envelope| {
             // Log lines change nothing on this page.
-            if !matches!(envelope.event, LiveEvent::Log { .. }) {
+            if !matches!(envelope.event, LiveEvent::Log { .. } | LiveEvent::LogsWatched { .. }) {
                 refresh.request();
             }
         }

@@ -123,7 +123,8 @@ impl Cache {
     pub async fn lease_releases(&self, role: &str) -> Result<impl Stream<Item = ()> + Send + use<>, RedisError> {
         let mut subscriber = self.subscriber().await?;
         subscriber.subscribe(self.keys.lease_channel(role)).await?;
-        Ok(super::messages(subscriber).map(drop))
+        let (sink, messages) = subscriber.split();
+        Ok(super::messages(sink, messages).map(drop))
     }
 
     /// Returns the number of servers that wait for a release of the lease on `role`, its holder included.

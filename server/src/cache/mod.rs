@@ -16,7 +16,10 @@ use std::time::Duration;
 use connection::{CacheConnection, CurrentConnection};
 use futures::{Stream, StreamExt};
 use milvaion_protocol::topology::RedisKeys;
-use redis::{Client, Msg, RedisError, Value, aio::PubSub};
+use redis::{
+    Client, Msg, RedisError, Value,
+    aio::{PubSub, PubSubSink, PubSubStream},
+};
 
 use crate::config::cache::CacheConfig;
 
@@ -96,8 +99,7 @@ fn too_slow() -> RedisError {
 
 /// Returns the messages of a subscription until its connection breaks, or until Redis does not answer. Most subscriptions
 /// are silent for long, and one that a network has lost would be silent for ever.
-fn messages(subscriber: PubSub) -> impl Stream<Item = Msg> + Send + Unpin {
-    let (mut sink, stream) = subscriber.split();
+fn messages(mut sink: PubSubSink, stream: PubSubStream) -> impl Stream<Item = Msg> + Send + Unpin {
     let lost = async move {
         loop {
             tokio::time::sleep(SUBSCRIPTION_PING_INTERVAL).await;

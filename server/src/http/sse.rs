@@ -1,6 +1,7 @@
 //! The stream of live events, as server-sent events.
 //!
-//! `GET /events` sends all events, and with `log=<occurrence>,…` also the log lines of those occurrences. Each frame
+//! `GET /events` sends all events, and with `log=<occurrence>,…` also the log lines of those occurrences. As soon as
+//! every server publishes them, a `logsWatched` event makes the browser read the lines that were stored before. Each frame
 //! carries the id of its event, so that a browser that lost its connection can resume at this server or another one. A
 //! browser that opens a new connection on purpose, such as to follow one more log, sends that id as `last=`, because
 //! only the browser's own reconnect can set the header `Last-Event-ID`. If the id is no longer in the replay buffer,
@@ -26,10 +27,13 @@ use axum::{
         sse::{Event as Frame, Sse},
     },
 };
+use chrono::DateTime;
 use futures::stream;
 use http::{HeaderName, HeaderValue, StatusCode, request::Parts};
 use milvaion_api::{
-    events::{BUILD_FRAME, LiveEvent, MAX_WATCHED_LOGS, SESSION_END_FRAME, SESSION_FRAME, StreamEndReason},
+    events::{
+        BUILD_FRAME, EventEnvelope, LiveEvent, MAX_WATCHED_LOGS, SESSION_END_FRAME, SESSION_FRAME, StreamEndReason,
+    },
     permissions::Permission,
     views::CurrentUser,
 };
@@ -44,7 +48,10 @@ use super::{
     WebState,
     guard::{self, StreamUser},
 };
-use crate::live::hub::{self, InitialReplay};
+use crate::live::{
+    hub::{self, InitialReplay},
+    log_watches::LogWatch,
+};
 
 /// The time between two pings.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
@@ -59,8 +66,6 @@ const MAX_LISTENERS: usize = 2_000;
 pub struct EventStreamQuery {
     /// The occurrences whose log lines are sent besides the common events, separated by commas.
     log: String,
-    /// Those of `log` that the browser did not follow before.
-    new: String,
     /// The id of the last event that the browser received on an earlier connection, or that its document names.
     last: Option<String>,
 }
@@ -68,7 +73,9 @@ pub struct EventStreamQuery {
 struct EventSubscriber {
     state: WebState,
     parts: Parts,
-    logs: Vec<OccurrenceId>,
+    logs: LogWatch,
+    /// True until the browser was told that it receives the lines of its logs.
+    is_watch_pending: bool,
     me: CurrentUser,
     first: VecDeque<Frame>,
     position: Option<String>,
@@ -91,16 +98,15 @@ pub async fn events(State(state): State<WebState>, Query(query): Query<EventStre
         let message = "This server has too many open event streams. Pages still load; reload them to see changes.";
         return (StatusCode::SERVICE_UNAVAILABLE, message).into_response();
     }
-    let logs = occurrences(&query.log);
+    let logs = state.hub.log_watches().watch(&occurrences(&query.log));
     // The browser's own reconnect sends the header, which is newer than the address of the connection.
     let header = parts.headers.get("last-event-id").and_then(|value| value.to_str().ok());
     let last = header.or(query.last.as_deref()).filter(|last| !last.is_empty());
-    let subscription = state.hub.subscribe(last, &occurrences(&query.new));
+    let subscription = state.hub.subscribe(last);
     let mut replay = VecDeque::new();
     match subscription.replay {
         InitialReplay::Replay(frames) if last.is_some() => {
-            replay.extend(subscription.retained_logs.iter().map(|frame| encode(frame, false)));
-            replay.extend(frames.iter().filter(|frame| wanted(frame, &logs)).map(|frame| encode(frame, true)));
+            replay.extend(frames.iter().filter(|frame| wanted(frame, &logs)).map(|frame| encode(frame)));
         }
         // Without an id the page may be older than the stream, as after a pause.
         InitialReplay::Replay(_) | InitialReplay::Resync => replay.push_back(resync(subscription.position.as_deref())),
@@ -117,6 +123,7 @@ pub async fn events(State(state): State<WebState>, Query(query): Query<EventStre
     let listener = EventSubscriber {
         state,
         parts,
+        is_watch_pending: !logs.ids().is_empty(),
         logs,
         me,
         first,
@@ -151,12 +158,16 @@ impl EventSubscriber {
                                 return Some(frame);
                             }
                         } else if wanted(&frame, &self.logs) {
-                            return Some(encode(&frame, true));
+                            return Some(encode(&frame));
                         }
                     }
                     Err(RecvError::Lagged(_)) => return Some(resync(None)),
                     Err(RecvError::Closed) => return None,
                 },
+                () = self.logs.announced(), if self.is_watch_pending => {
+                    self.is_watch_pending = false;
+                    return Some(own_event(LiveEvent::LogsWatched { ids: self.logs.ids() }, None));
+                }
                 _ = self.session_check.tick() => {
                     if let Some(frame) = self.check_session().await {
                         return Some(frame);
@@ -217,9 +228,9 @@ fn session_end_frame(reason: StreamEndReason) -> Frame {
     Frame::default().event(SESSION_END_FRAME).data(reason.slug())
 }
 
-fn wanted(frame: &hub::EventFrame, logs: &[OccurrenceId]) -> bool {
+fn wanted(frame: &hub::EventFrame, logs: &LogWatch) -> bool {
     match &frame.envelope.event {
-        LiveEvent::Log { occurrence_id, .. } => logs.contains(occurrence_id),
+        LiveEvent::Log { occurrence_id, .. } => logs.contains(*occurrence_id),
         LiveEvent::Session { .. } => false,
         _ => true,
     }
@@ -232,15 +243,19 @@ fn with_id(frame: Frame, id: Option<&str>) -> Frame {
     }
 }
 
-/// Builds the frame of an event. Lines that are older than the browser's position are sent without an id, so that the
-/// position does not move back.
-fn encode(frame: &hub::EventFrame, has_id: bool) -> Frame {
-    with_id(Frame::default().data(frame.json.clone()), has_id.then_some(frame.envelope.id.as_str()))
+fn encode(frame: &hub::EventFrame) -> Frame {
+    with_id(Frame::default().data(frame.json.clone()), Some(&frame.envelope.id))
 }
 
 /// Builds the event that makes a browser reload its data. The browser resumes at `position` afterwards.
 fn resync(position: Option<&str>) -> Frame {
-    with_id(Frame::default().data(r#"{"id":"","at":"1970-01-01T00:00:00Z","event":{"kind":"resync"}}"#), position)
+    own_event(LiveEvent::Resync, position)
+}
+
+/// Builds the frame of an event that belongs to this stream only.
+fn own_event(event: LiveEvent, position: Option<&str>) -> Frame {
+    let envelope = EventEnvelope { id: String::new(), at: DateTime::UNIX_EPOCH, event };
+    with_id(Frame::default().data(serde_json::to_string(&envelope).unwrap_or_default()), position)
 }
 
 #[cfg(test)]

@@ -3,19 +3,31 @@
 //! There is one channel and one order of events: every server delivers the events it receives from the channel,
 //! including its own. A browser can therefore resume at any server from an event id of another. While Redis is down, a
 //! server delivers its own events directly. When Redis is back, every page reloads its data.
+//!
+//! Log lines that no page shows end here, on the server that has stored them.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::HashSet,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use futures::StreamExt;
-use milvaion_api::events::EventEnvelope;
+use futures::{Stream, StreamExt};
+use milvaion_api::events::{EventEnvelope, LiveEvent};
+use milvaion_protocol::id::OccurrenceId;
+use redis::RedisError;
 use tokio::sync::{Mutex, Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::Hub;
-use crate::{backoff::ReconnectBackoff, cache::Cache, clock::Clock};
+use crate::{
+    backoff::ReconnectBackoff,
+    cache::{Cache, channel::LogWatchAnnouncer},
+    clock::Clock,
+};
 
 /// The size of the events from which a round trip takes no more of them, in bytes. Redis closes the connection of a
 /// subscriber that has 32 MB to read.
@@ -59,33 +71,16 @@ impl EventBridge {
                 () = stop.cancelled() => return,
             };
             match opened {
-                Ok(mut messages) => {
+                Ok((announcer, messages)) => {
                     backoff = ReconnectBackoff::default();
-                    self.listening.store(true, Ordering::Release);
-                    // Events published before the subscription were not received.
-                    self.hub.resync(self.clock.now());
-                    self.activate_dispatcher.notify_one();
-                    loop {
-                        let message = tokio::select! {
-                            message = messages.next() => message,
-                            () = stop.cancelled() => return,
-                        };
-                        match message {
-                            Some((true, text)) => match serde_json::from_str::<EventEnvelope>(&text) {
-                                Ok(envelope) => self.hub.deliver(envelope),
-                                Err(error) => {
-                                    tracing::debug!(error = %error, "an event of another server cannot be read")
-                                }
-                            },
-                            Some((false, _)) => {
-                                self.activate_dispatcher.notify_one();
-                                self.activate_slot_granter.notify_one();
-                            }
-                            None => break,
-                        }
-                    }
+                    let result = self.receive(announcer, messages, &stop).await;
+                    self.hub.log_watches().disconnect();
                     self.listening.store(false, Ordering::Release);
+                    if stop.is_cancelled() {
+                        return;
+                    }
                     tracing::warn!(
+                        error = result.err().map(tracing::field::display),
                         "lost the Redis channel to the other servers; pages receive only this server's events until it is back"
                     );
                 }
@@ -96,6 +91,62 @@ impl EventBridge {
                 () = stop.cancelled() => return,
             }
         }
+    }
+
+    /// Receives messages and announces the logs that pages show, until the connection is lost or `stop`.
+    async fn receive(
+        &self,
+        mut announcer: LogWatchAnnouncer,
+        messages: impl Stream<Item = (bool, String)>,
+        stop: &CancellationToken,
+    ) -> Result<(), RedisError> {
+        let mut messages = pin!(messages);
+        let mut changes = self.hub.log_watches().changes();
+        while !self.hub.log_watches().connect() {
+            self.announce_watches(&mut announcer).await?;
+        }
+        self.listening.store(true, Ordering::Release);
+        // Events published before the subscription were not received, nor lines of logs before their announcement.
+        self.hub.resync(self.clock.now());
+        self.activate_dispatcher.notify_one();
+        loop {
+            let message = tokio::select! {
+                message = messages.next() => message,
+                () = changes.next() => {
+                    self.announce_watches(&mut announcer).await?;
+                    continue;
+                }
+                () = stop.cancelled() => return Ok(()),
+            };
+            match message {
+                Some((true, text)) => match serde_json::from_str::<EventEnvelope>(&text) {
+                    Ok(envelope) => self.hub.deliver(envelope),
+                    Err(error) => {
+                        tracing::debug!(error = %error, "an event of another server cannot be read")
+                    }
+                },
+                Some((false, _)) => {
+                    self.activate_dispatcher.notify_one();
+                    self.activate_slot_granter.notify_one();
+                }
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Announces the logs that pages show, and withdraws those that they no longer show.
+    async fn announce_watches(&self, announcer: &mut LogWatchAnnouncer) -> Result<(), RedisError> {
+        let watches = self.hub.log_watches();
+        let ended = watches.take_ended();
+        if !ended.is_empty() {
+            announcer.withdraw(&ended).await?;
+        }
+        let begun = watches.unannounced();
+        if !begun.is_empty() {
+            announcer.announce(&begun).await?;
+            watches.note_announced(&begun);
+        }
+        Ok(())
     }
 
     /// Publishes the hub's events until the hub is dropped or `stop`.
@@ -117,9 +168,10 @@ impl EventBridge {
                 bytes += self.hub.taken(&more);
                 envelopes.extend(more);
             }
+            let listening = self.listening.load(Ordering::Acquire);
+            self.drop_unwatched_logs(&mut envelopes, listening).await;
             let texts: Vec<String> =
                 envelopes.iter().filter_map(|envelope| serde_json::to_string(envelope).ok()).collect();
-            let listening = self.listening.load(Ordering::Acquire);
             let announced = if listening { self.cache.publish_events(&texts).await.is_ok() } else { false };
             if self.hub.take_overflow() {
                 self.hub.resync(self.clock.now());
@@ -130,5 +182,32 @@ impl EventBridge {
                 }
             }
         }
+    }
+
+    /// Removes the log lines that no page shows: a page of this server, or if `listening` a page of any.
+    async fn drop_unwatched_logs(&self, envelopes: &mut Vec<EventEnvelope>, listening: bool) {
+        let watches = self.hub.log_watches();
+        let unwatched: HashSet<OccurrenceId> =
+            envelopes.iter().filter_map(logged_occurrence).filter(|id| !watches.contains(*id)).collect();
+        if unwatched.is_empty() {
+            return;
+        }
+        let ids: Vec<OccurrenceId> = unwatched.iter().copied().collect();
+        let elsewhere = if listening { self.cache.watched_logs(&ids).await } else { Ok(HashSet::new()) };
+        match elsewhere {
+            Ok(elsewhere) => envelopes.retain(|envelope| {
+                logged_occurrence(envelope).is_none_or(|id| !unwatched.contains(&id) || elsewhere.contains(&id))
+            }),
+            // If Redis answers again in a moment, a page of another server still receives its lines.
+            Err(error) => tracing::debug!(error = %error, "log lines are published, because a page may show them"),
+        }
+    }
+}
+
+/// Returns the occurrence whose log lines an event carries.
+fn logged_occurrence(envelope: &EventEnvelope) -> Option<OccurrenceId> {
+    match &envelope.event {
+        LiveEvent::Log { occurrence_id, .. } => Some(*occurrence_id),
+        _ => None,
     }
 }

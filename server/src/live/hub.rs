@@ -13,13 +13,15 @@ use std::{
 
 use chrono::{DateTime, Utc};
 use milvaion_api::events::{EventEnvelope, LiveEvent};
-use milvaion_protocol::id::OccurrenceId;
 use tokio::sync::{
     broadcast::{self, error::RecvError},
     mpsc,
 };
 
-use super::event_size::{event_bytes, split};
+use super::{
+    event_size::{event_bytes, split},
+    log_watches::LogWatches,
+};
 
 /// The number of events kept for resuming.
 const REPLAY_CAPACITY: usize = 4_096;
@@ -49,6 +51,7 @@ struct HubState {
     outbound_bytes: AtomicUsize,
     /// True if the outbound queue was full and events were dropped.
     overflowed: AtomicBool,
+    log_watches: LogWatches,
 }
 
 /// An event with its JSON, which is serialized once for all listeners.
@@ -123,9 +126,6 @@ pub enum InitialReplay {
 pub struct HubSubscription {
     /// The events that the listener missed.
     pub replay: InitialReplay,
-    /// The log lines in the ring of the occurrences that the listener did not receive before, oldest first. The reader
-    /// drops the lines that it has.
-    pub retained_logs: Vec<Arc<EventFrame>>,
     /// The id of the newest event, at which a listener without missed events resumes.
     pub position: Option<String>,
     /// The events from now on.
@@ -143,6 +143,7 @@ impl Hub {
             outbound,
             outbound_bytes: AtomicUsize::new(0),
             overflowed: AtomicBool::new(false),
+            log_watches: LogWatches::default(),
         };
         (Self { inner: Arc::new(inner) }, queue)
     }
@@ -202,47 +203,37 @@ impl Hub {
     }
 
     /// Adds a listener. `last` is the id of the last event that the browser received; the replay starts after it.
-    /// `new_logs` are the occurrences whose log lines the browser begins to follow.
-    pub fn subscribe(&self, last: Option<&str>, new_logs: &[OccurrenceId]) -> HubSubscription {
+    pub fn subscribe(&self, last: Option<&str>) -> HubSubscription {
         let Ok(ring) = self.inner.ring.lock() else {
             let receiver = EventReceiver(self.inner.listeners.subscribe());
-            return HubSubscription {
-                replay: InitialReplay::Resync,
-                retained_logs: Vec::new(),
-                position: None,
-                receiver,
-            };
+            return HubSubscription { replay: InitialReplay::Resync, position: None, receiver };
         };
         let receiver = EventReceiver(self.inner.listeners.subscribe());
         let position = ring.position();
         let frames = &ring.frames;
         let Some(last) = last else {
-            return HubSubscription {
-                replay: InitialReplay::Replay(Vec::new()),
-                retained_logs: Vec::new(),
-                position,
-                receiver,
-            };
+            return HubSubscription { replay: InitialReplay::Replay(Vec::new()), position, receiver };
         };
         let found = frames.iter().rposition(|frame| frame.envelope.id == last);
         let is_small =
             |at: &usize| frames.iter().skip(at + 1).map(|frame| frame.json.len()).sum::<usize>() <= MAX_REPLAY_BYTES;
-        let Some(at) = found.filter(is_small) else {
-            return HubSubscription { replay: InitialReplay::Resync, retained_logs: Vec::new(), position, receiver };
+        let replay = match found.filter(is_small) {
+            Some(at) => InitialReplay::Replay(frames.iter().skip(at + 1).cloned().collect()),
+            None => InitialReplay::Resync,
         };
-        let is_new_log = |frame: &&Arc<EventFrame>| match &frame.envelope.event {
-            LiveEvent::Log { occurrence_id, .. } => new_logs.contains(occurrence_id),
-            _ => false,
-        };
-        let retained_logs = frames.iter().take(at + 1).filter(is_new_log).cloned().collect();
-        let replay = InitialReplay::Replay(frames.iter().skip(at + 1).cloned().collect());
-        HubSubscription { replay, retained_logs, position, receiver }
+        HubSubscription { replay, position, receiver }
     }
 
     /// Adds a listener that follows no log.
     pub fn listen(&self, last: Option<&str>) -> (InitialReplay, EventReceiver) {
-        let subscription = self.subscribe(last, &[]);
+        let subscription = self.subscribe(last);
         (subscription.replay, subscription.receiver)
+    }
+
+    /// Returns the logs that pages of this server show.
+    #[must_use]
+    pub fn log_watches(&self) -> &LogWatches {
+        &self.inner.log_watches
     }
 
     /// Returns the number of listeners.
@@ -263,6 +254,8 @@ fn event_id(at: DateTime<Utc>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use milvaion_protocol::id::OccurrenceId;
+
     use super::{super::event_size, *};
 
     fn envelope(id: &str) -> EventEnvelope {
@@ -288,25 +281,6 @@ mod tests {
         assert_eq!(receiver.recv().await.map(|frame| frame.envelope.id.clone()), Ok("d".to_owned()));
         assert_eq!(hub.position().as_deref(), Some("d"));
         assert_eq!(ids(hub.listen(Some("d")).0), Some(Vec::new()));
-    }
-
-    #[test]
-    fn new_log_gets_its_retained_lines() {
-        let (hub, _queue) = Hub::new();
-        let [old, new] = [1, 2].map(|n| OccurrenceId(uuid::Uuid::from_u128(n)));
-        let log = |id: &str, occurrence_id| EventEnvelope {
-            event: LiveEvent::Log { occurrence_id, lines: Vec::new() },
-            ..envelope(id)
-        };
-        hub.deliver(log("a", new));
-        hub.deliver(log("b", old));
-        hub.deliver(envelope("c"));
-        hub.deliver(log("d", new));
-        let subscription = hub.subscribe(Some("c"), &[new]);
-        let retained: Vec<_> = subscription.retained_logs.iter().map(|frame| frame.envelope.id.as_str()).collect();
-        assert_eq!(retained, ["a"]);
-        assert_eq!(ids(subscription.replay), Some(vec!["d".into()]));
-        assert_eq!(subscription.position.as_deref(), Some("d"));
     }
 
     #[test]

@@ -4,10 +4,13 @@
 //! there to the browsers. Correctness does not depend on its delivery. When a browser has fallen behind, or a server
 //! has lost Redis for a moment, the server sends `resync` and the page reloads its data. This is the only recovery, and
 //! it is always correct.
+//!
+//! Log lines are published only while a page shows them; see [`log_watches`].
 
 pub mod alerts;
 pub mod bridge;
 mod event_size;
 pub mod hub;
+pub mod log_watches;
 
 pub use hub::Hub;
