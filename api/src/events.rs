@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::views::OccurrenceRow;
 use milvaion_protocol::{
-    id::{JobId, OccurrenceId, UserId},
+    id::{CalendarId, JobId, OccurrenceId, UserId},
     message::LogLine,
 };
 
@@ -115,6 +115,11 @@ pub enum LiveEvent {
     LogsWatched {
         /// The ids of the occurrences.
         ids: Vec<OccurrenceId>,
+    },
+    /// A calendar was created, changed or deleted, or its change was applied to more of its jobs.
+    Calendar {
+        /// The id of the calendar.
+        id: CalendarId,
     },
     /// Worker instances started or stopped.
     Workers,

@@ -102,6 +102,7 @@ test("a job's next runs skip the blackouts of its calendar", async ({ admin: pag
     await screenshot(page, "job-blackout");
     await page.locator("#definition ~ .kv").getByRole("link", { name: "Days off" }).click();
     await expect(page.getByRole("heading", { level: 1 })).toHaveText("Edit Days off");
+    await expect(page.locator("#calendar-applied")).toHaveText("The last change is applied to all jobs.");
   });
 
   await test.step("only an unused calendar is deleted", async () => {

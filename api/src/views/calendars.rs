@@ -30,6 +30,8 @@ pub struct CalendarRow {
     pub words: String,
     /// The number of jobs with this calendar.
     pub jobs: i64,
+    /// The number of jobs to whose due times the last change is still being applied; none if it is applied.
+    pub pending_jobs: Option<i64>,
     /// The current or the next blackout; none if no blackout is left.
     pub next: Option<BlackoutView>,
 }
@@ -63,6 +65,8 @@ pub struct CalendarView {
     pub jobs: Vec<(JobId, String)>,
     /// The number of all jobs with this calendar.
     pub jobs_total: i64,
+    /// The number of jobs to whose due times the last change is still being applied; none if it is applied.
+    pub pending_jobs: Option<i64>,
     /// The time of the last change.
     pub modified_at: DateTime<Utc>,
     /// The user who made the last change.

@@ -48,6 +48,9 @@ pub struct JobView {
     /// The version, which each edit increments. An edit sends it back, so that users do not overwrite each other's
     /// edits.
     pub version: i32,
+    /// The part of the job that this server cannot read, because a newer server has saved it, such as `the schedule`. This
+    /// server starts none of its scheduled runs then.
+    pub unreadable: Option<String>,
     /// The reason of a pause, if the job is paused and a reason was given.
     pub paused_reason: Option<String>,
     /// The next due times, at most five.

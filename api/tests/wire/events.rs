@@ -5,7 +5,7 @@ use milvaion_api::{
     views::{OccurrenceRow, StatusChange, TriggerSource},
 };
 use milvaion_protocol::{
-    id::UserId,
+    id::{CalendarId, UserId},
     message::{LogLevel, LogLine, RunProgress},
     status::OccurrenceStatus,
 };
@@ -127,6 +127,7 @@ fn every_event() {
         LiveEvent::LogsWatched { ids: vec![occurrence()] },
         json!({ "kind": "logsWatched", "ids": [OCCURRENCE_ID] }),
     );
+    enveloped(LiveEvent::Calendar { id: CalendarId(job().0) }, json!({ "kind": "calendar", "id": JOB_ID }));
     enveloped(LiveEvent::Workers, json!({ "kind": "workers" }));
     enveloped(LiveEvent::Cluster, json!({ "kind": "cluster" }));
     enveloped(LiveEvent::Session { user_id: UserId(job().0) }, json!({ "kind": "session", "userId": JOB_ID }));

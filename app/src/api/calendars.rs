@@ -12,7 +12,7 @@ use server_fn::codec::GetUrl;
 
 use super::codec::JsonText;
 use super::session::FlashView;
-use crate::error::AppError;
+use crate::{error::AppError, format::plural};
 
 /// Validation result of the calendar form.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -122,9 +122,36 @@ pub async fn check_calendar(form: CalendarForm) -> Result<CalendarCheck, AppErro
 pub async fn save_calendar(form: CalendarForm) -> Result<CalendarId, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineCalendar).await?;
     let result = backend.save_calendar(&me, &form).await;
-    let notice = if form.id.is_empty() { "The calendar is created." } else { "The calendar is saved." };
+    let pending = match &result {
+        Ok(id) if super::is_plain_form() => backend.calendar(&me, *id).await.ok().and_then(|view| view.pending_jobs),
+        _ => None,
+    };
+    let notice = saved_notice(!form.id.is_empty(), pending);
     let back = form_address(&form);
-    super::respond("calendar-form", result, |_| "/calendars".into(), notice, &back, form).await
+    super::respond("calendar-form", result, |_| "/calendars".into(), &notice, &back, form).await
+}
+
+/// Returns the notice of a saved calendar. `pending_jobs` is the number of jobs to which the change is not applied yet.
+#[must_use]
+pub fn saved_notice(is_edit: bool, pending_jobs: Option<i64>) -> String {
+    let saved = if is_edit { "The calendar is saved." } else { "The calendar is created." };
+    match pending_jobs {
+        Some(jobs) if jobs > 0 => {
+            format!("{saved} In the background, the change is being applied to {}.", plural(jobs, "job"))
+        }
+        _ => saved.to_owned(),
+    }
+}
+
+/// Returns one calendar with the jobs that use it.
+///
+/// # Errors
+///
+/// `NotFound` if it is deleted or never existed; `Denied` below Operator.
+#[server(input = GetUrl, output = JsonText, endpoint = "calendar")]
+pub async fn get_calendar(id: CalendarId) -> Result<CalendarView, AppError> {
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineCalendar).await?;
+    backend.calendar(&me, id).await.map_err(super::with_error_status)
 }
 
 /// Returns the address of the page whose form sent `form`.

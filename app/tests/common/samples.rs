@@ -206,6 +206,7 @@ pub(crate) fn job() -> JobView {
             },
         },
         version: 2,
+        unreadable: None,
         paused_reason: None,
         preview: preview(),
         created_at: at(0),
@@ -236,6 +237,7 @@ pub(crate) fn calendar_row() -> CalendarRow {
         zone: "Europe/Warsaw".into(),
         words: "2026-12-24 to 2026-12-26".into(),
         jobs: 1,
+        pending_jobs: None,
         next: Some(blackout()),
     }
 }
@@ -255,6 +257,7 @@ pub(crate) fn calendar() -> CalendarView {
         },
         jobs: vec![(job_id(), "nightly report".into())],
         jobs_total: 1,
+        pending_jobs: Some(1),
         modified_at: at(0),
         modified_by: "ada@example.org".into(),
     }

@@ -95,6 +95,7 @@ async fn edit_form_names_the_jobs_that_use_the_calendar() {
         "value=\"22:00\"",
         ">nightly report<",
     ]);
+    page.assert_contains(&["The change is being applied to 1 job."]);
     page.assert_lacks(&["action=\"/api/delete_calendar\""]);
     assert_eq!(get(&fake, "/calendars/nonsense/edit").await.status, StatusCode::NOT_FOUND);
 

@@ -19,6 +19,7 @@
 pub(crate) mod batch;
 mod decide;
 mod live_row;
+mod unreadable;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -34,6 +35,7 @@ use uuid::Uuid;
 
 pub use batch::DispatchReport;
 pub use decide::CatchUps;
+pub use unreadable::UnreadableJobs;
 
 use super::{
     lease::{DispatchPulse, Leadership},
@@ -92,6 +94,8 @@ pub struct Dispatcher {
     pub pulse: DispatchPulse,
     /// The jobs that are catching up on misfires.
     pub catch_ups: CatchUps,
+    /// The due jobs that are left to a newer server.
+    pub unreadable: UnreadableJobs,
     /// The batch size and the sweep period.
     pub config: BackgroundConfig,
 }
@@ -112,6 +116,7 @@ impl Dispatcher {
             activate_due_index: context.activators.due_index.clone(),
             activate_slot_granter: context.activators.slot_granter.clone(),
             catch_ups: CatchUps::default(),
+            unreadable: UnreadableJobs::default(),
             config: context.config.background.clone(),
         }
     }
@@ -190,7 +195,7 @@ impl Dispatcher {
             Ok((Some(at), true)) if at > report.scanned_until || report.deferred_until.is_some() => {
                 until(at, now).min(MAX_SLEEP)
             }
-            // The index contains due entries, but no job is due in PostgreSQL: repair these entries.
+            // The index contains due entries, but no job of this server is due in PostgreSQL: repair these entries.
             Ok((Some(_), true)) => {
                 if let Err(error) = self.repair_due_index(report.scanned_until).await {
                     tracing::warn!(error = %error, "the due index in Redis could not be repaired");
@@ -210,14 +215,15 @@ impl Dispatcher {
 
     /// Returns the time until the earliest due time in PostgreSQL.
     async fn time_to_stored_due(&self, now: DateTime<Utc>) -> Duration {
-        match self.store.earliest_due_time().await {
+        match self.store.earliest_due_time(&self.unreadable.left_out()).await {
             Ok(Some(at)) => until(at, now),
             Ok(None) => MAX_SLEEP,
             Err(_) => self.config.sweep,
         }
     }
 
-    /// Corrects the index entries that are due at `now` in Redis but not in PostgreSQL.
+    /// Corrects the index entries that are due at `now` in Redis but not in PostgreSQL, and removes those of the jobs
+    /// that are left out: this server need not wake for them, and a newer one that leads reads PostgreSQL first.
     async fn repair_due_index(&self, now: DateTime<Utc>) -> anyhow::Result<()> {
         let entries = self.cache.due_entries(now, 1_000).await?;
         let (jobs, foreign): (Vec<_>, Vec<_>) = entries
@@ -230,7 +236,10 @@ impl Dispatcher {
             jobs.into_iter().filter_map(|(id, _, score)| Some((id.ok()?, score))).collect();
         let ids: Vec<Uuid> = scores.keys().copied().collect();
         // Read after Redis, so an entry that is still the same is older than what is read now.
-        let stored: HashMap<JobId, DateTime<Utc>> = self.store.due_times(&ids).await?.into_iter().collect();
+        let mut stored: HashMap<JobId, DateTime<Utc>> = self.store.due_times(&ids).await?.into_iter().collect();
+        for (id, _) in self.unreadable.left_out() {
+            stored.remove(&id);
+        }
         let changes: Vec<DueChange> = scores
             .into_iter()
             .map(|(id, score)| DueChange { id: JobId(id), seen: Some(score), at: stored.get(&JobId(id)).copied() })

@@ -1,5 +1,6 @@
 //! Calendars: save and delete.
 
+use milvaion_api::events::LiveEvent;
 use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_protocol::id::{CalendarId, JobId};
 use milvaion_schedule::calendar::Calendar;
@@ -61,6 +62,7 @@ impl JobCommands {
             }
             Err(error) => return Err(error.into()),
         }
+        self.hub.publish(now, vec![LiveEvent::Calendar { id: key }]);
         // The calendar is saved. What this request does not come to, the background task does.
         if let Err(error) = self.apply_calendar_edit().await {
             tracing::warn!(error = chain(error.as_ref()), "the due times of a calendar's jobs are computed later");
@@ -80,12 +82,13 @@ impl JobCommands {
             .delete_calendar(id, AuditStamp { by: &me.email, at: self.clock.now(), address: me.address })
             .await?
         {
-            return Ok(stored.calendar.name);
+            self.hub.publish(self.clock.now(), vec![LiveEvent::Calendar { id }]);
+            return Ok(stored.name);
         }
         // Counted again, because the job that prevents the deletion may be newer than the first count.
         let total = self.store.calendar(id).await?.ok_or_else(not_found)?.jobs;
         let named = self.store.calendar_job_names(id, MAX_NAMED_JOBS).await?;
-        Err(AppError::Conflict(still_used_by(&stored.calendar.name, &named, total)))
+        Err(AppError::Conflict(still_used_by(&stored.name, &named, total)))
     }
 }
 

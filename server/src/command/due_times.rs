@@ -3,18 +3,21 @@
 //! Thousands of jobs may use one calendar, so this takes longer than a request may. It is done in pages, each of which
 //! may be repeated, and the place that was reached is stored: neither a closed browser nor a stopped server ends it early.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use milvaion_api::events::LiveEvent;
-use milvaion_protocol::id::{CalendarId, JobId};
+use milvaion_protocol::id::JobId;
 use milvaion_schedule::{calendar::Calendar, due::EffectiveSchedule};
 use tokio::time::Instant;
 
 use super::jobs::JobCommands;
 use crate::{
     error::chain,
-    store::due_times::{DueTimeMove, ScheduledJob},
+    store::{
+        calendars::CalendarSet,
+        due_times::{DueTimeMove, ScheduledJob},
+    },
 };
 
 /// The number of jobs in a page.
@@ -61,6 +64,7 @@ impl JobCommands {
             })
             .await?;
         self.store.note_applied(change, page.upto).await?;
+        self.hub.publish(now, vec![LiveEvent::Calendar { id: change.id }]);
         Ok(Some(page))
     }
 
@@ -162,13 +166,16 @@ impl JobCommands {
     }
 }
 
-/// Returns the move of a job's due time, or `None` if it stays. A job whose schedule cannot be read stays as it is.
+/// Returns the move of a job's due time, or `None` if it stays. A job that this version cannot read stays as it is.
 fn moved(
     job: &ScheduledJob,
-    calendars: &HashMap<CalendarId, Calendar>,
+    calendars: &CalendarSet,
     next: impl Fn(&ScheduledJob, &EffectiveSchedule<'_>) -> Option<DateTime<Utc>>,
 ) -> Option<DueTimeMove> {
-    let blackouts: Vec<&Calendar> = job.rules.calendars.iter().filter_map(|id| calendars.get(id)).collect();
+    if job.unreadable_rule.is_some() || calendars.unreadable_among(&job.rules.calendars).is_some() {
+        return None;
+    }
+    let blackouts: Vec<&Calendar> = job.rules.calendars.iter().filter_map(|id| calendars.readable.get(id)).collect();
     let schedule = EffectiveSchedule::new(job.id, job.schedule.as_ref()?, &job.rules, &blackouts);
     let next = next(job, &schedule);
     (next != job.next_fire_at).then_some(DueTimeMove { id: job.id, version: job.version, was: job.next_fire_at, next })

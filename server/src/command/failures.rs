@@ -106,7 +106,7 @@ impl JobCommands {
             None => None,
             Some(id) => {
                 let failure = self.store.failure(id).await?.ok_or_else(no_failure)?;
-                let job = self.store.job(failure.job_id).await?.ok_or_else(|| {
+                let job = self.store.job_to_show(failure.job_id).await?.ok_or_else(|| {
                     AppError::Conflict("The job of this failure was deleted, so it cannot be retried.".into())
                 })?;
                 if let Some(again) = failure.retried_as.filter(|_| !input.force) {

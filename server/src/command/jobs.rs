@@ -1,9 +1,6 @@
 //! Jobs: save, pause, resume and delete.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashSet, sync::Arc};
 
 use chrono::{DateTime, Utc};
 use jsonschema::{ValidationError, error::ValidationErrorKind};
@@ -13,7 +10,7 @@ use milvaion_api::{
     schema_form::BuiltInput,
 };
 use milvaion_app::{backend::RequestUser, error::AppError};
-use milvaion_protocol::id::{CalendarId, JobId};
+use milvaion_protocol::id::JobId;
 use milvaion_schedule::calendar::Calendar;
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -28,6 +25,7 @@ use crate::{
     live::Hub,
     store::{
         Store,
+        calendars::CalendarSet,
         jobs::{AuditStamp, StoredJob},
     },
 };
@@ -84,7 +82,8 @@ impl JobCommands {
         };
         let mut job = form.check_with(schema.as_ref(), self.clock.now(), &validate).map_err(AppError::Fields)?;
         let calendars = self.calendars_of(&job).await?;
-        if job.rules.calendars.iter().any(|id| !calendars.contains_key(id)) {
+        let is_known = |id| calendars.readable.contains_key(id) || calendars.unreadable.contains_key(id);
+        if !job.rules.calendars.iter().all(is_known) {
             return Err(AppError::field("rules.calendars", "a selected calendar was deleted: select again"));
         }
         strip_nul(&mut job);
@@ -213,7 +212,8 @@ impl JobCommands {
             return Ok(None);
         }
         let calendars = self.calendars_of(job).await?;
-        let calendars: Vec<&Calendar> = calendars.values().collect();
+        // The dispatcher of a newer server applies a calendar that this one cannot read.
+        let calendars: Vec<&Calendar> = calendars.readable.values().collect();
         Ok(EffectiveSchedule::new(id, &job.schedule, &job.rules, &calendars).first(last_due, now))
     }
 
@@ -222,10 +222,10 @@ impl JobCommands {
     /// # Errors
     ///
     /// Returns `Unavailable` or `Failed` if PostgreSQL fails.
-    pub async fn calendars_of(&self, job: &JobInput) -> Result<HashMap<CalendarId, Calendar>, AppError> {
+    pub async fn calendars_of(&self, job: &JobInput) -> Result<CalendarSet, AppError> {
         let ids = job.rules.calendars.iter().copied().collect::<HashSet<_>>();
         if ids.is_empty() {
-            return Ok(HashMap::new());
+            return Ok(CalendarSet::default());
         }
         Ok(self.store.calendars_by_id(&ids).await?)
     }

@@ -43,7 +43,7 @@ impl JobCommands {
         let job_data = if input.input_json.trim().is_empty() {
             None
         } else {
-            let definition = self.store.job(id).await?.ok_or_else(not_found)?.definition;
+            let definition = self.store.job_to_show(id).await?.ok_or_else(not_found)?.definition;
             Some(self.parse_input_override(&definition.worker_id, &definition.job_type, &input.input_json).await?)
         };
         let now = self.clock.now();

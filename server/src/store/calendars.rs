@@ -5,22 +5,25 @@ use std::collections::{HashMap, HashSet};
 use chrono::{DateTime, Utc};
 use milvaion_protocol::id::{CalendarId, JobId};
 use milvaion_schedule::calendar::Calendar;
-use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Result, Store, StoreError, jobs::AuditStamp};
+use super::{Result, Store, jobs::AuditStamp, readable};
 
 /// A stored calendar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredCalendar {
     /// Identifier.
     pub id: CalendarId,
-    /// Definition.
-    pub calendar: Calendar,
+    /// Name.
+    pub name: String,
+    /// Definition; none if this version cannot read it.
+    pub calendar: Option<Calendar>,
     /// Number of edits, from 1.
     pub version: i32,
     /// Number of jobs that use it.
     pub jobs: i64,
+    /// Number of jobs to which the last edit is not applied yet; none if it is applied to all.
+    pub pending_jobs: Option<i64>,
     /// Time of the last edit.
     pub modified_at: DateTime<Utc>,
     /// Author of the last edit.
@@ -38,12 +41,37 @@ pub struct CalendarChange {
     pub applied_to: JobId,
 }
 
-fn read(definition: Value) -> Result<Calendar> {
-    serde_json::from_value(definition).map_err(|error| StoreError::Corrupt {
-        table: "calendars",
-        column: "definition",
-        detail: error.to_string(),
-    })
+/// The calendars of some jobs.
+#[derive(Clone, Debug, Default)]
+pub struct CalendarSet {
+    /// The calendars that this version can read.
+    pub readable: HashMap<CalendarId, Calendar>,
+    /// The names of the others.
+    pub unreadable: HashMap<CalendarId, String>,
+}
+
+impl CalendarSet {
+    /// Describes one of the calendars `ids` that this version cannot read.
+    #[must_use]
+    pub fn unreadable_among(&self, ids: &[CalendarId]) -> Option<String> {
+        ids.iter().find_map(|id| self.unreadable.get(id)).map(|name| format!("the calendar “{name}”"))
+    }
+}
+
+/// Converts a row to a [`StoredCalendar`]. It is a macro because every checked statement has its own row type.
+macro_rules! stored_calendar {
+    ($row:expr) => {
+        StoredCalendar {
+            id: CalendarId($row.id),
+            name: $row.name,
+            calendar: readable::calendar($row.definition),
+            version: $row.version,
+            jobs: $row.jobs,
+            pending_jobs: $row.pending_jobs,
+            modified_at: $row.modified_at,
+            modified_by: $row.modified_by,
+        }
+    };
 }
 
 impl Store {
@@ -51,59 +79,46 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn calendars(&self) -> Result<Vec<StoredCalendar>> {
         let rows = sqlx::query!(
-            r#"SELECT c.*, (SELECT count(*) FROM jobs j WHERE cardinality(j.calendars) > 0 AND j.calendars @> ARRAY[c.id]) AS "jobs!"
+            r#"SELECT c.*, (SELECT count(*) FROM jobs j WHERE cardinality(j.calendars) > 0 AND j.calendars @> ARRAY[c.id]) AS "jobs!",
+                      CASE WHEN c.applied_version <> c.version THEN (
+                          SELECT count(*) FROM jobs j
+                           WHERE cardinality(j.calendars) > 0 AND j.calendars @> ARRAY[c.id] AND j.is_active
+                             AND (c.applied_to IS NULL OR j.id > c.applied_to)) END AS pending_jobs
                  FROM calendars c ORDER BY lower(name) LIMIT 1000"#
         )
         .fetch_all(self.pool())
         .await?;
-        rows.into_iter()
-            .map(|row| {
-                Ok(StoredCalendar {
-                    id: CalendarId(row.id),
-                    calendar: read(row.definition)?,
-                    version: row.version,
-                    jobs: row.jobs,
-                    modified_at: row.modified_at,
-                    modified_by: row.modified_by,
-                })
-            })
-            .collect()
+        Ok(rows.into_iter().map(|row| stored_calendar!(row)).collect())
     }
 
     /// Returns a calendar, or `None` if there is none with this id.
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn calendar(&self, id: CalendarId) -> Result<Option<StoredCalendar>> {
         let row = sqlx::query!(
-            r#"SELECT c.*, (SELECT count(*) FROM jobs j WHERE cardinality(j.calendars) > 0 AND j.calendars @> ARRAY[c.id]) AS "jobs!"
+            r#"SELECT c.*, (SELECT count(*) FROM jobs j WHERE cardinality(j.calendars) > 0 AND j.calendars @> ARRAY[c.id]) AS "jobs!",
+                      CASE WHEN c.applied_version <> c.version THEN (
+                          SELECT count(*) FROM jobs j
+                           WHERE cardinality(j.calendars) > 0 AND j.calendars @> ARRAY[c.id] AND j.is_active
+                             AND (c.applied_to IS NULL OR j.id > c.applied_to)) END AS pending_jobs
                  FROM calendars c WHERE id = $1"#,
             id.0
         )
         .fetch_optional(self.pool())
         .await?;
-        row.map(|row| {
-            Ok(StoredCalendar {
-                id: CalendarId(row.id),
-                calendar: read(row.definition)?,
-                version: row.version,
-                jobs: row.jobs,
-                modified_at: row.modified_at,
-                modified_by: row.modified_by,
-            })
-        })
-        .transpose()
+        Ok(row.map(|row| stored_calendar!(row)))
     }
 
     /// Returns the ids and names of the jobs that use a calendar, paused jobs included, by name, at most `limit`.
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn calendar_job_names(&self, id: CalendarId, limit: i64) -> Result<Vec<(JobId, String)>> {
         let rows = sqlx::query!(
             "SELECT id, display_name FROM jobs
@@ -117,22 +132,25 @@ impl Store {
         Ok(rows.into_iter().map(|row| (JobId(row.id), row.display_name)).collect())
     }
 
-    /// Returns some calendars by id. A calendar that this version cannot read is left out, so it blacks out nothing.
+    /// Returns some calendars by id; those that do not exist are left out.
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
-    pub async fn calendars_by_id(&self, ids: &HashSet<CalendarId>) -> Result<HashMap<CalendarId, Calendar>> {
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn calendars_by_id(&self, ids: &HashSet<CalendarId>) -> Result<CalendarSet> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
-        let rows = sqlx::query!("SELECT id, definition FROM calendars WHERE id = ANY($1)", &ids)
+        let rows = sqlx::query!("SELECT id, name, definition FROM calendars WHERE id = ANY($1)", &ids)
             .fetch_all(self.pool())
             .await?;
-        Ok(rows
-            .into_iter()
-            .filter_map(|row| {
-                serde_json::from_value(row.definition).ok().map(|calendar| (CalendarId(row.id), calendar))
-            })
-            .collect())
+        let mut set = CalendarSet::default();
+        for row in rows {
+            let id = CalendarId(row.id);
+            match readable::calendar(row.definition) {
+                Some(calendar) => drop(set.readable.insert(id, calendar)),
+                None => drop(set.unreadable.insert(id, row.name)),
+            }
+        }
+        Ok(set)
     }
 
     /// Inserts a calendar, or replaces it if it is still at `version`. Returns `None` if it was changed or deleted
@@ -140,7 +158,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails, or if another calendar has the name.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails, or if another calendar has the name.
     pub async fn save_calendar(
         &self,
         id: CalendarId,
@@ -181,7 +199,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_calendar(&self, id: CalendarId, edit: AuditStamp<'_>) -> Result<bool> {
         let done = sqlx::query!(
             "WITH gone AS (
@@ -202,21 +220,24 @@ impl Store {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Returns a calendar whose last edit is not applied to all its jobs yet, or `None`.
+    /// Returns a calendar whose last edit is not applied to all its jobs yet, or `None`. An edit that this version cannot
+    /// read is left to a newer server.
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn edited_calendar(&self) -> Result<Option<CalendarChange>> {
-        let row = sqlx::query!(
-            "SELECT id, version, applied_to FROM calendars WHERE applied_version <> version ORDER BY id LIMIT 1"
+        let rows = sqlx::query!(
+            "SELECT id, version, applied_to, definition FROM calendars WHERE applied_version <> version ORDER BY id"
         )
-        .fetch_optional(self.pool())
+        .fetch_all(self.pool())
         .await?;
-        Ok(row.map(|row| CalendarChange {
-            id: CalendarId(row.id),
-            version: row.version,
-            applied_to: row.applied_to.map_or_else(JobId::default, JobId),
+        Ok(rows.into_iter().find_map(|row| {
+            readable::calendar(row.definition).map(|_| CalendarChange {
+                id: CalendarId(row.id),
+                version: row.version,
+                applied_to: row.applied_to.map_or_else(JobId::default, JobId),
+            })
         }))
     }
 
@@ -225,7 +246,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn note_applied(&self, change: CalendarChange, upto: Option<JobId>) -> Result<()> {
         sqlx::query!(
             "UPDATE calendars

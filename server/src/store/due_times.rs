@@ -5,7 +5,7 @@ use milvaion_protocol::id::{CalendarId, JobId, OccurrenceId};
 use milvaion_schedule::{rules::Rules, schedule::Schedule};
 use uuid::Uuid;
 
-use super::{Result, Store, rules::rules_in};
+use super::{Result, Store, readable, rules::rules_in};
 
 /// An active job with its due times.
 #[derive(Clone, Debug)]
@@ -18,6 +18,8 @@ pub struct ScheduledJob {
     pub schedule: Option<Schedule>,
     /// The job's rules.
     pub rules: Rules,
+    /// Rule that this version cannot read, in words.
+    pub unreadable_rule: Option<String>,
     /// The next due time.
     pub next_fire_at: Option<DateTime<Utc>>,
     /// The due time that was dispatched last.
@@ -39,16 +41,18 @@ pub struct DueTimeMove {
 
 /// Converts a row to a [`ScheduledJob`]. It is a macro because every checked statement has its own row type.
 macro_rules! scheduled_job {
-    ($row:expr) => {
+    ($row:expr) => {{
+        let (rules, unreadable_rule) = rules_in!($row);
         ScheduledJob {
             id: JobId($row.id),
             version: $row.version,
-            schedule: serde_json::from_value($row.schedule).ok(),
+            schedule: readable::schedule($row.schedule),
             next_fire_at: $row.next_fire_at,
             last_fire_at: $row.last_fire_at,
-            rules: rules_in!($row),
+            rules,
+            unreadable_rule,
         }
-    };
+    }};
 }
 
 impl Store {

@@ -31,6 +31,9 @@ pub enum StoreError {
         /// Description of the problem.
         detail: String,
     },
+    /// A part of a job holds a value that this version cannot read, because a newer server has written it.
+    #[error("this server cannot read {0}, which a newer server has written; upgrade it")]
+    Unreadable(String),
     /// The database was not prepared by a server of this version; the text names the cause and the remedy.
     #[error("{0}")]
     Schema(&'static str),
@@ -127,6 +130,11 @@ impl From<StoreError> for milvaion_app::error::AppError {
             tracing::warn!("a user's request took PostgreSQL longer than its time limit and was stopped");
             // Not `Unavailable`: pages repeat such a request by themselves.
             return Self::field("filter", TOO_SLOW_TEXT);
+        }
+        if let StoreError::Unreadable(part) = error {
+            return Self::Conflict(format!(
+                "This server cannot read {part} of this job, which a newer server has saved. Nothing was changed; upgrade this server."
+            ));
         }
         tracing::error!(error = %chain(&error), "a user's request failed in PostgreSQL");
         if error.is_outage() {

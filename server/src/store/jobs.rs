@@ -14,9 +14,12 @@ pub use list::JobCounts;
 pub(super) use list::like;
 
 use super::{
-    Result, Store, StoreError,
+    Result, Store, StoreError, readable,
     rules::{RuleColumns, rules_in},
 };
+
+/// The description of a schedule that this version cannot read.
+pub const UNREADABLE_SCHEDULE: &str = "the schedule";
 
 /// A stored job.
 #[derive(Clone, Debug)]
@@ -25,6 +28,8 @@ pub struct StoredJob {
     pub id: JobId,
     /// Definition.
     pub definition: JobInput,
+    /// Part of the definition that this version cannot read, in words. The definition has a default there.
+    pub unreadable: Option<String>,
     /// Next due time; none if the job is paused, manual or finished.
     pub next_fire_at: Option<DateTime<Utc>>,
     /// Due time that was dispatched last; it may lie some milliseconds in the future.
@@ -54,14 +59,6 @@ pub struct AuditStamp<'a> {
     pub at: DateTime<Utc>,
     /// Network address of the request; `None` if it is unknown or the server itself makes the change.
     pub address: Option<IpAddr>,
-}
-
-fn schedule(value: Value) -> Result<Schedule> {
-    serde_json::from_value(value).map_err(|error| StoreError::Corrupt {
-        table: "jobs",
-        column: "schedule",
-        detail: error.to_string(),
-    })
 }
 
 fn json(value: &impl serde::Serialize) -> Value {
@@ -327,8 +324,21 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails or the row cannot be read.
+    /// Returns [`StoreError`] if PostgreSQL fails, and [`StoreError::Unreadable`] if a newer server has written a part of
+    /// the job that this version cannot read. A change by this version would destroy that part.
     pub async fn job(&self, id: JobId) -> Result<Option<StoredJob>> {
+        match self.job_to_show(id).await? {
+            Some(StoredJob { unreadable: Some(part), .. }) => Err(StoreError::Unreadable(part)),
+            job => Ok(job),
+        }
+    }
+
+    /// Returns a job for display, also if this version cannot read a part of it, or `None` if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL fails.
+    pub async fn job_to_show(&self, id: JobId) -> Result<Option<StoredJob>> {
         let Some(row) = sqlx::query!(
             "SELECT j.*, d.next_fire_at, d.last_fire_at FROM jobs j JOIN job_due d ON d.job_id = j.id WHERE j.id = $1",
             id.0
@@ -338,7 +348,9 @@ impl Store {
         else {
             return Ok(None);
         };
-        let rules = rules_in!(row);
+        let (rules, unreadable_rule) = rules_in!(row);
+        let schedule = readable::schedule(row.schedule);
+        let unreadable_schedule = schedule.is_none().then(|| UNREADABLE_SCHEDULE.to_owned());
         Ok(Some(StoredJob {
             id,
             definition: JobInput {
@@ -348,12 +360,13 @@ impl Store {
                 worker_id: row.worker_id,
                 job_type: row.job_type,
                 job_data: row.job_data,
-                schedule: schedule(row.schedule)?,
+                schedule: schedule.unwrap_or(Schedule::Manual),
                 is_active: row.is_active,
                 priority: u8::try_from(row.priority).unwrap_or(3),
                 timeout_seconds: row.timeout_seconds.and_then(|s| u32::try_from(s).ok()),
                 rules,
             },
+            unreadable: unreadable_schedule.or(unreadable_rule),
             next_fire_at: row.next_fire_at,
             last_fire_at: row.last_fire_at,
             paused_reason: row.paused_reason,

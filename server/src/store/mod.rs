@@ -25,6 +25,7 @@ pub mod manual_runs;
 mod migrations;
 pub mod occurrences;
 pub mod plan;
+mod readable;
 pub mod redeliveries;
 pub mod reports;
 pub mod rules;

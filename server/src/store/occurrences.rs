@@ -67,15 +67,14 @@ impl TryFrom<RawOccurrenceRow> for OccurrenceRow {
     type Error = StoreError;
 
     fn try_from(row: RawOccurrenceRow) -> Result<Self> {
-        let corrupt =
-            |column: &'static str, detail: String| StoreError::Corrupt { table: "occurrences", column, detail };
         Ok(Self {
             id: OccurrenceId(row.id),
             job_id: JobId(row.job_id),
             job_name: row.job_name,
             status: status(&row.status)?,
             version: row.version,
-            trigger: TriggerSource::parse(&row.trigger).ok_or_else(|| corrupt("trigger", row.trigger))?,
+            // The trigger of a newer server is display only, and must not keep a run from ending.
+            trigger: TriggerSource::parse(&row.trigger).unwrap_or(TriggerSource::Api),
             attempt: row.attempt,
             scheduled_for: row.scheduled_for,
             started_at: row.started_at,

@@ -10,11 +10,12 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::{
-    Result, Store, StoreError,
+    Result, Store,
     create::{BirthCause, RunBirth, create_runs},
     delayed::queued_occurrence,
     occurrences::status,
     partitions::with_partitions,
+    readable,
     rules::rules_in,
 };
 use crate::{
@@ -50,6 +51,8 @@ pub struct DueJob {
     pub last_fire_at: Option<DateTime<Utc>>,
     /// The job's rules.
     pub rules: Rules,
+    /// Rule that this version cannot read, in words.
+    pub unreadable_rule: Option<String>,
     /// The version of the definition that was read.
     pub version: i32,
     /// Priority, from 1 (idle) to 5 (critical).
@@ -93,12 +96,14 @@ pub struct ScheduledRunResult {
 }
 
 impl Store {
-    /// Returns at most `limit` jobs due at `now`, by descending priority, then longest overdue first.
+    /// Returns at most `limit` jobs due at `now`, by descending priority, then longest overdue first, except the versions
+    /// of jobs in `left_out`.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`] if PostgreSQL fails.
-    pub async fn due_jobs(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<DueJob>> {
+    pub async fn due_jobs(&self, now: DateTime<Utc>, limit: i64, left_out: &[(JobId, i32)]) -> Result<Vec<DueJob>> {
+        let (ids, versions) = unzipped(left_out);
         // One index probe for each priority, as many as it takes to fill the batch: sorting all due jobs would take
         // longer the longer the backlog is.
         let rows = sqlx::query!(
@@ -112,29 +117,36 @@ impl Store {
                         CROSS JOIN LATERAL (
                               SELECT job_id, next_fire_at, last_fire_at, version FROM job_due
                                WHERE priority = p.priority AND next_fire_at IS NOT NULL AND next_fire_at <= $1
+                                 AND (job_id, version) NOT IN (SELECT * FROM unnest($3::uuid[], $4::int[]))
                                ORDER BY next_fire_at LIMIT $2) d
                         LIMIT $2) d
                 CROSS JOIN LATERAL (SELECT * FROM jobs WHERE id = d.job_id AND version = d.version OFFSET 0) j"#,
             now,
-            limit
+            limit,
+            &ids,
+            &versions
         )
         .fetch_all(self.pool())
         .await?;
         Ok(rows
             .into_iter()
-            .map(|row| DueJob {
-                id: JobId(row.id),
-                display_name: row.display_name,
-                worker_id: row.worker_id,
-                job_type: row.job_type,
-                job_data: row.job_data,
-                schedule: serde_json::from_value(row.schedule).ok(),
-                next_fire_at: row.next_fire_at,
-                last_fire_at: row.last_fire_at,
-                version: row.version,
-                priority: row.priority,
-                timeout_seconds: row.timeout_seconds,
-                rules: rules_in!(row),
+            .map(|row| {
+                let (rules, unreadable_rule) = rules_in!(row);
+                DueJob {
+                    id: JobId(row.id),
+                    display_name: row.display_name,
+                    worker_id: row.worker_id,
+                    job_type: row.job_type,
+                    job_data: row.job_data,
+                    schedule: readable::schedule(row.schedule),
+                    next_fire_at: row.next_fire_at,
+                    last_fire_at: row.last_fire_at,
+                    version: row.version,
+                    priority: row.priority,
+                    timeout_seconds: row.timeout_seconds,
+                    rules,
+                    unreadable_rule,
+                }
             })
             .collect())
     }
@@ -327,17 +339,22 @@ impl Store {
         Ok(rows.into_iter().map(|row| (JobId(row.id), row.at)).collect())
     }
 
-    /// Returns the earliest due time of all jobs.
+    /// Returns the earliest due time of all jobs, except the versions of jobs in `left_out`.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`] if PostgreSQL fails.
-    pub async fn earliest_due_time(&self) -> Result<Option<DateTime<Utc>>> {
+    pub async fn earliest_due_time(&self, left_out: &[(JobId, i32)]) -> Result<Option<DateTime<Utc>>> {
+        let (ids, versions) = unzipped(left_out);
         Ok(sqlx::query_scalar!(
             "SELECT min(e.next_fire_at)
                FROM (VALUES (5::smallint), (4), (3), (2), (1)) AS p (priority)
-              CROSS JOIN LATERAL (SELECT next_fire_at FROM job_due WHERE priority = p.priority AND next_fire_at IS NOT NULL
-                                   ORDER BY next_fire_at LIMIT 1) e"
+              CROSS JOIN LATERAL (SELECT next_fire_at FROM job_due
+                                   WHERE priority = p.priority AND next_fire_at IS NOT NULL
+                                     AND (job_id, version) NOT IN (SELECT * FROM unnest($1::uuid[], $2::int[]))
+                                   ORDER BY next_fire_at LIMIT 1) e",
+            &ids,
+            &versions
         )
         .fetch_one(self.pool())
         .await?)
@@ -353,33 +370,8 @@ impl Store {
             .fetch_one(self.pool())
             .await?)
     }
+}
 
-    /// Pauses a job whose row at `version` cannot be read, with the reason. A job that was edited meanwhile is
-    /// unchanged.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
-    pub async fn pause_unreadable_job(&self, id: JobId, version: i32, reason: &str) -> Result<()> {
-        sqlx::query!(
-            "WITH changed AS (
-                UPDATE jobs SET is_active = false, paused_reason = $2, version = version + 1
-                 WHERE id = $1 AND version = $3
-                RETURNING id, version, modified_at, modified_by
-             ),
-             kept AS (
-                INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
-                SELECT c.id, c.version, v.definition || '{\"isActive\": false}', c.modified_at, c.modified_by
-                  FROM changed c JOIN job_versions v ON v.job_id = c.id AND v.version = $3
-             )
-             UPDATE job_due d SET next_fire_at = NULL, version = c.version FROM changed c WHERE d.job_id = c.id",
-            id.0,
-            reason,
-            version
-        )
-        .execute(self.pool())
-        .await
-        .map_err(StoreError::from)?;
-        Ok(())
-    }
+fn unzipped(jobs: &[(JobId, i32)]) -> (Vec<Uuid>, Vec<i32>) {
+    jobs.iter().map(|(id, version)| (id.0, *version)).unzip()
 }

@@ -63,12 +63,14 @@ impl RuleColumns {
         }
     }
 
-    /// Converts columns to rules. A word that this version does not define means the default.
-    pub(crate) fn into_rules(self) -> Rules {
+    /// Converts columns to rules. A word that this version does not define means the default, and is returned beside the
+    /// rules: a caller that starts runs must not use them then.
+    pub(crate) fn into_rules(self) -> (Rules, Option<String>) {
+        let unreadable = self.unreadable_word();
         let default = Rules::default();
         let number = |n: i32, default: u32| u32::try_from(n).unwrap_or(default);
         let small = |n: Option<i16>| n.and_then(|n| u16::try_from(n).ok());
-        Rules {
+        let rules = Rules {
             start_at: self.start_at,
             end_at: self.end_at,
             jitter_seconds: number(self.jitter_seconds, 0),
@@ -87,11 +89,26 @@ impl RuleColumns {
             unreachable_timeout_seconds: self.unreachable_timeout_seconds.and_then(|n| u32::try_from(n).ok()),
             on_lost: LostRunPolicy::parse(&self.on_lost).unwrap_or_default(),
             auto_disable: serde_json::from_value(self.auto_disable).ok(),
+        };
+        (rules, unreadable)
+    }
+
+    /// Describes a word that this version does not define, and that may keep a run from starting.
+    fn unreadable_word(&self) -> Option<String> {
+        let words = [
+            ("blackout policy", &self.blackout, BlackoutPolicy::parse(&self.blackout).is_some()),
+            ("misfire policy", &self.misfire, MisfirePolicy::parse(&self.misfire).is_some()),
+            ("policy for lost runs", &self.on_lost, LostRunPolicy::parse(&self.on_lost).is_some()),
+        ];
+        if let Some((rule, word, _)) = words.iter().find(|(.., is_known)| !is_known) {
+            return Some(format!("the {rule} “{word}”"));
         }
+        let is_known = OverlapPolicy::from_code(self.overlap).code() == self.overlap;
+        (!is_known).then(|| format!("the overlap policy {}", self.overlap))
     }
 }
 
-/// Converts a row of a statement to a job's rules. It is a macro because every checked statement has its own row type.
+/// Converts a row of a statement to a job's rules and the description of a word that this version cannot read. It is a macro because every checked statement has its own row type.
 macro_rules! rules_in {
     ($row:expr) => {
         $crate::store::rules::RuleColumns {
@@ -138,7 +155,17 @@ mod tests {
             auto_disable: Some(AutoDisable { threshold: 3, window_seconds: 60, cool_down_seconds: None }),
             ..Rules::default()
         };
-        assert_eq!(RuleColumns::of(&rules).into_rules(), rules);
-        assert_eq!(RuleColumns::of(&Rules::default()).into_rules(), Rules::default());
+        assert_eq!(RuleColumns::of(&rules).into_rules(), (rules, None));
+        assert_eq!(RuleColumns::of(&Rules::default()).into_rules(), (Rules::default(), None));
+    }
+
+    #[test]
+    fn word_of_a_newer_server_is_named() {
+        let own = RuleColumns::of(&Rules::default());
+        let unreadable = |columns: RuleColumns| columns.into_rules().1.expect("unreadable");
+        assert_eq!(unreadable(RuleColumns { misfire: "later".into(), ..own.clone() }), "the misfire policy “later”");
+        assert_eq!(unreadable(RuleColumns { blackout: "ask".into(), ..own.clone() }), "the blackout policy “ask”");
+        assert_eq!(unreadable(RuleColumns { on_lost: "ask".into(), ..own.clone() }), "the policy for lost runs “ask”");
+        assert_eq!(unreadable(RuleColumns { overlap: 7, ..own }), "the overlap policy 7");
     }
 }

@@ -86,15 +86,17 @@ impl Store {
         let of: Option<Vec<Uuid>> = of.map(|ids| ids.iter().map(|id| id.0).collect());
         let rows = sqlx::query!(
             r#"WITH next AS (
-                   SELECT j.id, j.version, greatest(j.start_at,
-                          $1::timestamptz + make_interval(secs => (j.schedule ->> 'seconds')::bigint)) AS at
+                   SELECT j.id, j.version, greatest(j.start_at, $1::timestamptz + p.pause) AS at
                      FROM jobs j
+                    -- A newer server may have written another value there, which must not stop the other jobs.
+                    CROSS JOIN LATERAL (
+                          SELECT CASE WHEN jsonb_typeof(j.schedule -> 'seconds') = 'number'
+                                      THEN make_interval(secs => least((j.schedule ->> 'seconds')::float8, 31622400))
+                                 END AS pause) p
                     WHERE j.id = ANY (coalesce($2, ARRAY (
                               SELECT id FROM jobs WHERE is_active AND schedule ->> 'from' = 'end')))
-                      AND j.is_active AND j.schedule ->> 'from' = 'end'
-                      AND (j.end_at IS NULL
-                           OR j.end_at > greatest(j.start_at,
-                                                  $1::timestamptz + make_interval(secs => (j.schedule ->> 'seconds')::bigint)))
+                      AND j.is_active AND j.schedule ->> 'from' = 'end' AND p.pause IS NOT NULL
+                      AND (j.end_at IS NULL OR j.end_at > greatest(j.start_at, $1::timestamptz + p.pause))
                       AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id)
                ),
                locked AS (

@@ -243,7 +243,7 @@ impl Backend for ServerBackend {
     }
 
     async fn job(&self, _me: &RequestUser, id: JobId, viewer_zone: Option<&str>) -> Result<JobView, AppError> {
-        let job = self.store.job(id).await?.ok_or_else(job_not_found)?;
+        let job = self.store.job_to_show(id).await?.ok_or_else(job_not_found)?;
         self.view(job, viewer_zone).await
     }
 

@@ -29,15 +29,22 @@ pub fn rows(calendars: Vec<StoredCalendar>, now: DateTime<Utc>) -> Vec<CalendarR
     calendars
         .into_iter()
         .map(|stored| {
-            let calendar = stored.calendar;
+            let row = CalendarRow {
+                id: stored.id,
+                name: stored.name,
+                zone: String::new(),
+                words: "This server cannot read this calendar. Upgrade this server.".into(),
+                jobs: stored.jobs,
+                pending_jobs: stored.pending_jobs,
+                next: None,
+            };
+            let Some(calendar) = stored.calendar else { return row };
             let zone = parse_zone(&calendar.zone).unwrap_or(Tz::UTC);
             CalendarRow {
-                id: stored.id,
                 words: calendar.describe(now.with_timezone(&zone).date_naive()),
-                jobs: stored.jobs,
                 next: calendar.next_blackouts(now, 1).first().map(|blackout| blackout_view(*blackout, zone, now)),
-                name: calendar.name,
                 zone: calendar.zone,
+                ..row
             }
         })
         .collect()
@@ -47,15 +54,21 @@ pub fn rows(calendars: Vec<StoredCalendar>, now: DateTime<Utc>) -> Vec<CalendarR
 ///
 /// # Errors
 ///
-/// Returns `NotFound` if the calendar does not exist.
+/// Returns `NotFound` if the calendar does not exist, and `Conflict` if this version cannot read it.
 pub async fn view(store: &Store, id: CalendarId) -> Result<CalendarView, AppError> {
     let stored = store.calendar(id).await?.ok_or_else(not_found)?;
+    let calendar = stored.calendar.ok_or_else(|| {
+        AppError::Conflict(
+            "This server cannot read this calendar, which a newer server has saved. Upgrade this server.".into(),
+        )
+    })?;
     Ok(CalendarView {
         id,
         version: stored.version,
-        calendar: stored.calendar,
+        calendar,
         jobs: store.calendar_job_names(id, MAX_LISTED_JOBS).await?,
         jobs_total: stored.jobs,
+        pending_jobs: stored.pending_jobs,
         modified_at: stored.modified_at,
         modified_by: stored.modified_by,
     })

@@ -10,7 +10,13 @@ use milvaion_protocol::id::JobId;
 use milvaion_schedule::calendar::Calendar;
 
 use super::{backend::ServerBackend, preview::preview};
-use crate::{domain::liveness, store::jobs::StoredJob};
+use crate::{
+    domain::liveness,
+    store::{
+        calendars::CalendarSet,
+        jobs::{StoredJob, UNREADABLE_SCHEDULE},
+    },
+};
 
 impl ServerBackend {
     /// Builds the view of a stored job. Due times are also given in `viewer_zone`.
@@ -18,6 +24,19 @@ impl ServerBackend {
         let alive = self.store.alive_types(liveness::alive_since(self.clock.now())).await?;
         let mut recent = self.store.recent_statuses(&[job.id.0]).await?;
         let definition = job.definition;
+        let calendars = self.jobs.calendars_of(&definition).await?;
+        let unreadable = job
+            .unreadable
+            .or_else(|| calendars.unreadable_among(&definition.rules.calendars))
+            .or_else(|| definition.schedule.check().is_err().then(|| UNREADABLE_SCHEDULE.to_owned()));
+        let has_schedule = unreadable.as_deref() != Some(UNREADABLE_SCHEDULE);
+        let schedule_words =
+            if has_schedule { definition.schedule.describe() } else { "Unreadable: upgrade this server".into() };
+        let preview = if has_schedule {
+            self.preview_of(job.id, &definition, job.next_fire_at, viewer_zone).await?
+        } else {
+            SchedulePreview { words: schedule_words.clone(), ..SchedulePreview::default() }
+        };
         let schema = self.store.schema(&definition.worker_id, &definition.job_type).await?;
         Ok(JobView {
             row: JobRow {
@@ -25,16 +44,17 @@ impl ServerBackend {
                 display_name: definition.display_name.clone(),
                 worker_id: definition.worker_id.clone(),
                 job_type: definition.job_type.clone(),
-                schedule_words: definition.schedule.describe(),
+                schedule_words,
                 next_fire_at: job.next_fire_at,
                 is_active: definition.is_active,
                 tags: definition.tags.clone(),
                 recent: recent.remove(&job.id.0).unwrap_or_default(),
                 worker_alive: alive.contains(&(definition.worker_id.clone(), definition.job_type.clone())),
             },
-            preview: self.preview_of(job.id, &definition, job.next_fire_at, viewer_zone).await?,
-            calendars: self.names_of(&definition).await?,
+            preview,
+            calendars: names_of(calendars),
             version: job.version,
+            unreadable,
             paused_reason: job.paused_reason,
             created_at: job.created_at,
             created_by: job.created_by,
@@ -57,7 +77,7 @@ impl ServerBackend {
         let (shown, zone, now) = (job.clone(), viewer_zone.map(str::to_owned), self.clock.now());
         // With full calendars, it takes up to a second.
         let mut preview = tokio::task::spawn_blocking(move || {
-            let calendars: Vec<&Calendar> = calendars.values().collect();
+            let calendars: Vec<&Calendar> = calendars.readable.values().collect();
             preview(id, &shown, &calendars, next, zone.as_deref(), now)
         })
         .await
@@ -68,13 +88,13 @@ impl ServerBackend {
         }
         Ok(preview)
     }
+}
 
-    /// Returns the calendars that a job uses, ordered by name.
-    async fn names_of(&self, job: &JobInput) -> Result<Vec<CalendarName>, AppError> {
-        let calendars = self.jobs.calendars_of(job).await?;
-        let mut names: Vec<_> =
-            calendars.into_iter().map(|(id, calendar)| CalendarName { id, name: calendar.name }).collect();
-        names.sort_unstable_by_key(|calendar| (calendar.name.to_lowercase(), calendar.id));
-        Ok(names)
-    }
+/// Returns the names of calendars, in their order.
+fn names_of(calendars: CalendarSet) -> Vec<CalendarName> {
+    let CalendarSet { readable, unreadable } = calendars;
+    let readable = readable.into_iter().map(|(id, calendar)| (id, calendar.name));
+    let mut names: Vec<_> = readable.chain(unreadable).map(|(id, name)| CalendarName { id, name }).collect();
+    names.sort_unstable_by_key(|calendar| (calendar.name.to_lowercase(), calendar.id));
+    names
 }

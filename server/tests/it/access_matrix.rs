@@ -88,6 +88,7 @@ const FUNCTIONS: &[(&str, Access, &str)] = &[
     ("trigger_job", Needs(RunJob), "{id}"),
     ("delete_job", Needs(DeleteJob), "{id}"),
     ("calendar_form", Needs(DefineCalendar), ""),
+    ("calendar", Needs(DefineCalendar), "{id}"),
     ("check_calendar", Needs(DefineCalendar), "form[name]="),
     ("save_calendar", Needs(DefineCalendar), "form[name]="),
     ("delete_calendar", Needs(DefineCalendar), "{id}"),

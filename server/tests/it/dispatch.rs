@@ -39,7 +39,7 @@ async fn insert(store: &Store, clock: &Clock, due: DateTime<Utc>) -> JobId {
 async fn dispatch_all(store: &Store, clock: &Clock, now: DateTime<Utc>) -> usize {
     let mut created = 0;
     loop {
-        let jobs = store.due_jobs(now, 500).await.expect("the due jobs can be read");
+        let jobs = store.due_jobs(now, 500, &[]).await.expect("the due jobs can be read");
         if jobs.is_empty() {
             return created;
         }
@@ -98,7 +98,7 @@ async fn due_job_read_before_an_edit_is_not_dispatched() {
     let clock = Clock::system();
     let now = clock.now();
     let id = insert(&store, &clock, now - Duration::seconds(1)).await;
-    let read = store.due_jobs(now, 10).await.expect("the due jobs can be read").remove(0);
+    let read = store.due_jobs(now, 10, &[]).await.expect("the due jobs can be read").remove(0);
     let edited = jobs::echo_job(Schedule::every(60));
     let edit = AuditStamp { by: "test", at: now, address: None };
     let before = store.job(id).await.expect("the query succeeds").expect("it exists");
@@ -136,7 +136,7 @@ async fn edit_does_not_reset_the_due_time() {
     let now = clock.now();
     let id = insert(&store, &clock, now).await;
     let before = store.job(id).await.expect("the query succeeds").expect("it exists");
-    let due = store.due_jobs(now, 10).await.expect("the due jobs can be read").remove(0);
+    let due = store.due_jobs(now, 10, &[]).await.expect("the due jobs can be read").remove(0);
     let next = now + Duration::seconds(60);
     let run = NewScheduledRun {
         job_id: id,
@@ -216,7 +216,8 @@ async fn paused_job_is_not_due_until_resumed() {
     assert_eq!(ended, None);
     let job = server.store.job(id).await.expect("the query succeeds").expect("it exists");
     assert_eq!((job.next_fire_at, job.paused_reason.as_deref()), (None, Some("holiday")));
-    let due = server.store.due_jobs(server.clock.now() + Duration::days(30), 10).await.expect("the query succeeds");
+    let due =
+        server.store.due_jobs(server.clock.now() + Duration::days(30), 10, &[]).await.expect("the query succeeds");
     assert!(due.is_empty());
     let ended = server.jobs.set_active(&jobs::admin(), id, true, "").await.expect("resumed");
     assert_eq!(ended.as_deref(), Some("holiday"), "an undo restores the reason");

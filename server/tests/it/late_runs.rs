@@ -87,7 +87,7 @@ impl LateRunHarness {
             job_types: Vec::new(),
             timestamp: now,
         };
-        self.store.hello(&hello, now).await.expect("the query succeeds");
+        self.store.store_hellos(&[hello], now).await.expect("the query succeeds");
         let beat = InstanceHeartbeat {
             worker_id: "w".into(),
             instance_id: instance.into(),
@@ -95,7 +95,7 @@ impl LateRunHarness {
             notice: None,
             timestamp: now,
         };
-        self.store.heartbeat(&beat, now).await.expect("the query succeeds").expect("it is registered");
+        self.store.store_heartbeats(&[beat], now).await.expect("the query succeeds");
     }
 
     async fn late_runs(&self, age: Duration) -> Vec<OccurrenceId> {
@@ -160,7 +160,7 @@ async fn only_a_run_that_goes_on_after_the_end_is_late() {
     assert_eq!(found, expected, "w-a has ended its run, and w-b has not");
     assert_eq!(harness.late_runs(Duration::minutes(-2)).await, [], "no instance is alive");
     harness.heartbeat("w-a", &[open], later).await;
-    harness.store.goodbye("w-b", harness.clock.now()).await.expect("the query succeeds");
+    harness.store.store_goodbyes(&["w-b".to_owned()], harness.clock.now()).await.expect("the query succeeds");
     assert_eq!(harness.late_runs(Duration::minutes(1)).await, []);
 }
 

@@ -67,7 +67,7 @@ impl PlanHarness {
                 .collect();
             let created = self.store.create_scheduled_runs(&planned, None, now).await.expect("the statement succeeds");
             assert_eq!(created, []);
-            assert_eq!(self.store.due_jobs(now, 1_000).await.expect("the query succeeds").len(), 0);
+            assert_eq!(self.store.due_jobs(now, 1_000, &[]).await.expect("the query succeeds").len(), 0);
             let sent: Vec<_> = nothing.iter().map(|id| (*id, 1)).collect();
             assert_eq!(self.store.mark_published(&sent, now).await.expect("the statement succeeds"), 0);
             for status in [OccurrenceStatus::Running, OccurrenceStatus::Completed] {
@@ -97,7 +97,7 @@ impl PlanHarness {
             action: DueAction::Run,
             note: None,
         };
-        let due = self.store.due_jobs(now, 1_000).await.expect("the query succeeds");
+        let due = self.store.due_jobs(now, 1_000, &[]).await.expect("the query succeeds");
         assert_eq!(due.len(), self.jobs.len());
         let planned: Vec<NewScheduledRun> = due.iter().map(plan).collect();
         let created = self.store.create_scheduled_runs(&planned, None, now).await.expect("the statement succeeds");

@@ -28,7 +28,7 @@ use milvaion_test_support::{
 
 /// Dispatches a due job. Returns the status and the note of its occurrence.
 async fn dispatch(store: &Store, clock: &Clock, job_id: JobId) -> (OccurrenceStatus, Option<String>) {
-    let due = store.due_jobs(clock.now(), 10).await.expect("the query succeeds");
+    let due = store.due_jobs(clock.now(), 10, &[]).await.expect("the query succeeds");
     let due = due.iter().find(|due| due.id == job_id).expect("it is due");
     let run = NewScheduledRun {
         job_id,

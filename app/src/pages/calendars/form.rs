@@ -9,18 +9,24 @@ use leptos_router::{
     NavigateOptions,
     hooks::{use_navigate, use_params_map, use_query_map},
 };
-use milvaion_api::{calendar_form::CalendarForm, views::BlackoutView};
+use milvaion_api::{
+    calendar_form::CalendarForm,
+    events::LiveEvent,
+    views::{BlackoutView, CalendarView},
+};
 use milvaion_protocol::id::{CalendarId, JobId};
 use serde_json::Value;
 
 use super::{
+    REFRESH_DELAY, applied_words,
     delete::{DeleteCalendarButton, DeleteCalendarSection},
     no_such_calendar,
     windows::WindowsSection,
 };
 use crate::{
     api::calendars::{
-        CalendarCheck, CalendarFormPage, CheckCalendar, SaveCalendar, check_calendar, load_calendar_form, save_calendar,
+        CalendarCheck, CalendarFormPage, CheckCalendar, SaveCalendar, check_calendar, get_calendar, load_calendar_form,
+        save_calendar, saved_notice,
     },
     api::session::FlashView,
     browser,
@@ -40,6 +46,7 @@ use crate::{
         zone_field::ZoneField,
     },
     error::AppError,
+    live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates},
 };
 
 /// `/calendars/new`.
@@ -110,6 +117,7 @@ fn CalendarFormContent(data: CalendarFormPage, draft: FormDraft) -> impl IntoVie
     };
     let delete = calendar.as_ref().map(|view| (view.id, view.calendar.name.clone()));
     let section = delete.clone().filter(|_| asks_delete);
+    let applied = calendar.as_ref().map(|view| (view.id, view.pending_jobs));
     let users = calendar.as_ref().map(|view| (view.jobs.clone(), view.jobs_total));
     let changed_by = calendar.map(|view| (view.modified_at, view.modified_by, view.version));
     let verb = if name.is_some() { "Save" } else { "Create" };
@@ -174,6 +182,7 @@ fn CalendarFormContent(data: CalendarFormPage, draft: FormDraft) -> impl IntoVie
                     <h2 id="outcome">"Next blackouts"</h2>
                     <UpcomingBlackouts blackouts/>
                     {users.map(|(jobs, total)| view! { <CalendarJobs jobs total/> })}
+                    {applied.map(|(id, pending)| view! { <AppliedState id pending/> })}
                     {changed_by.map(|(at, by, version)| view! {
                         <p class="hint">
                             "Changed "
@@ -316,6 +325,26 @@ fn CalendarJobs(jobs: Vec<(JobId, String)>, total: i64) -> impl IntoView {
     }
 }
 
+/// Shows how far the last change is applied to the due times of the jobs. The form beside it is left as it is.
+#[component]
+fn AppliedState(id: CalendarId, pending: Option<i64>) -> impl IntoView {
+    let pending = RwSignal::new(pending);
+    let refresh = throttled_refresh(
+        REFRESH_DELAY,
+        move || get_calendar(id),
+        move |read: CalendarView| pending.set(read.pending_jobs),
+    );
+    if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
+        refresh.request();
+    }
+    use_live_updates(move |envelope| {
+        if matches!(envelope.event, LiveEvent::Calendar { id: changed } if changed == id) || is_resync(envelope) {
+            refresh.request();
+        }
+    });
+    view! { <p class="hint" id="calendar-applied" role="status">{move || applied_words(pending.get())}</p> }
+}
+
 /// Returns a callback that saves the form and opens the list, or shows the errors.
 fn saver(state: FormState, guarded: GuardedForm, is_busy: RwSignal<bool>, is_edit: bool) -> Callback<ev::SubmitEvent> {
     let toasts = toasts();
@@ -331,12 +360,15 @@ fn saver(state: FormState, guarded: GuardedForm, is_busy: RwSignal<bool>, is_edi
         let navigate = navigate.clone();
         spawn_local(async move {
             let answer = save_calendar(form).await;
+            let pending = match &answer {
+                Ok(id) if is_edit => get_calendar(*id).await.ok().and_then(|view| view.pending_jobs),
+                _ => None,
+            };
             let _ = is_busy.try_set(false);
             match answer {
                 Ok(_) => {
                     guarded.forget();
-                    let text = if is_edit { "The calendar is saved." } else { "The calendar is created." };
-                    toasts.show(ToastKind::Success, text);
+                    toasts.show(ToastKind::Success, saved_notice(is_edit, pending));
                     navigate("/calendars", NavigateOptions::default());
                 }
                 // The form stays as it is; the notice of the session's end states what to do.

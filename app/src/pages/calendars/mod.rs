@@ -4,9 +4,11 @@ pub mod delete;
 pub mod form;
 pub mod windows;
 
+use std::time::Duration;
+
 use leptos::prelude::*;
 use leptos_meta::Title;
-use milvaion_api::{permissions::Permission, views::CalendarRow};
+use milvaion_api::{events::LiveEvent, permissions::Permission, views::CalendarRow};
 
 use crate::{
     api::calendars::calendars,
@@ -16,7 +18,11 @@ use crate::{
     },
     error::AppError,
     format::plural,
+    live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates},
 };
+
+/// The delay before a page is read again after a change of a calendar.
+const REFRESH_DELAY: Duration = Duration::from_millis(300);
 
 /// `/calendars`.
 #[component]
@@ -33,8 +39,36 @@ fn no_such_calendar() -> AppError {
     error
 }
 
+/// Describes how far the last change of a calendar is applied to the due times of its jobs.
+fn applied_words(pending_jobs: Option<i64>) -> String {
+    match pending_jobs {
+        None => "The last change is applied to all jobs.".into(),
+        Some(0) => "The change is being applied.".into(),
+        Some(jobs) => format!("The change is being applied to {}.", plural(jobs, "job")),
+    }
+}
+
+/// Reads the calendars again after one of them was changed, and while a change is being applied.
+fn keep_current(rows: RwSignal<Vec<CalendarRow>>) {
+    let refresh = throttled_refresh(REFRESH_DELAY, calendars, move |read: Vec<CalendarRow>| {
+        if rows.with_untracked(|known| *known != read) {
+            rows.set(read);
+        }
+    });
+    if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
+        refresh.request();
+    }
+    use_live_updates(move |envelope| {
+        if matches!(envelope.event, LiveEvent::Calendar { .. }) || is_resync(envelope) {
+            refresh.request();
+        }
+    });
+}
+
 #[component]
 fn CalendarsContent(rows: Vec<CalendarRow>) -> impl IntoView {
+    let rows = RwSignal::new(rows);
+    keep_current(rows);
     let may_define = may(Permission::DefineCalendar);
     let new = may_define.then(|| {
         view! {
@@ -44,8 +78,10 @@ fn CalendarsContent(rows: Vec<CalendarRow>) -> impl IntoView {
             </a>
         }
     });
-    let body = if rows.is_empty() {
-        view! {
+    let body = move || {
+        let rows = rows.get();
+        if rows.is_empty() {
+            return view! {
             <EmptyState
                 icon="calendar-off"
                 title="No calendars yet"
@@ -55,8 +91,8 @@ fn CalendarsContent(rows: Vec<CalendarRow>) -> impl IntoView {
                     .then(|| view! { <a class="btn btn-primary" href="/calendars/new">"Create the first calendar"</a> })}
             </EmptyState>
         }
-        .into_any()
-    } else {
+            .into_any();
+        }
         let rows: Vec<_> = rows.into_iter().map(|row| view! { <CalendarTableRow row may_define/> }).collect();
         view! {
             <div class="table-wrap">
@@ -107,6 +143,9 @@ fn CalendarTableRow(row: CalendarRow, may_define: bool) -> impl IntoView {
         .into_any(),
         None => view! { <span class="muted">"None"</span> }.into_any(),
     };
+    let pending = row.pending_jobs.is_some().then(|| {
+        view! { <div class="row-note">{applied_words(row.pending_jobs)}</div> }
+    });
     let jobs = if row.jobs == 0 {
         view! { <span class="muted">"No job"</span> }.into_any()
     } else {
@@ -120,7 +159,10 @@ fn CalendarTableRow(row: CalendarRow, may_define: bool) -> impl IntoView {
             </th>
             <td role="cell" data-label="Blackout times">{row.words}</td>
             <td role="cell" data-label="Next blackout">{next}</td>
-            <td role="cell" data-label="Used by">{jobs}</td>
+            <td role="cell" data-label="Used by">
+                {jobs}
+                {pending}
+            </td>
         </tr>
     }
 }

@@ -186,6 +186,7 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
         {move || is_deleted.get().then(deleted)}
         {move || view.with(|job| (!job.row.is_active).then(|| paused(job.paused_reason.clone())))}
         {move || view.with(|job| (!job.row.worker_alive).then(|| no_worker(&job.row.worker_id, &job.row.job_type)))}
+        {move || view.with(|job| job.unreadable.as_deref().map(unreadable))}
         <nav class="tabs" aria-label="Job sections">
             <a href=format!("/jobs/{id}") aria-current=(!is_history).then_some("page")>"Overview"</a>
             <a href=format!("/jobs/{id}?tab=history") aria-current=is_history.then_some("page")>"History"</a>
@@ -273,6 +274,19 @@ fn paused(reason: Option<String>) -> AnyView {
         <div class="notice" data-kind="info">
             <Icon name="circle-pause"/>
             <p>"This job is paused: its schedule starts no runs. To run it now, choose “Run with different input…” and select “Run anyway”." {reason}</p>
+        </div>
+    }
+    .into_any()
+}
+
+fn unreadable(part: &str) -> AnyView {
+    let text = format!(
+        "This server cannot read {part} of this job, which a newer server has saved, so it starts none of the scheduled runs. A newer server does. Upgrade this server.",
+    );
+    view! {
+        <div class="notice" data-kind="warn" id="unreadable-job">
+            <Icon name="triangle-alert"/>
+            <p>{text}</p>
         </div>
     }
     .into_any()

@@ -42,7 +42,7 @@ pub struct DispatchReport {
     pub deferred_until: Option<DateTime<Utc>>,
     /// Occurrences created. The other due jobs were fired, edited or paused by another server or a user meanwhile.
     pub fired: Vec<OccurrenceId>,
-    /// Jobs paused because their schedule cannot be read.
+    /// Jobs that are left to a newer server, because this one cannot read them.
     pub unreadable: usize,
     /// Jobs whose due time was dispatched before, by a clock that was ahead. They were moved to the next one.
     pub repeated: usize,
@@ -75,7 +75,7 @@ impl Dispatcher {
         }
         let now = self.clock.now();
         let scanned_until = now + ahead;
-        let mut jobs = self.store.due_jobs(scanned_until, limit).await?;
+        let mut jobs = self.store.due_jobs(scanned_until, limit, &self.unreadable.left_out()).await?;
         let mut report = DispatchReport { scanned_until, ..DispatchReport::default() };
         jobs.retain(|job| {
             let is_now = job.next_fire_at <= now || !has_concurrency_limit(job);

@@ -19,14 +19,13 @@ use milvaion_schedule::{
 };
 use tokio::time::Instant;
 
-use super::{DispatchReport, Dispatcher};
+use super::{DispatchReport, Dispatcher, unreadable::unreadable_part};
 use crate::store::{
+    calendars::CalendarSet,
     due_times::DueTimeMove,
     plan::{DueJob, NewScheduledRun},
 };
 
-/// The audit note of a job that is paused because its schedule cannot be read.
-const UNREADABLE_SCHEDULE_NOTE: &str = "The server cannot read the job's schedule. Edit the job.";
 /// The longest time for the decisions of one batch. At least one job is decided.
 const MAX_DECIDING: Duration = Duration::from_millis(250);
 /// The most jobs whose catch-up is remembered. Without it, a decision takes longer but is the same.
@@ -60,7 +59,7 @@ impl CatchUps {
     }
 }
 
-/// A batch whose schedules can be read, with what its decisions need.
+/// A batch of jobs that can be read, with what its decisions need.
 #[derive(Debug)]
 struct Batch {
     jobs: Vec<DueJob>,
@@ -120,13 +119,14 @@ impl Dispatcher {
         now: DateTime<Utc>,
         report: &mut DispatchReport,
     ) -> anyhow::Result<(Vec<DueJob>, Vec<NewScheduledRun>)> {
+        let ids: HashSet<CalendarId> = jobs.iter().flat_map(|job| job.rules.calendars.iter().copied()).collect();
+        let calendars = if ids.is_empty() { CalendarSet::default() } else { self.store.calendars_by_id(&ids).await? };
         let mut readable = Vec::with_capacity(jobs.len());
         let mut repeated = HashSet::new();
         for job in jobs {
             // One unreadable row must not stop the other jobs.
-            if job.schedule.as_ref().is_none_or(|schedule| schedule.check().is_err()) {
-                tracing::error!(job.id = %job.id, job.name = job.display_name, "job {} has an unreadable schedule and is paused; edit it", job.id);
-                self.store.pause_unreadable_job(job.id, job.version, UNREADABLE_SCHEDULE_NOTE).await?;
+            if let Some(part) = unreadable_part(&job, &calendars) {
+                self.unreadable.note(&job, &part);
                 report.unreadable += 1;
                 continue;
             }
@@ -136,8 +136,7 @@ impl Dispatcher {
             }
             readable.push(job);
         }
-        let ids: HashSet<CalendarId> = readable.iter().flat_map(|job| job.rules.calendars.iter().copied()).collect();
-        let calendars = if ids.is_empty() { HashMap::new() } else { self.store.calendars_by_id(&ids).await? };
+        let calendars = calendars.readable;
         let batch = Batch { jobs: readable, calendars, catch_ups: self.catch_ups.clone(), repeated, now };
         let (batch, decisions) = if batch.is_costly() {
             let until = Instant::now() + MAX_DECIDING;
@@ -177,13 +176,14 @@ impl Dispatcher {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use milvaion_schedule::{due::DueAction, rules::Rules, schedule::Schedule};
     use serde_json::Value;
 
     use super::*;
 
-    fn job(id: u128, rules: Rules, due: DateTime<Utc>) -> DueJob {
+    /// Returns a job that is due every minute.
+    pub(in crate::background::dispatcher) fn job(id: u128, rules: Rules, due: DateTime<Utc>) -> DueJob {
         DueJob {
             id: JobId(uuid::Uuid::from_u128(id)),
             display_name: String::new(),
@@ -194,6 +194,7 @@ mod tests {
             next_fire_at: due,
             last_fire_at: None,
             rules,
+            unreadable_rule: None,
             version: 1,
             priority: 3,
             timeout_seconds: None,

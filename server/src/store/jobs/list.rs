@@ -12,7 +12,7 @@ use serde_json::Value;
 use sqlx::{Postgres, QueryBuilder};
 use uuid::Uuid;
 
-use super::{Result, Store, schedule};
+use super::{Result, Store, readable};
 use crate::store::occurrences::status;
 
 /// The number of recent occurrences of a job.
@@ -79,8 +79,8 @@ impl Store {
             .into_iter()
             .map(|row| JobRow {
                 id: JobId(row.id),
-                schedule_words: schedule(row.schedule)
-                    .map_or_else(|_| "Unreadable: edit the job".into(), |schedule| schedule.describe()),
+                schedule_words: readable::schedule(row.schedule)
+                    .map_or_else(|| "Unreadable: upgrade this server".into(), |schedule| schedule.describe()),
                 next_fire_at: row.next_fire_at,
                 is_active: row.is_active,
                 tags: row.tags,

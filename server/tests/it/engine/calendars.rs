@@ -2,14 +2,17 @@
 
 use chrono::{Datelike, Duration};
 use futures::{StreamExt, stream};
-use milvaion_api::requests::{JobForm, JobInput};
+use milvaion_api::{
+    events::LiveEvent,
+    requests::{JobForm, JobInput},
+};
 use milvaion_protocol::id::JobId;
 use milvaion_schedule::{
     calendar::{Calendar, WeeklyWindow},
     rules::{BlackoutPolicy, Rules},
     schedule::Schedule,
 };
-use milvaion_server::{clock::Clock, store::jobs::AuditStamp};
+use milvaion_server::{clock::Clock, store::jobs::AuditStamp, ui::calendars};
 use milvaion_test_support::{database, jobs, manual_clock::ManualClockHarness, wait};
 
 #[tokio::test]
@@ -121,6 +124,59 @@ async fn edit_of_a_calendar_is_continued_where_it_ended() {
     assert_eq!((third.version, third.applied_to), (3, JobId::default()), "it starts from the beginning");
     store.note_applied(third, None).await.expect("stored");
     assert_eq!(edited().await, None);
+}
+
+#[tokio::test]
+async fn page_of_a_calendar_shows_how_far_its_edit_is_applied() {
+    let store = database::fresh().await;
+    let clock = Clock::system();
+    let edit = AuditStamp { by: "test", at: clock.now(), address: None };
+    let dates = vec![clock.now().date_naive()];
+    let calendar = Calendar { name: "Holidays".into(), zone: "UTC".into(), dates, windows: Vec::new() };
+    let id = clock.calendar_id();
+    store.save_calendar(id, None, &calendar, edit).await.expect("stored").expect("it is new");
+    let rules = Rules { calendars: vec![id], ..Rules::default() };
+    let definition = JobInput { rules, ..jobs::echo_job(Schedule::every(3_600)) };
+    let due = Some(clock.now() + Duration::days(1));
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        all.push(jobs::insert_job(&store, &clock, &definition, due).await);
+    }
+    all.sort_unstable();
+    let pending = async || {
+        let page = calendars::view(&store, id).await.expect("it exists").pending_jobs;
+        let rows = calendars::rows(store.calendars().await.expect("the query succeeds"), clock.now());
+        assert_eq!(rows[0].pending_jobs, page, "the list shows the same");
+        page
+    };
+    assert_eq!(pending().await, None);
+    store.save_calendar(id, Some(1), &calendar, edit).await.expect("stored").expect("the version is current");
+    assert_eq!(pending().await, Some(3));
+    let change = store.edited_calendar().await.expect("the query succeeds").expect("an edit");
+    store.note_applied(change, Some(all[0])).await.expect("stored");
+    assert_eq!(pending().await, Some(2));
+    store.note_applied(change, None).await.expect("stored");
+    assert_eq!(pending().await, None);
+}
+
+#[tokio::test]
+async fn pages_are_told_when_an_edit_is_applied() {
+    let harness = ManualClockHarness::without_worker().await;
+    let (me, server) = (jobs::admin(), &harness.server);
+    let dates = vec![harness.clock.now().date_naive()];
+    let calendar = Calendar { name: "Holidays".into(), zone: "UTC".into(), dates, windows: Vec::new() };
+    let id = server.jobs.save_calendar(&me, None, &calendar).await.expect("saved");
+    let (_, mut events) = server.hub.listen(None);
+    // The statement of the command, without what follows it: the background task applies it.
+    let edit = AuditStamp { by: "test", at: harness.clock.now(), address: None };
+    server.store.save_calendar(id, Some(1), &calendar, edit).await.expect("stored").expect("the version is current");
+    wait::eventually("the event of the applied edit", || {
+        let found = events.try_recv().filter(|frame| frame.envelope.event == LiveEvent::Calendar { id });
+        async move { found }
+    })
+    .await;
+    assert_eq!(calendars::view(&server.store, id).await.expect("it exists").pending_jobs, None);
+    harness.close().await;
 }
 
 #[tokio::test]

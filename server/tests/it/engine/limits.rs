@@ -67,7 +67,7 @@ async fn due_jobs_are_ordered_by_priority() {
         let due = now - Duration::seconds(100 - n);
         jobs::insert_job(&store, &clock, &job, Some(due)).await;
     }
-    let due = store.due_jobs(now, 10).await.expect("the query succeeds");
+    let due = store.due_jobs(now, 10, &[]).await.expect("the query succeeds");
     let priorities: Vec<i16> = due.iter().map(|job| job.priority).collect();
     assert_eq!(priorities, [5, 3, 3, 3, 3, 3, 3, 3, 3, 3]);
     assert!(due[1..].windows(2).all(|pair| pair[0].next_fire_at <= pair[1].next_fire_at));
