@@ -18,7 +18,6 @@ use std::{
 use futures::{Stream, StreamExt};
 use milvaion_api::events::{EventEnvelope, LiveEvent};
 use milvaion_protocol::id::OccurrenceId;
-use redis::RedisError;
 use tokio::sync::{Mutex, Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +26,7 @@ use crate::{
     backoff::ReconnectBackoff,
     cache::{Cache, channel::LogWatchAnnouncer},
     clock::Clock,
+    error::chain,
 };
 
 /// The size of the events from which a round trip takes no more of them, in bytes. Redis closes the connection of a
@@ -80,7 +80,7 @@ impl EventBridge {
                         return;
                     }
                     tracing::warn!(
-                        error = result.err().map(tracing::field::display),
+                        error = result.err().map(|error| chain(error.as_ref())),
                         "lost the Redis channel to the other servers; pages receive only this server's events until it is back"
                     );
                 }
@@ -99,7 +99,7 @@ impl EventBridge {
         mut announcer: LogWatchAnnouncer,
         messages: impl Stream<Item = (bool, String)>,
         stop: &CancellationToken,
-    ) -> Result<(), RedisError> {
+    ) -> anyhow::Result<()> {
         let mut messages = pin!(messages);
         let mut changes = self.hub.log_watches().changes();
         while !self.hub.log_watches().connect() {
@@ -135,7 +135,7 @@ impl EventBridge {
     }
 
     /// Announces the logs that pages show, and withdraws those that they no longer show.
-    async fn announce_watches(&self, announcer: &mut LogWatchAnnouncer) -> Result<(), RedisError> {
+    async fn announce_watches(&self, announcer: &mut LogWatchAnnouncer) -> anyhow::Result<()> {
         let watches = self.hub.log_watches();
         let ended = watches.take_ended();
         if !ended.is_empty() {
