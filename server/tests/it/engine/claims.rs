@@ -112,16 +112,16 @@ async fn start_without_a_claim_is_recorded_before_it_is_granted() {
         let replies = claims.answer(requests).await.expect("the queries succeed");
         replies.into_iter().map(|reply| (reply.granted, reply.by)).collect::<Vec<_>>()
     };
-    let (granted, denied) = ((true, None), |by: &str| (false, Some(by.to_owned())));
-    assert_eq!(answer(vec![ask(first, "w-a", false)]).await, std::slice::from_ref(&granted));
-    assert_eq!(answer(vec![ask(first, "w-b", false)]).await, std::slice::from_ref(&granted), "nothing has started");
+    let (granted, denied) = (|| (true, None), |by: &str| (false, Some(by.to_owned())));
+    assert_eq!(answer(vec![ask(first, "w-a", false)]).await, [granted()]);
+    assert_eq!(answer(vec![ask(first, "w-b", false)]).await, [granted()], "nothing has started");
     // The worker announces a start and dies. Its message is redelivered to another one.
-    assert_eq!(answer(vec![ask(first, "w-a", true)]).await, std::slice::from_ref(&granted));
+    assert_eq!(answer(vec![ask(first, "w-a", true)]).await, [granted()]);
     assert!(events.try_recv().is_ok(), "open pages show the start");
-    assert_eq!(answer(vec![ask(first, "w-b", false), ask(first, "w-a", true)]).await, [denied("w-a"), granted.clone()]);
+    assert_eq!(answer(vec![ask(first, "w-b", false), ask(first, "w-a", true)]).await, [denied("w-a"), granted()]);
     assert_eq!(answer(vec![ask(first, "w-b", true)]).await, [denied("w-a")]);
     // Two announcements in one batch: the first counts.
-    assert_eq!(answer(vec![ask(second, "w-b", true), ask(second, "w-a", true)]).await, [granted, denied("w-b")]);
+    assert_eq!(answer(vec![ask(second, "w-b", true), ask(second, "w-a", true)]).await, [granted(), denied("w-b")]);
     let view = store.occurrence(second, 1, clock.now()).await.expect("the query succeeds").expect("it exists");
     assert_eq!((view.row.status, view.row.instance_id.as_deref()), (OccurrenceStatus::Running, Some("w-b")));
     assert_eq!(view.changes.len(), 2);
