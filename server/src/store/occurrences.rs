@@ -165,37 +165,13 @@ fn ended_since(filter: &OccurrenceFilter, since: DateTime<Utc>, fetched: i64) ->
     page(&mut query);
     query.push(")");
     if filter.status.is_none() {
-        query.push(" UNION ALL ");
-        push_open(&mut query, filter, fetched);
+        query.push(format!(" UNION ALL (SELECT {ROW_COLUMNS} FROM occurrences WHERE filed_at = 'infinity'"));
+        push_filter(&mut query, filter);
+        page(&mut query);
+        query.push(")");
     }
     query.push(") AS listed");
     query
-}
-
-/// Returns the query for the occurrences of one job.
-fn of_job(filter: &OccurrenceFilter, fetched: i64) -> QueryBuilder<Postgres> {
-    let mut query = QueryBuilder::new("SELECT * FROM (");
-    push_open(&mut query, filter, fetched);
-    query.push(format!(" UNION ALL (SELECT {ROW_COLUMNS} FROM occurrences WHERE filed_at < 'infinity'"));
-    push_filter(&mut query, filter);
-    query.push(" ORDER BY id DESC LIMIT ").push_bind(fetched).push(")) AS listed");
-    query
-}
-
-/// Appends the query for the newest open occurrences. Those of one job are read by the time of their creation, for which
-/// there is an index: by id, all of a million others might be read to find them. Both orders are the same.
-fn push_open(query: &mut QueryBuilder<Postgres>, filter: &OccurrenceFilter, fetched: i64) {
-    query.push(format!("(SELECT {ROW_COLUMNS} FROM occurrences WHERE filed_at = 'infinity'"));
-    push_filter(query, filter);
-    if filter.job_id.is_none() {
-        query.push(" ORDER BY id DESC LIMIT ");
-    } else {
-        if let Some(before) = filter.before {
-            query.push(" AND created_at <= ").push_bind(before.created_at());
-        }
-        query.push(" ORDER BY created_at DESC, id DESC LIMIT ");
-    }
-    query.push_bind(fetched).push(")");
 }
 
 impl Store {
@@ -211,7 +187,6 @@ impl Store {
         let is_open = filter.status.is_some_and(|status| !status.is_final());
         let mut query = match filter.ended_since.filter(|_| !is_open) {
             Some(since) => ended_since(filter, since, fetched),
-            None if filter.job_id.is_some() => of_job(filter, fetched),
             None => {
                 let mut query = select_rows("");
                 push_filter(&mut query, filter);

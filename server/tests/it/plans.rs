@@ -255,40 +255,42 @@ async fn open_runs_of_other_jobs_are_not_read_for_a_list() {
     let mut harness = PlanHarness::new().await;
     let mut connection = TestConnection::open(&harness.url).await;
     harness.insert_jobs().await;
-    let (job, store) = (harness.jobs[0], &harness.store);
-    let list = async || {
-        let recent = store.recent_statuses(&[job.0]).await.expect("the query succeeds");
-        assert_eq!(recent.len(), 0);
-        for status in [None, Some(OccurrenceStatus::Queued)] {
-            for before in [None, Some(harness.clock.occurrence_id())] {
-                let filter = OccurrenceFilter { job_id: Some(job), status, before, ..OccurrenceFilter::default() };
-                assert_eq!(store.occurrences(&filter).await.expect("the query succeeds").rows, []);
-            }
-        }
-    };
-    for _ in 0..PLANNED_ANEW + 2 {
-        list().await;
-    }
+    let (idle, busy) = (harness.jobs[0], &harness.jobs[1..11]);
     let others = 100_000;
-    connection
-        .execute(format!(
-            "INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
-                               status, priority)
-             SELECT lpad(to_hex(n), 32, '0')::uuid, now(), '{}', 'x', 1, 'w', 't', now(), 'schedule', 'queued', 3
-               FROM generate_series(1, {others}) n",
-            harness.jobs[1]
-        ))
-        .await;
+    for (n, job) in busy.iter().enumerate() {
+        connection
+            .execute(format!(
+                "INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for,
+                                   trigger, status, priority)
+                 SELECT lpad(to_hex(n), 32, '0')::uuid, now(), '{job}', 'x', 1, 'w', 't', now(), 'schedule', 'queued', 3
+                   FROM generate_series({n} + 1, {others}, 10) n"
+            ))
+            .await;
+    }
     connection.execute("ANALYZE runs").await;
     drop(connection);
-    let (scans, read, ..) = harness.counts(others).await;
-    list().await;
-    // The counts of a session arrive in order, so those of the lists do so before those of this report.
-    harness.report(&[OccurrenceId(uuid::Uuid::from_u128(1))], OccurrenceStatus::Completed, None).await;
-    let (scans_after, read_after, ..) = harness.counts(others + 1).await;
+    let list = async |job: JobId| {
+        let recent = harness.store.recent_statuses(&[job.0]).await.expect("the query succeeds");
+        let filter = OccurrenceFilter { job_id: Some(job), ..OccurrenceFilter::default() };
+        let rows = harness.store.occurrences(&filter).await.expect("the query succeeds").rows;
+        (recent.get(&job.0).map_or(0, Vec::len), rows.len())
+    };
+    // PostgreSQL may keep a plan that suits busy jobs.
+    for _ in 0..PLANNED_ANEW + 2 {
+        assert_eq!(list(busy[0]).await, (10, 50));
+    }
+    // The counts of a session arrive in order, so those of the lists do so before those of an end.
+    let end = async |n: u128| {
+        harness.report(&[OccurrenceId(uuid::Uuid::from_u128(n))], OccurrenceStatus::Completed, None).await;
+    };
+    end(1).await;
+    let (scans, read, ..) = harness.counts(others + 1).await;
+    assert_eq!(list(idle).await, (0, 0));
+    end(2).await;
+    let (scans_after, read_after, ..) = harness.counts(others + 2).await;
     assert_eq!(scans_after, scans, "no table is read as a whole");
     let read = read_after - read;
-    assert!(read < 1_000, "{read} rows were read beside {others} of another job");
+    assert!(read < 1_000, "{read} rows were read beside {others} of other jobs");
 }
 
 #[tokio::test]
