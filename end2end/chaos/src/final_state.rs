@@ -124,8 +124,7 @@ impl ChaosCluster<'_> {
 
     /// Reads the occurrences from the database, past every server, into `sql.jsonl`.
     async fn read_database(&self) -> anyhow::Result<()> {
-        let query =
-            "SELECT o.id::text AS id, o.job_id::text AS job_id, o.scheduled_for, o.trigger, o.attempt,
+        let query = "SELECT o.id::text AS id, o.job_id::text AS job_id, o.scheduled_for, o.trigger, o.attempt,
                             (array_position(enum_range(NULL::run_status), o.status) - 1)::smallint AS status,
                             o.started_at, o.ended_at, o.note, o.instance_id, o.created_at, o.failures::int8 AS failures,
                             (SELECT count(*) FROM late_starts l

@@ -253,52 +253,37 @@ impl PrivateService {
     }
 
     async fn set_alarm(&self, alarm: BrokerAlarm, is_raised: bool) -> anyhow::Result<()> {
-        let (command, raised, usual): (_, &[&str], &[&str]) = match alarm {
-            BrokerAlarm::Memory => ("set_vm_memory_high_watermark", &["absolute", "1"], &["0.4"]),
-            BrokerAlarm::Disk => ("set_disk_free_limit", &["1000000GB"], &["200MB"]),
+        let call = match (alarm, is_raised) {
+            (BrokerAlarm::Memory, true) => "vm_memory_monitor, set_vm_memory_high_watermark, [0.0001]",
+            (BrokerAlarm::Memory, false) => "vm_memory_monitor, set_vm_memory_high_watermark, [0.4]",
+            (BrokerAlarm::Disk, true) => "rabbit_disk_monitor, set_disk_free_limit, [1000000000000000]",
+            (BrokerAlarm::Disk, false) => "rabbit_disk_monitor, set_disk_free_limit, [200000000]",
         };
-        let words: Vec<&str> =
-            std::iter::once(&command).chain(if is_raised { raised } else { usual }).copied().collect();
-        self.rabbitmqctl(&words).await?;
+        self.call_broker(call).await?;
         let deadline = tokio::time::Instant::now() + ALARM_TIMEOUT;
-        while self.rabbitmqctl(&["eval", "rabbit_alarm:get_alarms()."]).await?.contains("resource_limit") != is_raised {
+        while self.call_broker("rabbit_alarm, get_alarms, []").await?.contains("resource_limit") != is_raised {
             ensure!(tokio::time::Instant::now() < deadline, "RabbitMQ has not changed its alarm within 30 s");
         }
         Ok(())
     }
 
-    /// Runs `rabbitmqctl` against this node. There is no `epmd`, so the port is that of the node, and the tool must not listen.
-    async fn rabbitmqctl(&self, words: &[&str]) -> anyhow::Result<String> {
-        let pid = self.pid().context("RabbitMQ does not run")?;
-        let environment = fs::read(format!("/proc/{pid}/environ"))?;
-        let environment = String::from_utf8_lossy(&environment).into_owned();
-        let port = environment
-            .split('\0')
-            .find_map(|variable| variable.strip_prefix("RABBITMQ_DIST_PORT="))
-            .context("its environment names no port")?;
-        let folder = self.folder();
-        let output = tokio::process::Command::new("/usr/lib/rabbitmq/bin/rabbitmqctl")
-            .args(["-n", "milvaion@localhost"])
-            .args(words)
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("LANG", "C.UTF-8")
-            .env("HOME", &folder)
-            .env("ERL_INETRC", folder.join("inetrc"))
-            // The tool would start an `epmd` that never ends.
-            .env("ERL_FLAGS", "-start_epmd false")
-            .env("ERL_EPMD_PORT", "1")
-            .env("RABBITMQ_CONF_ENV_FILE", folder.join("rabbitmq-env.conf"))
-            .env("RABBITMQ_CTL_ERL_ARGS", format!("-start_epmd false -erl_epmd_port {port} -dist_listen false"))
+    /// Calls a function of RabbitMQ, named by its module, its name and its arguments. Returns the answer as text. The node
+    /// is found by its port, because there is no `epmd`.
+    async fn call_broker(&self, call: &str) -> anyhow::Result<String> {
+        let ports = fs::read_to_string(self.data_dir.join("ports")).context("the ports file cannot be read")?;
+        let port = ports.lines().find_map(|line| line.strip_prefix("distribution ")).context("no distribution port")?;
+        let evaluated = format!("io:format(\"~w\", [rpc:call(milvaion@localhost, {call})]), halt().");
+        let output = tokio::process::Command::new("erl")
+            .args(["-noshell", "-sname", "outage@localhost", "-start_epmd", "false", "-dist_listen", "false"])
+            .args(["-erl_epmd_port", port, "-eval", &evaluated])
+            .env("HOME", self.folder())
+            .env("ERL_INETRC", self.folder().join("inetrc"))
+            .env("ERL_CRASH_DUMP_SECONDS", "0")
             .output()
             .await
-            .context("rabbitmqctl cannot be started")?;
+            .context("erl cannot be started")?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        ensure!(
-            output.status.success(),
-            "rabbitmqctl {words:?} failed: {text}{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        ensure!(output.status.success() && !text.contains("badrpc"), "{call} failed: {text}");
         Ok(text)
     }
 
@@ -332,31 +317,6 @@ impl PrivateService {
         self.ensure_stopped()?;
         delete(&self.folder())?;
         run(Command::new("cp").arg("-a").arg(copy).arg(self.folder()))
-    }
-
-    /// Sets the share of the machine's memory above which RabbitMQ blocks publishers. Calls it through a second Erlang
-    /// node: RabbitMQ's own tool needs the port mapper daemon, without which a private broker runs.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Erlang is not installed or the call fails.
-    pub async fn set_memory_limit(&self, share: f64) -> anyhow::Result<()> {
-        let ports = fs::read_to_string(self.data_dir.join("ports")).context("the ports file cannot be read")?;
-        let port = ports.lines().find_map(|line| line.strip_prefix("distribution ")).context("no distribution port")?;
-        let call = format!(
-            "ok = rpc:call(milvaion@localhost, vm_memory_monitor, set_vm_memory_high_watermark, [{share}]), halt()."
-        );
-        let output = tokio::process::Command::new("erl")
-            .args(["-noshell", "-sname", "outage@localhost", "-start_epmd", "false", "-dist_listen", "false"])
-            .args(["-erl_epmd_port", port, "-eval", &call])
-            .env("HOME", self.folder())
-            .env("ERL_INETRC", self.folder().join("inetrc"))
-            .env("ERL_CRASH_DUMP_SECONDS", "0")
-            .output()
-            .await
-            .context("erl cannot be started")?;
-        ensure!(output.status.success(), "erl failed: {}", String::from_utf8_lossy(&output.stdout));
-        Ok(())
     }
 
     /// Waits until it accepts connections.

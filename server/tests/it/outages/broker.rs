@@ -4,10 +4,14 @@
 
 use std::time::Duration;
 
-use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
+use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus, topology::RedisKeys};
 use milvaion_schedule::rules::MisfirePolicy;
 use milvaion_server::lifecycle::Server;
-use milvaion_test_support::{jobs, private_service::PrivateService, runs, server_env, wait, worker_env};
+use milvaion_test_support::{
+    jobs,
+    private_service::{BrokerAlarm, PrivateService},
+    runs, server_env, services, wait, worker_env,
+};
 
 use super::workload::OutageWorkload;
 
@@ -51,14 +55,14 @@ async fn killed_broker_delays_publishing(rabbitmq: &mut PrivateService) {
 
 async fn blocked_broker_delays_publishing(rabbitmq: &PrivateService) {
     let workload = open(rabbitmq).await;
-    rabbitmq.set_memory_limit(0.0001).await.expect("the limit is set");
+    rabbitmq.raise_alarm(BrokerAlarm::Memory).await.expect("the alarm is raised");
     let full = workload.server.clock.now();
     workload.wait_for_occurrences(2 * JOB_COUNT).await;
     let started = workload.worker.started().len();
     workload.wait_for_occurrences(10 * JOB_COUNT).await;
     let until = workload.server.clock.now();
     assert_eq!(workload.worker.started().len(), started, "the broker must accept no message");
-    rabbitmq.set_memory_limit(0.4).await.expect("the limit is set");
+    rabbitmq.clear_alarm(BrokerAlarm::Memory).await.expect("the alarm is over");
     workload.wait_for_runs(3 * JOB_COUNT).await;
     let verdict = workload.finish().await;
     verdict.check_no_duplicates_or_failures();
@@ -90,6 +94,7 @@ async fn reports_survive_a_broker_crash(rabbitmq: &mut PrivateService) {
     let server = server_env::start(&config).await;
     let mut ids = start_runs(&server).await;
     server.stop().await;
+    services::keep_claims(&RedisKeys::new(config.cache.key_prefix.clone())).await;
     let worker = worker_env::start(&config);
     wait::eventually("every run", || async { (worker.started().len() >= JOB_COUNT).then_some(()) }).await;
     let started = worker.started_sorted();
