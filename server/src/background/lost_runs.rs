@@ -121,7 +121,7 @@ struct Deafness {
 }
 
 impl DeafSince {
-    /// Returns the time, if no echo has returned for [`REPORTED_DEAFNESS`]; `None` on a server that sends no echoes now,
+    /// Returns the time, if no echo has returned for 15 s; `None` on a server that sends no echoes now,
     /// because another one leads.
     #[must_use]
     pub fn get(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {

@@ -10,7 +10,7 @@
 //! a dead letter, so that one message stops neither the others nor the server. The same holds for a message in which the
 //! process ends; a [`DeliveryLog`] counts these, because nothing in this process can.
 //!
-//! An [echo](super::echo) among the messages is answered once everything that was delivered before it is stored.
+//! An [echo] among the messages is answered once everything that was delivered before it is stored.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 

@@ -101,7 +101,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn due_jobs(&self, now: DateTime<Utc>, limit: i64, left_out: &[(JobId, i32)]) -> Result<Vec<DueJob>> {
         let (ids, versions) = unzipped(left_out);
         // One index probe for each priority, as many as it takes to fill the batch: sorting all due jobs would take
@@ -160,7 +160,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails. Then nothing was dispatched, or the answer was lost and the look-up
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails. Then nothing was dispatched, or the answer was lost and the look-up
     /// found nothing; the republisher sends what was dispatched all the same.
     pub async fn create_scheduled_runs(
         &self,
@@ -231,7 +231,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails; then the messages are published again, which is harmless.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then the messages are published again, which is harmless.
     pub async fn mark_published(&self, sent: &[(OccurrenceId, i32)], now: DateTime<Utc>) -> Result<u64> {
         let ids: Vec<Uuid> = sent.iter().map(|(id, _)| id.0).collect();
         let attempts: Vec<i32> = sent.iter().map(|(_, attempt)| *attempt).collect();
@@ -265,7 +265,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn claim_unsent(
         &self,
         before: DateTime<Utc>,
@@ -310,7 +310,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn schedule_slice(&self, after: JobId, limit: i64) -> Result<Vec<(JobId, DateTime<Utc>)>> {
         let rows = sqlx::query!(
             r#"SELECT job_id AS id, next_fire_at AS "at!" FROM job_due
@@ -327,7 +327,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn due_times(&self, ids: &[Uuid]) -> Result<Vec<(JobId, DateTime<Utc>)>> {
         let rows = sqlx::query!(
             r#"SELECT job_id AS id, next_fire_at AS "at!" FROM job_due
@@ -343,7 +343,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn earliest_due_time(&self, left_out: &[(JobId, i32)]) -> Result<Option<DateTime<Utc>>> {
         let (ids, versions) = unzipped(left_out);
         Ok(sqlx::query_scalar!(
@@ -364,7 +364,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn is_cluster_paused(&self) -> Result<bool> {
         Ok(sqlx::query_scalar!(r#"SELECT EXISTS (SELECT 1 FROM cluster_pause) AS "is_paused!""#)
             .fetch_one(self.pool())
