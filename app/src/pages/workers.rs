@@ -128,7 +128,9 @@ fn WorkerCard(worker: ArcRwSignal<WorkerView>, may_define: bool) -> impl IntoVie
     let (alive, gone) = (part(true), part(false));
     let summary = move || {
         let all = worker.with(|worker| worker.instances.len());
-        format!("{} of {} live", format::count(length(alive.with(Vec::len))), format::plural(length(all), "instance"))
+        // The table also has instances that are unreachable: they are alive, and take no new run.
+        let live = alive.with(|alive| alive.iter().filter(|instance| instance.alive).count());
+        format!("{} of {} live", format::count(length(live)), format::plural(length(all), "instance"))
     };
     let has_none = Memo::new(move |_| alive.with(Vec::is_empty));
     let notices = Memo::new(move |_| {

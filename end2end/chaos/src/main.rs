@@ -76,7 +76,7 @@ struct ChaosArgs {
     /// Scenarios to run instead of a set, separated by commas, such as redis_flushed,rabbitmq_killed.
     #[arg(long, value_delimiter = ',')]
     scenario: Vec<String>,
-    /// Set of scenarios to run: the short one takes about five minutes, the long one about an hour and a half.
+    /// Set of scenarios to run: the short one takes about eight minutes, the long one about two hours.
     #[arg(long, value_enum, default_value = "short")]
     set: ScenarioSet,
     /// Number of faults in each scenario, instead of the number of the set.
@@ -97,7 +97,7 @@ struct ChaosArgs {
 enum ScenarioSet {
     /// For every change: about five minutes.
     Short,
-    /// Started by hand: about an hour and a half.
+    /// Started by hand: about two hours.
     Long,
 }
 
