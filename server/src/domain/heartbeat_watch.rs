@@ -1,7 +1,7 @@
 //! Decides from the heartbeats in Redis whether a worker instance is alive.
 //!
-//! An instance writes its heartbeat to RabbitMQ, for the server, and to Redis, for everybody. If only the first is missing,
-//! the instance may well be alive: the broker may accept no messages from it. Its runs then continue, and starting them
+//! An instance writes its heartbeat to RabbitMQ, for the server, and to Redis, for the other instances. If only the first is
+//! missing, the instance may well be alive: the broker may accept no messages from it. Its runs then continue, and starting them
 //! again would run them twice.
 //!
 //! That a key exists proves nothing, since a key outlives its writer until it expires, and a Redis whose clock was set back
