@@ -247,8 +247,8 @@ impl LostRunDetector {
         if self.store.note_seen_in_redis(&instances, now).await? > 0 {
             self.hub.publish(now, vec![LiveEvent::Workers]);
         }
-        let overdue = alive.into_iter().filter(|(_, verdict)| *verdict == SilenceVerdict::Revoke).map(|(run, _)| run);
-        let released = self.revoke(overdue.collect(), report).await;
+        let too_long = alive.into_iter().filter(|(_, verdict)| *verdict == SilenceVerdict::Revoke).map(|(run, _)| run);
+        let released = self.revoke(too_long.collect(), report).await;
         let lost = lost.into_iter().map(|(run, _)| (run, LossEvidence::Silence));
         let released = released.into_iter().map(|run| (run, LossEvidence::Released));
         Ok(lost.chain(released).map(|(run, evidence)| update_of(&run, evidence)).collect())

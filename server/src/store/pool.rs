@@ -156,7 +156,7 @@ impl Drop for LentConnection {
     }
 }
 
-/// The error of a caller for whom no place in the pool became free. It passes through the error type of sqlx, which cannot
+/// The error of a request for which no place in the pool became free. It passes through the error type of sqlx, which cannot
 /// tell it from an unreachable PostgreSQL.
 #[derive(Debug, thiserror::Error)]
 #[error("all connections of the pool were in use")]
