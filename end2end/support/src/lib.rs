@@ -12,6 +12,8 @@
 
 pub mod broker_env;
 pub mod http;
+pub mod lossy_network;
+pub mod messages;
 pub mod net;
 pub mod paths;
 pub mod services;

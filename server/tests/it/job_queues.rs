@@ -11,10 +11,7 @@ use std::{
 
 use futures::StreamExt;
 use lapin::{Channel, types::FieldTable};
-use milvaion_protocol::{
-    id::{JobId, OccurrenceId},
-    message::JobMessage,
-};
+use milvaion_protocol::id::OccurrenceId;
 use milvaion_server::{
     broker::{
         Broker,
@@ -23,7 +20,7 @@ use milvaion_server::{
     clock::Clock,
     config::broker::BrokerConfig,
 };
-use milvaion_test_support::server_env;
+use milvaion_test_support::{messages, server_env};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -208,22 +205,7 @@ fn job_type(number: usize) -> String {
 
 fn message(number: usize, clock: &Clock) -> OutgoingMessage {
     let (id, now) = (clock.occurrence_id(), clock.now());
-    let message = JobMessage {
-        occurrence_id: id,
-        job_id: JobId::default(),
-        job_name: "Job".into(),
-        job_type: job_type(number),
-        job_data: serde_json::json!({}),
-        correlation_id: id,
-        scheduled_for: now,
-        timestamp: now,
-        attempt: 1,
-        retry_count: 0,
-        max_retries: 0,
-        timeout_seconds: None,
-        priority: 3,
-        traceparent: None,
-    };
+    let message = messages::job_message(id, &job_type(number), serde_json::json!({}), now);
     OutgoingMessage { worker_id: "w".into(), message, republished: false }
 }
 

@@ -5,7 +5,7 @@ use milvaion_api::duplicates;
 use milvaion_app::backend::TriggerInput;
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::{InstanceHeartbeat, InstanceHello, StatusReport},
+    message::StatusReport,
     status::OccurrenceStatus::{self, Cancelled, Completed, Queued, Running},
     topology::RedisKeys,
 };
@@ -21,8 +21,8 @@ use milvaion_server::{
     store::{Store, jobs::AuditStamp},
 };
 use milvaion_test_support::{
-    database, http, jobs, manual_clock::GatedJob, net::free_address, private_service::PrivateService, runs, server_env,
-    wait, worker_env,
+    database, http, jobs, manual_clock::GatedJob, messages, net::free_address, private_service::PrivateService, runs,
+    server_env, wait, worker_env,
 };
 use milvaion_worker::CancellationToken;
 
@@ -72,24 +72,8 @@ impl LateRunHarness {
 
     async fn heartbeat(&self, instance: &str, running: &[OccurrenceId], age: Duration) {
         let now = self.clock.now() - age;
-        let hello = InstanceHello {
-            worker_id: "w".into(),
-            instance_id: instance.into(),
-            host: String::new(),
-            pid: 1,
-            version: String::new(),
-            capacity: 1,
-            job_types: Vec::new(),
-            timestamp: now,
-        };
-        self.store.store_hellos(&[hello], now).await.expect("the query succeeds");
-        let beat = InstanceHeartbeat {
-            worker_id: "w".into(),
-            instance_id: instance.into(),
-            running: running.to_vec(),
-            notice: None,
-            timestamp: now,
-        };
+        self.store.store_hellos(&[messages::hello(instance, now)], now).await.expect("the query succeeds");
+        let beat = messages::heartbeat(instance, running, now);
         self.store.store_heartbeats(&[beat], now).await.expect("the query succeeds");
     }
 

@@ -5,7 +5,7 @@ use chrono::{DateTime, Duration, Utc};
 use futures::future::BoxFuture;
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
-    message::{InstanceHeartbeat, InstanceHello, JobTypeInfo, RunProgress, StatusReport},
+    message::{InstanceHello, RunProgress, StatusReport},
     status::OccurrenceStatus,
 };
 use milvaion_schedule::schedule::Schedule;
@@ -17,7 +17,7 @@ use milvaion_server::{
 };
 use milvaion_test_support::{
     database::{self, TestConnection},
-    jobs, runs,
+    jobs, messages, runs,
 };
 use uuid::Uuid;
 
@@ -58,32 +58,11 @@ async fn meet<T: Clone>(url: &str, rows: &[T], statements: &[Statement<T>], rese
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_of_instances_cause_no_deadlock() {
     fn hello(instance: &str, now: DateTime<Utc>) -> InstanceHello {
-        let job_type = |number| JobTypeInfo {
-            job_type: format!("type-{number}"),
-            description: String::new(),
-            schema: serde_json::json!({}),
-            concurrency: 1,
-            timeout_seconds: None,
-        };
         InstanceHello {
             // Several workers, so that the rows of workers are locked in an order too.
             worker_id: format!("w{}", &instance[instance.len() - 1..]),
-            instance_id: instance.into(),
-            host: "h".into(),
-            pid: 1,
-            version: "1".into(),
-            capacity: 1,
-            job_types: (0..3).map(job_type).collect(),
-            timestamp: now,
-        }
-    }
-    fn heartbeat(instance: &str, now: DateTime<Utc>) -> InstanceHeartbeat {
-        InstanceHeartbeat {
-            worker_id: "w".into(),
-            instance_id: instance.into(),
-            running: Vec::new(),
-            notice: None,
-            timestamp: now,
+            job_types: (0..3).map(|number| messages::job_type(&format!("type-{number}"))).collect(),
+            ..messages::hello(instance, now)
         }
     }
     let url = database::create().await;
@@ -103,7 +82,7 @@ async fn messages_of_instances_cause_no_deadlock() {
         }),
         ("heartbeat", |store, ids, now| {
             Box::pin(async move {
-                let heartbeats: Vec<_> = ids.iter().map(|id| heartbeat(id, now)).collect();
+                let heartbeats: Vec<_> = ids.iter().map(|id| messages::heartbeat(id, &[], now)).collect();
                 store.store_heartbeats(&heartbeats, now).await.map(drop)
             })
         }),

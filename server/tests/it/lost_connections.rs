@@ -1,13 +1,6 @@
 //! Connections that a network loses silently: no answer comes, and no error.
 
-use std::{
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
 use futures::StreamExt;
 use milvaion_protocol::status::OccurrenceStatus;
@@ -19,88 +12,13 @@ use milvaion_server::{
     error::chain,
     store::{PoolUse, Store, StoreError, plan::NewScheduledRun},
 };
-use milvaion_test_support::{database, jobs, runs, server_env, wait, worker_env};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{
-        TcpListener, TcpStream,
-        tcp::{ReadHalf, WriteHalf},
-    },
-    sync::watch,
-    time::Instant,
-};
+use milvaion_test_support::{database, jobs, lossy_network::LossyNetwork, runs, server_env, wait, worker_env};
+use tokio::time::Instant;
 
 /// The number of times that all connections are lost.
 const ROUNDS: usize = 4;
-/// The length of PostgreSQL's message that it is ready for a statement.
-const READY_BYTES: usize = 6;
 /// The connections of the pool.
 const CONNECTIONS: u32 = 4;
-
-/// A network between a client and a service. It can lose every open connection: neither side receives anything more,
-/// and neither learns of it. It can also lose one answer, and close its connection.
-struct LossyNetwork {
-    address: SocketAddr,
-    losses: watch::Sender<u32>,
-    loses_next_answer: Arc<AtomicBool>,
-}
-
-impl LossyNetwork {
-    async fn before(target: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let losses = watch::Sender::new(0);
-        let opened = losses.subscribe();
-        let loses_next_answer = Arc::new(AtomicBool::new(false));
-        let loses_answer = loses_next_answer.clone();
-        tokio::spawn(async move {
-            while let Ok((mut client, _)) = listener.accept().await {
-                let mut lost = opened.clone();
-                lost.mark_unchanged();
-                let loses_answer = loses_answer.clone();
-                tokio::spawn(async move {
-                    let mut server = TcpStream::connect(target).await.expect("the service accepts");
-                    let (mut requests, mut to_client) = client.split();
-                    let (mut answers, mut to_server) = server.split();
-                    tokio::select! {
-                        _ = tokio::io::copy(&mut requests, &mut to_server) => {}
-                        () = forward_answers(&mut answers, &mut to_client, &loses_answer) => {}
-                        _ = lost.changed() => std::future::pending().await,
-                    }
-                });
-            }
-        });
-        Self { address, losses, loses_next_answer }
-    }
-
-    /// Returns the URL of a service behind the network.
-    async fn connect(url: &str) -> (Self, String) {
-        let mut url = url::Url::parse(url).expect("a URL");
-        let port = url.port().expect("a port");
-        let network = Self::before(SocketAddr::from(([127, 0, 0, 1], port))).await;
-        url.set_host(Some("127.0.0.1")).expect("a host");
-        url.set_port(Some(network.address.port())).expect("a port");
-        (network, url.into())
-    }
-
-    fn lose_open_connections(&self) {
-        self.losses.send_modify(|losses| *losses += 1);
-    }
-}
-
-/// Forwards what PostgreSQL sends, until an answer is to be lost.
-async fn forward_answers(answers: &mut ReadHalf<'_>, client: &mut WriteHalf<'_>, loses_answer: &AtomicBool) {
-    let mut buffer = vec![0; 65_536];
-    while let Ok(length @ 1..) = answers.read(&mut buffer).await {
-        // Shorter is only the answer to the test of a connection that is given back.
-        let is_statement = length > READY_BYTES;
-        if (is_statement && loses_answer.swap(false, Ordering::SeqCst))
-            || client.write_all(&buffer[..length]).await.is_err()
-        {
-            return;
-        }
-    }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn occurrences_whose_answer_was_lost_are_sent_at_once() {
@@ -126,9 +44,9 @@ async fn occurrences_whose_answer_was_lost_are_sent_at_once() {
     let first = store.create_scheduled_runs(&planned[..1], None, now).await.expect("the statement succeeds");
     assert_eq!(first.iter().map(|run| run.may_be_sent).collect::<Vec<_>>(), [false]);
 
-    network.loses_next_answer.store(true, Ordering::SeqCst);
+    network.lose_next_answer();
     let created = store.create_scheduled_runs(&planned[1..], None, now).await.expect("the look-up succeeds");
-    assert!(!network.loses_next_answer.load(Ordering::SeqCst), "an answer was lost");
+    assert!(network.has_lost_answer(), "an answer was lost");
     assert!(created.iter().all(|run| run.may_be_sent), "a worker must learn that there may be another message");
     let mut created: Vec<_> = created.iter().map(|run| (run.id, run.status)).collect();
     created.sort_unstable_by_key(|(id, _)| *id);
@@ -136,7 +54,7 @@ async fn occurrences_whose_answer_was_lost_are_sent_at_once() {
     expected.sort_unstable_by_key(|(id, _)| *id);
     assert_eq!(created, expected);
 
-    network.loses_next_answer.store(true, Ordering::SeqCst);
+    network.lose_next_answer();
     let nothing = [NewScheduledRun { occurrence_id: clock.occurrence_id(), ..planned[1].clone() }];
     let error = store.create_scheduled_runs(&nothing, None, now).await.expect_err("nothing was created");
     assert!(error.is_unanswered(), "{error:?}");

@@ -11,7 +11,7 @@ use milvaion_api::{
 use milvaion_app::{backend::Backend, error::AppError};
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::{InstanceHello, JobTypeInfo, StatusReport},
+    message::{InstanceHello, StatusReport},
     status::{ALL_STATUSES, OccurrenceStatus},
 };
 use milvaion_schedule::schedule::Schedule;
@@ -19,7 +19,7 @@ use milvaion_server::{
     clock::{Clock, machine_now},
     store::Store,
 };
-use milvaion_test_support::{database, jobs, runs, server_env, wait};
+use milvaion_test_support::{database, jobs, messages, runs, server_env, wait};
 
 /// Inserts an occurrence of a new job.
 async fn insert(store: &Store, clock: &Clock) -> OccurrenceId {
@@ -188,22 +188,7 @@ async fn double_click_runs_the_sample_job_once() {
     assert!(matches!(refused, Err(AppError::Conflict(_))), "no live worker offers it: {refused:?}");
 
     let now = server.clock.now();
-    let hello = InstanceHello {
-        worker_id: "w".into(),
-        instance_id: "w-1".into(),
-        host: "host".into(),
-        pid: 1,
-        version: "0".into(),
-        capacity: 1,
-        job_types: vec![JobTypeInfo {
-            job_type: DEMO_JOB_TYPE.into(),
-            description: String::new(),
-            schema: serde_json::json!({ "type": "object" }),
-            concurrency: 1,
-            timeout_seconds: None,
-        }],
-        timestamp: now,
-    };
+    let hello = InstanceHello { job_types: vec![messages::job_type(DEMO_JOB_TYPE)], ..messages::hello("w-1", now) };
     server.store.store_hellos(&[hello], now).await.expect("the query succeeds");
     let snapshot = server.store.overview_snapshot(now, TimeWindow::Hour, now).await.expect("the query succeeds");
     assert!(snapshot.offers_demo);

@@ -3,12 +3,15 @@
 use milvaion_api::views::InstanceView;
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::{InstanceHeartbeat, InstanceHello, JobTypeInfo, RegistrationMessage},
+    message::{InstanceHeartbeat, JobTypeInfo, RegistrationMessage},
 };
 use milvaion_server::{
     broker::consumer::BatchHandler, clock::Clock, ingest::registration::RegistrationConsumer, live::Hub, store::Store,
 };
-use milvaion_test_support::database::{self, TestConnection};
+use milvaion_test_support::{
+    database::{self, TestConnection},
+    messages,
+};
 
 struct Harness {
     consumer: RegistrationConsumer,
@@ -32,34 +35,21 @@ impl Harness {
     }
 
     fn hello(&self, instance: &str, job_types: usize) -> RegistrationMessage {
-        let job_types = (0..job_types)
+        let mut hello = messages::hello(instance, self.clock.now());
+        hello.job_types = (0..job_types)
             .map(|number| JobTypeInfo {
-                job_type: format!("type-{number}"),
-                description: String::new(),
-                schema: serde_json::json!({ "type": "object" }),
-                concurrency: 1,
                 timeout_seconds: (number == 0).then_some(60),
+                ..messages::job_type(&format!("type-{number}"))
             })
             .collect();
-        RegistrationMessage::Hello(InstanceHello {
-            worker_id: "w".into(),
-            instance_id: instance.into(),
-            host: "h".into(),
-            pid: 1,
-            version: "1".into(),
-            capacity: 1,
-            job_types,
-            timestamp: self.clock.now(),
-        })
+        RegistrationMessage::Hello(hello)
     }
 
     fn heartbeat(&self, instance: &str, running: Vec<OccurrenceId>) -> RegistrationMessage {
+        let notice = Some(format!("notice of {instance}"));
         RegistrationMessage::Heartbeat(InstanceHeartbeat {
-            worker_id: "w".into(),
-            instance_id: instance.into(),
-            running,
-            notice: Some(format!("notice of {instance}")),
-            timestamp: self.clock.now(),
+            notice,
+            ..messages::heartbeat(instance, &running, self.clock.now())
         })
     }
 

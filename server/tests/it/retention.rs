@@ -3,7 +3,7 @@
 use chrono::{DateTime, Days, Duration, NaiveDate, Utc};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
-    message::{InstanceHello, JobTypeInfo, StatusReport},
+    message::{InstanceHello, StatusReport},
     status::OccurrenceStatus,
 };
 use milvaion_schedule::schedule::Schedule;
@@ -20,7 +20,7 @@ use milvaion_server::{
 };
 use milvaion_test_support::{
     database::{self, TestConnection},
-    jobs, runs,
+    jobs, messages, runs,
 };
 use sqlx::{Connection, PgConnection};
 
@@ -229,23 +229,8 @@ async fn old_failures_dead_letters_and_keys_are_deleted() {
 async fn instances_of_workers_are_deleted_a_day_after_their_last_heartbeat() {
     let mut harness = RetentionHarness::new().await;
     let hello = async |instance: &str| {
-        let job_types = vec![JobTypeInfo {
-            job_type: "echo".into(),
-            description: String::new(),
-            schema: serde_json::json!({}),
-            concurrency: 1,
-            timeout_seconds: None,
-        }];
-        let hello = InstanceHello {
-            worker_id: "w".into(),
-            instance_id: instance.into(),
-            host: "h".into(),
-            pid: 1,
-            version: "1".into(),
-            capacity: 1,
-            job_types,
-            timestamp: harness.clock.now(),
-        };
+        let job_types = vec![messages::job_type("echo")];
+        let hello = InstanceHello { job_types, ..messages::hello(instance, harness.clock.now()) };
         harness.store.store_hellos(&[hello], harness.clock.now()).await.expect("the query succeeds");
     };
     hello("old").await;

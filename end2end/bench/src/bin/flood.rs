@@ -19,11 +19,8 @@ use lapin::{
     BasicProperties, Channel, Connection, ConnectionProperties,
     options::{BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions},
 };
-use milvaion_protocol::{
-    id::{JobId, OccurrenceId},
-    message::{JobMessage, StatusMessage},
-    topology::Topology,
-};
+use milvaion_protocol::{id::OccurrenceId, message::StatusMessage, topology::Topology};
+use milvaion_test_support::messages;
 use milvaion_worker::{CancellationToken, Job, JobContext, JobError, Outbox, Worker, WorkerConfig};
 
 /// A job that does nothing and counts its runs.
@@ -116,26 +113,10 @@ async fn fill(channel: &Channel, topology: &Topology, count: usize) -> Result<()
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
     let exchange = topology.jobs_exchange();
     let mut confirms = Vec::with_capacity(count);
-    let job_id = JobId(uuid::Builder::from_random_bytes(rand::random()).into_uuid());
     for _ in 0..count {
         let occurrence_id = OccurrenceId(uuid::Builder::from_random_bytes(rand::random()).into_uuid());
         let at = chrono::DateTime::UNIX_EPOCH;
-        let message = JobMessage {
-            occurrence_id,
-            job_id,
-            job_name: "flood".to_owned(),
-            job_type: "nothing".to_owned(),
-            job_data: serde_json::json!({}),
-            correlation_id: occurrence_id,
-            scheduled_for: at,
-            timestamp: at,
-            attempt: 1,
-            retry_count: 0,
-            max_retries: 0,
-            timeout_seconds: None,
-            priority: 3,
-            traceparent: None,
-        };
+        let message = messages::job_message(occurrence_id, "nothing", serde_json::json!({}), at);
         let key = Topology::routing_key("flood", "nothing", occurrence_id);
         let properties = BasicProperties::default().with_delivery_mode(2).with_priority(3);
         let (options, body) = (BasicPublishOptions::default(), serde_json::to_vec(&message)?);

@@ -24,7 +24,7 @@ use lapin::{
     uri::AMQPUri,
 };
 use milvaion_protocol::{
-    id::{JobId, OccurrenceId},
+    id::OccurrenceId,
     message::{JobMessage, LogMessage, RegistrationMessage, StatusMessage, StatusReport},
     status::OccurrenceStatus,
     topology::{HEADER_REPUBLISH, Topology},
@@ -42,7 +42,8 @@ pub use counting_job::{CountingJob, EmptyInput, SnoozingJob};
 pub use outbox::{OutboxContents, final_report_ids, is_final};
 
 use crate::{
-    services,
+    lossy_network::LossyNetwork,
+    messages, services,
     wait::{self, until},
 };
 
@@ -99,6 +100,17 @@ impl WorkerTestEnv {
     #[must_use]
     pub fn claim_server(&self) -> &FakeClaimServer {
         &self.claim_server
+    }
+
+    /// Puts a network that can lose connections between Redis and the workers that are built from now on.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `REDIS_URL` is not a URL with a port of this machine.
+    pub async fn lossy_redis(&mut self) -> LossyNetwork {
+        let network;
+        (network, self.redis_url) = LossyNetwork::connect(&services::redis_url()).await;
+        network
     }
 
     /// Returns the builder of a worker in this environment.
@@ -166,23 +178,8 @@ impl WorkerTestEnv {
     /// Returns a message for the first attempt of a new occurrence.
     #[must_use]
     pub fn message(&self, job_type: &str, input: Value) -> JobMessage {
-        let occurrence_id = OccurrenceId::from_parts(now(), rand::random());
-        JobMessage {
-            occurrence_id,
-            job_id: JobId::from_parts(now(), rand::random()),
-            job_name: "test".to_owned(),
-            job_type: job_type.to_owned(),
-            job_data: input,
-            correlation_id: occurrence_id,
-            scheduled_for: now(),
-            timestamp: now(),
-            attempt: 1,
-            retry_count: 0,
-            max_retries: 0,
-            timeout_seconds: None,
-            priority: 3,
-            traceparent: None,
-        }
+        let now = now();
+        messages::job_message(OccurrenceId::from_parts(now, rand::random()), job_type, input, now)
     }
 
     /// Publishes a job message. Returns when the broker has confirmed it.

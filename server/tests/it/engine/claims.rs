@@ -6,13 +6,13 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 use milvaion_protocol::{
-    message::{ClaimDenial, ClaimRequest, JobMessage},
+    message::{ClaimDenial, ClaimRequest},
     status::OccurrenceStatus,
     topology::{HEADER_REPUBLISH, RedisKeys, Topology},
 };
 use milvaion_schedule::{rules::Rules, schedule::Schedule};
 use milvaion_server::{clock::Clock, ingest::claims::ClaimConsumer, live::Hub};
-use milvaion_test_support::{database, jobs, manual_clock::ManualClockHarness, runs, wait};
+use milvaion_test_support::{database, jobs, manual_clock::ManualClockHarness, messages, runs, wait};
 
 #[tokio::test]
 async fn duplicate_delivery_without_claim_is_not_started() {
@@ -36,22 +36,7 @@ async fn duplicate_delivery_without_claim_is_not_started() {
         .await
         .expect("the broker responds");
     let channel = connection.create_channel().await.expect("a channel");
-    let copy = JobMessage {
-        occurrence_id: id,
-        job_id: job,
-        job_name: "copy".into(),
-        job_type: "echo".into(),
-        job_data: serde_json::json!({ "say": "hello" }),
-        correlation_id: id,
-        scheduled_for: now,
-        timestamp: now,
-        attempt: 1,
-        retry_count: 0,
-        max_retries: 0,
-        timeout_seconds: None,
-        priority: 3,
-        traceparent: None,
-    };
+    let copy = messages::job_message(id, "echo", serde_json::json!({ "say": "hello" }), now);
     let mut headers = FieldTable::default();
     headers.insert(HEADER_REPUBLISH.into(), AMQPValue::LongInt(1));
     let (exchange, key) = (topology.jobs_exchange(), Topology::routing_key("w", "echo", id));

@@ -4,11 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use milvaion_api::views::OccurrenceView;
-use milvaion_protocol::{
-    id::OccurrenceId,
-    message::{InstanceHeartbeat, InstanceHello, StatusReport},
-    status::OccurrenceStatus,
-};
+use milvaion_protocol::{id::OccurrenceId, message::StatusReport, status::OccurrenceStatus};
 use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
     background::{
@@ -24,7 +20,7 @@ use milvaion_server::{
 };
 use milvaion_test_support::{
     database::{self, TestConnection},
-    jobs, runs, server_env,
+    jobs, messages, runs, server_env,
 };
 use tokio::sync::watch;
 
@@ -70,16 +66,7 @@ impl LostRunHarness {
         let job_id = jobs::insert(&self.store, &self.clock, Schedule::Manual, None).await;
         let id = runs::insert_manual(&self.store, &self.clock, job_id).await;
         self.set(id, &format!("on_lost = '{on_lost}'")).await;
-        let hello = InstanceHello {
-            worker_id: "w".into(),
-            instance_id: instance.into(),
-            host: "h".into(),
-            pid: 1,
-            version: "1".into(),
-            capacity: 1,
-            job_types: Vec::new(),
-            timestamp: self.clock.now(),
-        };
+        let hello = messages::hello(instance, self.clock.now());
         self.store.store_hellos(&[hello], self.clock.now()).await.expect("the query succeeds");
         self.start(id, 1, instance).await;
         self.heartbeat(instance, &[id]).await;
@@ -105,13 +92,7 @@ impl LostRunHarness {
 
     /// Sends a heartbeat of an instance with its runs.
     pub(crate) async fn heartbeat(&self, instance: &str, running: &[OccurrenceId]) {
-        let heartbeat = InstanceHeartbeat {
-            worker_id: "w".into(),
-            instance_id: instance.into(),
-            running: running.to_vec(),
-            notice: None,
-            timestamp: self.clock.now(),
-        };
+        let heartbeat = messages::heartbeat(instance, running, self.clock.now());
         let stored = self.store.store_heartbeats(&[heartbeat], self.clock.now()).await.expect("the query succeeds");
         assert!(stored.contains_key(instance));
     }

@@ -8,7 +8,7 @@ use milvaion_server::{
     broker::{Broker, echo::Echo, queue_probe::QueueProbe},
     engine::Service,
 };
-use milvaion_test_support::{jobs, runs, server_env, services, wait, worker_env};
+use milvaion_test_support::{jobs, messages, runs, server_env, services, wait, worker_env};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -117,13 +117,7 @@ async fn notice_is_shown_until_a_heartbeat_without_it() {
     let harness = LostRunHarness::new().await;
     let id = harness.running("requeue", "w-1").await;
     let heartbeat = async |instance: &str, notice: Option<String>| {
-        let heartbeat = InstanceHeartbeat {
-            worker_id: "w".into(),
-            instance_id: instance.into(),
-            running: vec![id],
-            notice,
-            timestamp: harness.clock.now(),
-        };
+        let heartbeat = InstanceHeartbeat { notice, ..messages::heartbeat(instance, &[id], harness.clock.now()) };
         let stored =
             harness.store.store_heartbeats(&[heartbeat], harness.clock.now()).await.expect("the query succeeds");
         stored.get(instance).copied()

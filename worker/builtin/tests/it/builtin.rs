@@ -14,12 +14,12 @@ use lapin::{
     types::FieldTable,
 };
 use milvaion_protocol::{
-    id::{JobId, OccurrenceId},
-    message::{JobMessage, StatusMessage, StatusReport},
+    id::OccurrenceId,
+    message::{StatusMessage, StatusReport},
     status::OccurrenceStatus,
     topology::{RedisKeys, Topology},
 };
-use milvaion_test_support::{services, wait::WAIT_TIMEOUT};
+use milvaion_test_support::{messages, services, wait::WAIT_TIMEOUT};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -93,22 +93,7 @@ impl WorkerHarness {
             .unwrap_or_else(|_| panic!("the worker does not consume {job_type}: {}", self.output()));
         let now = std::time::SystemTime::now().into();
         let occurrence_id = OccurrenceId::from_parts(now, rand::random());
-        let message = JobMessage {
-            occurrence_id,
-            job_id: JobId::from_parts(now, rand::random()),
-            job_name: "test".to_owned(),
-            job_type: job_type.to_owned(),
-            job_data: input,
-            correlation_id: occurrence_id,
-            scheduled_for: now,
-            timestamp: now,
-            attempt: 1,
-            retry_count: 0,
-            max_retries: 0,
-            timeout_seconds: None,
-            priority: 3,
-            traceparent: None,
-        };
+        let message = messages::job_message(occurrence_id, job_type, input, now);
         let key = Topology::routing_key("w", job_type, occurrence_id);
         let body = serde_json::to_vec(&message).expect("a message can be serialized");
         let exchange = self.topology.jobs_exchange();
