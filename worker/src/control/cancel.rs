@@ -4,12 +4,12 @@
 //! within a millisecond and nothing else. It is also written to the key `cancel:{occurrence}`, where it stays until it
 //! is read. The channel makes cancellation fast, the key makes it reliable: the key is read when the listener has
 //! reconnected, with each heartbeat, and by the claim of a delivery that has not started yet. A request therefore takes
-//! effect whatever happens to the connection, at the latest one heartbeat after Redis is available again.
+//! effect whatever happens to the connection, at the latest one heartbeat after Redis is available again. A subscription
+//! that a network has lost silently ends when the heartbeats notice the same of their connection.
 //! [`CancelRequest`] describes the format of both.
 
 use futures::StreamExt;
 use milvaion_protocol::{id::OccurrenceId, topology::RedisKeys};
-use redis::Client;
 use tokio::time::sleep;
 
 use crate::{
@@ -20,10 +20,10 @@ use crate::{
 };
 
 /// Listens on the cancellation channel and reconnects whenever the connection is lost.
-pub(crate) async fn listen(client: Client, keys: RedisKeys, claims: ClaimStore, running: RunTable) {
+pub(crate) async fn listen(keys: RedisKeys, claims: ClaimStore, running: RunTable) {
     let mut backoff = JitteredBackoff::new();
     loop {
-        let error = match subscribe(&client, &keys, &claims, &running, &mut backoff).await {
+        let error = match subscribe(&keys, &claims, &running, &mut backoff).await {
             Ok(()) => "the connection was closed".to_owned(),
             Err(error) => error.to_string(),
         };
@@ -39,19 +39,24 @@ pub(crate) async fn listen(client: Client, keys: RedisKeys, claims: ClaimStore, 
 
 /// Applies published requests until the connection is closed.
 async fn subscribe(
-    client: &Client,
     keys: &RedisKeys,
     claims: &ClaimStore,
     running: &RunTable,
     backoff: &mut JitteredBackoff,
 ) -> Result<(), RedisUnavailable> {
-    let mut channel = with_timeout(client.get_async_pubsub()).await?;
+    let mut replacements = claims.replacements();
+    let mut channel = with_timeout(claims.client().get_async_pubsub()).await?;
     with_timeout(channel.subscribe(keys.cancellation_channel())).await?;
     // Requests that were published before the subscription are read from their keys.
     catch_up(claims, running).await?;
     backoff.reset();
     let mut messages = channel.on_message();
-    while let Some(message) = messages.next().await {
+    loop {
+        let message = tokio::select! {
+            message = messages.next() => message,
+            _ = replacements.changed() => None,
+        };
+        let Some(message) = message else { return Ok(()) };
         let request = serde_json::from_slice::<CancelRequest>(message.get_payload_bytes());
         match request.map(|request| (request.occurrence_id, request)) {
             Ok((Some(occurrence), request)) => running.cancel(occurrence, &request),
@@ -59,7 +64,6 @@ async fn subscribe(
             Err(error) => tracing::warn!(error = %error, "ignoring a cancel request that is not valid JSON"),
         }
     }
-    Ok(())
 }
 
 /// Reads and applies the cancel requests and the revocations of all current runs.

@@ -102,7 +102,7 @@ async fn run(config: ControlThreadConfig, stop: CancellationToken) -> redis::Red
         health,
     } = config;
     let claims = ClaimStore::new(&redis_url, keys.clone(), &hello.instance_id)?;
-    let listener = tokio::spawn(cancel::listen(redis::Client::open(redis_url)?, keys, claims.clone(), running.clone()));
+    let listener = tokio::spawn(cancel::listen(keys, claims.clone(), running.clone()));
     let close = CancellationToken::new();
     let (publisher, keep_open) = WorkerPublisher::new(amqp, topology.clone(), hello.instance_id.clone(), close.clone());
     let publisher_task = tokio::spawn(keep_open);

@@ -24,10 +24,17 @@
 //! `claims_since` has the time since when it remembers, and each claim returns it: a message that was published before is
 //! checked with the server, although its delivery is the first.
 //!
+//! The driver opens a new connection when the old one is closed. A network can also lose a connection silently, and then
+//! neither an answer nor an error comes for a quarter of an hour, in which duplicates could not be recognised. A request
+//! without an answer therefore replaces the connection.
+//!
 //! An outage of Redis affects no run: a first delivery starts without a claim, and only a possible duplicate waits.
 //! Possible duplicates are also checked with the server, by the [`claim_check`](crate::delivery::claim_check).
 
-use std::{sync::LazyLock, time::Duration};
+use std::{
+    sync::{Arc, LazyLock, Mutex, PoisonError},
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::{
@@ -39,6 +46,7 @@ use redis::{
     Client, RedisResult, Script,
     aio::{ConnectionManager, ConnectionManagerConfig},
 };
+use tokio::sync::watch;
 
 /// Maximum time for Redis to answer before it counts as unavailable.
 const REDIS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -61,6 +69,16 @@ pub(crate) enum RedisUnavailable {
     Timeout,
     #[error(transparent)]
     Failed(#[from] redis::RedisError),
+}
+
+impl RedisUnavailable {
+    /// Returns true if no answer came, and no error of the connection either.
+    pub(crate) fn is_timeout(&self) -> bool {
+        match self {
+            Self::Timeout => true,
+            Self::Failed(error) => error.is_timeout(),
+        }
+    }
 }
 
 /// An occurrence and the number of its attempt.
@@ -106,7 +124,10 @@ pub(crate) struct ServerRequests {
 /// The claims of one instance in Redis.
 #[derive(Clone)]
 pub(crate) struct ClaimStore {
-    redis: ConnectionManager,
+    client: Client,
+    /// The connection, and its number.
+    redis: Arc<Mutex<(u64, ConnectionManager)>>,
+    replacements: watch::Sender<()>,
     keys: RedisKeys,
     instance_id: String,
 }
@@ -180,12 +201,43 @@ impl ClaimStore {
     /// Prepares a connection that opens on first use and reconnects when it is lost. Must be called in the runtime that
     /// uses it.
     pub(crate) fn new(url: &str, keys: RedisKeys, instance_id: &str) -> RedisResult<Self> {
-        let config = ConnectionManagerConfig::new()
-            .set_response_timeout(Some(REDIS_TIMEOUT))
-            .set_connection_timeout(Some(REDIS_TIMEOUT))
-            .set_max_delay(Duration::from_secs(1));
-        let redis = ConnectionManager::new_lazy_with_config(Client::open(url)?, config)?;
-        Ok(Self { redis, keys, instance_id: instance_id.to_owned() })
+        let client = Client::open(url)?;
+        let redis = Arc::new(Mutex::new((0, connect(&client)?)));
+        Ok(Self { client, redis, replacements: watch::Sender::new(()), keys, instance_id: instance_id.to_owned() })
+    }
+
+    /// Returns the client, which can open further connections to the same Redis.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Returns a receiver that changes when the connection was replaced.
+    pub(crate) fn replacements(&self) -> watch::Receiver<()> {
+        self.replacements.subscribe()
+    }
+
+    fn connection(&self) -> (u64, ConnectionManager) {
+        self.redis.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits for the answer to a request on the connection with this number. Replaces the connection if none comes.
+    async fn answer<T>(
+        &self,
+        number: u64,
+        request: impl Future<Output = RedisResult<T>>,
+    ) -> Result<T, RedisUnavailable> {
+        let answer = with_timeout(request).await;
+        if answer.as_ref().is_err_and(RedisUnavailable::is_timeout) {
+            let mut current = self.redis.lock().unwrap_or_else(PoisonError::into_inner);
+            // Other requests wait on the same connection. The address was accepted before.
+            if current.0 == number
+                && let Ok(connection) = connect(&self.client)
+            {
+                *current = (number + 1, connection);
+                self.replacements.send_replace(());
+            }
+        }
+        answer
     }
 
     /// Opens the connection before the first delivery needs it, and sets the time since when Redis remembers. A failure has
@@ -210,7 +262,7 @@ impl ClaimStore {
         claims: &[AttemptKey],
         ends: &[AttemptKey],
     ) -> Result<Vec<ClaimResult>, RedisUnavailable> {
-        let mut redis = self.redis.clone();
+        let (number, mut redis) = self.connection();
         let mut settle = SETTLE_SCRIPT.prepare_invoke();
         settle.key(self.keys.claims_since());
         settle.arg(&self.instance_id).arg(CLAIM_KEY_TTL_MS).arg(CLAIM_RETENTION_MS).arg(claims.len());
@@ -220,7 +272,7 @@ impl ClaimStore {
         for &(occurrence, attempt) in ends {
             settle.key(self.keys.running(occurrence)).arg(attempt);
         }
-        let answer: Vec<String> = with_timeout(settle.invoke_async(&mut redis)).await?;
+        let answer: Vec<String> = self.answer(number, settle.invoke_async(&mut redis)).await?;
         let (since, values) = answer.split_first().map_or((UNKNOWN_SINCE, [].as_slice()), |(since, values)| {
             let since = since.parse().ok().and_then(DateTime::from_timestamp_millis);
             (since.unwrap_or(UNKNOWN_SINCE), values)
@@ -241,10 +293,10 @@ impl ClaimStore {
     /// Releases a claim that this instance holds and that has not ended. If this fails, the key stays for a day, and
     /// the instance that receives the message reports the attempt as lost.
     pub(crate) async fn release(&self, (occurrence, attempt): AttemptKey) {
-        let mut redis = self.redis.clone();
+        let (number, mut redis) = self.connection();
         let mut release = RELEASE_SCRIPT.prepare_invoke();
         release.key(self.keys.running(occurrence)).arg(self.claim_value(attempt));
-        if let Err(error) = with_timeout::<()>(release.invoke_async(&mut redis)).await {
+        if let Err(error) = self.answer::<()>(number, release.invoke_async(&mut redis)).await {
             tracing::debug!(
                 occurrence.id = %occurrence,
                 error = %error,
@@ -261,14 +313,14 @@ impl ClaimStore {
         &self,
         occurrences: &[OccurrenceId],
     ) -> Result<Vec<(OccurrenceId, ServerRequests)>, RedisUnavailable> {
-        let mut redis = self.redis.clone();
+        let (number, mut redis) = self.connection();
         let mut found = Vec::new();
         for chunk in occurrences.chunks(250) {
             let mut get = redis::cmd("MGET");
             for occurrence in chunk {
                 get.arg(self.keys.cancel_request(*occurrence)).arg(self.keys.revocation(*occurrence));
             }
-            let texts: Vec<Option<String>> = with_timeout(get.query_async(&mut redis)).await?;
+            let texts: Vec<Option<String>> = self.answer(number, get.query_async(&mut redis)).await?;
             for (occurrence, texts) in chunk.iter().zip(texts.chunks_exact(2)) {
                 let requests = ServerRequests {
                     cancel: texts[0].clone(),
@@ -288,14 +340,14 @@ impl ClaimStore {
     /// # Errors
     /// Returns [`RedisUnavailable`] if Redis does not answer.
     pub(crate) async fn renew(&self, running: &[AttemptKey]) -> Result<Vec<AttemptKey>, RedisUnavailable> {
-        let mut redis = self.redis.clone();
+        let (number, mut redis) = self.connection();
         let mut heartbeat = redis::cmd("SET");
         heartbeat
             .arg(self.keys.heartbeat(&self.instance_id))
             .arg(crate::clock::now().timestamp_millis())
             .arg("PX")
             .arg(CLAIM_LEASE_MS);
-        with_timeout::<()>(heartbeat.query_async(&mut redis)).await?;
+        self.answer::<()>(number, heartbeat.query_async(&mut redis)).await?;
         let mut superseded = Vec::new();
         for chunk in running.chunks(500) {
             let mut renew = RENEW_SCRIPT.prepare_invoke();
@@ -304,7 +356,7 @@ impl ClaimStore {
                 renew.key(self.keys.running(*occurrence)).arg(self.claim_value(*attempt));
             }
             // The script counts from 1.
-            let indexes: Vec<usize> = with_timeout(renew.invoke_async(&mut redis)).await?;
+            let indexes: Vec<usize> = self.answer(number, renew.invoke_async(&mut redis)).await?;
             superseded.extend(indexes.into_iter().filter_map(|index| chunk.get(index.wrapping_sub(1))).copied());
         }
         Ok(superseded)
@@ -315,14 +367,23 @@ impl ClaimStore {
     /// # Errors
     /// Returns [`RedisUnavailable`] if Redis does not answer.
     pub(crate) async fn remove_heartbeat(&self) -> Result<(), RedisUnavailable> {
-        let mut redis = self.redis.clone();
-        with_timeout(redis::cmd("DEL").arg(self.keys.heartbeat(&self.instance_id)).query_async(&mut redis)).await
+        let (number, mut redis) = self.connection();
+        self.answer(number, redis::cmd("DEL").arg(self.keys.heartbeat(&self.instance_id)).query_async(&mut redis)).await
     }
 
     /// Returns the value of the claim key while this instance runs `attempt`.
     fn claim_value(&self, attempt: u32) -> String {
         format!("{}:{attempt}", self.instance_id)
     }
+}
+
+/// Prepares a connection, which opens at its first use.
+fn connect(client: &Client) -> RedisResult<ConnectionManager> {
+    let config = ConnectionManagerConfig::new()
+        .set_response_timeout(Some(REDIS_TIMEOUT))
+        .set_connection_timeout(Some(REDIS_TIMEOUT))
+        .set_max_delay(Duration::from_secs(1));
+    ConnectionManager::new_lazy_with_config(client.clone(), config)
 }
 
 /// Interprets the claim of another holder for `attempt`. `left` is the remaining lifetime of its key in milliseconds.

@@ -81,6 +81,34 @@ async fn runs_are_cancelled_by_message_and_by_stored_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_connections_to_redis_are_replaced() {
+    let mut env = WorkerTestEnv::new().await;
+    let network = env.lossy_redis().await;
+    let counter = CountingJob::new(false);
+    let worker = env.start(env.worker().job(counter.clone()), "count").await;
+    let (cancelled, later) = (env.message("count", no_input()), env.message("count", no_input()));
+    env.publish(&cancelled).await;
+    until("the start of the run", async || counter.runs() == 1).await;
+    until("a subscriber of cancel requests", async || {
+        env.publish_cancel_request(later.occurrence_id, "not running").await == 1
+    })
+    .await;
+    network.lose_open_connections();
+    // Redis still counts the subscriber that it can no longer reach.
+    until("another subscriber", async || env.publish_cancel_request(cancelled.occurrence_id, "by ann").await == 2)
+        .await;
+    let reports = env.ended(cancelled.occurrence_id).await;
+    assert_eq!(reports.last().map(|report| report.status), Some(OccurrenceStatus::Cancelled), "{reports:?}");
+    counter.open();
+    env.publish(&later).await;
+    assert!(is_one_completed_run(&env.ended(later.occurrence_id).await));
+    until("the claim of the later run", async || env.claimed(later.occurrence_id).await.as_deref() == Some("done:1"))
+        .await;
+    worker.stop().await;
+    env.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_cancelled_in_its_queue_is_not_started() {
     let env = WorkerTestEnv::new().await;
     let counter = CountingJob::new(true);
