@@ -176,7 +176,7 @@ async fn open(
 enum BatchOutcome {
     /// They are stored.
     Done,
-    /// They can never be stored.
+    /// At least one of them can never be stored.
     Refused(anyhow::Error),
     /// The handler panicked on them, with this text.
     Panicked(String),
@@ -265,7 +265,8 @@ impl<H: BatchHandler> DeliveryLoop<'_, H> {
             }
             let attempts = self.log.begin(self.queue, part).await;
             let can_continue = if size == 1 && attempts > MAX_LOST_PROCESSES {
-                let text = "the process of the server ended each time that it handled the message";
+                let text = "the process of the server ended each time that it handled the message; this is a bug of the \
+                            server";
                 self.set_aside(&part[0], text).await && self.acknowledge(&part[0]).await
             } else {
                 self.process_batch(part).await
@@ -313,22 +314,17 @@ impl<H: BatchHandler> DeliveryLoop<'_, H> {
         true
     }
 
-    /// Sets a delivery aside that can never be stored. Returns false if the delivery must not be acknowledged.
+    /// Sets a delivery aside that was not stored. Returns false if the delivery must not be acknowledged.
     async fn settle(&self, delivery: &Delivery, outcome: BatchOutcome) -> bool {
         match outcome {
             BatchOutcome::Done => true,
             BatchOutcome::Refused(error) => {
-                tracing::error!(
-                    consumer = H::NAME,
-                    error = %chain(error.as_ref()),
-                    body.bytes = delivery.data.len(),
-                    body.start = body_excerpt(&delivery.data),
-                    "a worker's message can never be stored and is dropped"
-                );
-                true
+                self.set_aside(delivery, &format!("it can never be stored: {}", chain(error.as_ref()))).await
             }
             BatchOutcome::Panicked(panic) => {
-                self.set_aside(delivery, &format!("the server panicked {MAX_PANICS} times on it: {panic}")).await
+                let reason =
+                    format!("the server panicked {MAX_PANICS} times on it: {panic}; this is a bug of the server");
+                self.set_aside(delivery, &reason).await
             }
             BatchOutcome::Interrupted => false,
         }

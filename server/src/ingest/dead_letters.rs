@@ -136,7 +136,7 @@ impl DeadLetterConsumer {
 fn read(message: &RawMessage) -> Result<DeadLetteredRun, String> {
     let job: JobMessage = serde_json::from_slice(&message.body).map_err(|error| {
         match message.headers.get(HEADER_REASON).and_then(Value::as_str) {
-            Some(reason) => format!("{}; this is a bug of the server", clean(reason.to_owned())),
+            Some(reason) => clean(reason.to_owned()),
             None => format!("it is not a job message: {}", clean(error.to_string())),
         }
     })?;

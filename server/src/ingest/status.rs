@@ -97,21 +97,19 @@ impl StatusConsumer {
         Ok(changed)
     }
 
-    /// Applies each report individually, and drops those that can never be stored.
-    async fn apply_each(&self, reports: Vec<StatusReport>) -> anyhow::Result<()> {
+    /// Applies each report individually. Returns the error of one that can never be stored.
+    async fn apply_each(&self, reports: Vec<StatusReport>) -> anyhow::Result<Option<anyhow::Error>> {
+        let mut refused = None;
         for report in reports {
             let (id, attempt) = (report.occurrence_id, report.attempt);
             match self.apply(vec![report]).await {
-                Err(error) if !Self::is_retryable(&error) => tracing::error!(
-                    occurrence.id = %id,
-                    occurrence.attempt = attempt,
-                    error = %chain(error.as_ref()),
-                    "attempt {attempt} of occurrence {id} has a report that can never be stored; it is dropped"
-                ),
+                Err(error) if !Self::is_retryable(&error) => {
+                    refused = Some(error.context(format!("the report about attempt {attempt} of occurrence {id}")));
+                }
                 done => drop(done?),
             }
         }
-        Ok(())
+        Ok(refused)
     }
 
     /// Decides about retries. Most batches contain no retryable failure and need no query.
@@ -211,18 +209,20 @@ impl BatchHandler for StatusConsumer {
     async fn handle(&self, bodies: Vec<Vec<u8>>) -> anyhow::Result<()> {
         let reports = || bodies.iter().flat_map(|body| read(body));
         let (mut rest, mut done): (Vec<_>, usize) = (reports().collect(), 0);
+        let mut refused = None;
         while !rest.is_empty() {
             let later = rest.split_off(rest.len().min(MAX_REPORTS_PER_STATEMENT));
             let chunk = std::mem::replace(&mut rest, later);
             let count = chunk.len();
             match self.apply(chunk).await {
                 Err(error) if !Self::is_retryable(&error) => {
-                    self.apply_each(reports().skip(done).take(count).collect()).await?;
+                    refused = self.apply_each(reports().skip(done).take(count).collect()).await?.or(refused);
                 }
                 applied => drop(applied?),
             }
             done += count;
         }
-        Ok(())
+        // Everything else is stored.
+        refused.map_or(Ok(()), Err)
     }
 }

@@ -1,5 +1,5 @@
-//! Messages that cannot be stored. A message that can never be stored is dropped alone; a batch that this server cannot
-//! store now is redelivered to another server.
+//! Messages that cannot be stored. A message that can never be stored becomes a dead letter alone; a batch that this server
+//! cannot store now is redelivered to another server.
 
 use std::sync::{
     Arc,
@@ -79,7 +79,9 @@ async fn invalid_report_does_not_affect_its_batch() {
         report(good, 2, &json!({})),
     ];
     let body = json!({ "reports": reports }).to_string().into_bytes();
-    consumer.handle(vec![b"no JSON".to_vec(), body]).await.expect("the batch is acknowledged");
+    let error = consumer.handle(vec![b"no JSON".to_vec(), body]).await.expect_err("one report can never be stored");
+    assert!(!StatusConsumer::is_retryable(&error), "{error:#}");
+    assert!(error.to_string().contains(&ancient.to_string()), "{error:#}");
     let view = async |id| store.occurrence(id, 1, clock.now()).await.expect("the query succeeds").expect("it exists");
     let cleaned = view(nul).await;
     let progress = cleaned.row.progress.expect("a progress");
@@ -107,11 +109,11 @@ async fn large_batch_is_split_and_can_be_redelivered() {
     let bodies: Vec<Vec<u8>> =
         reports.chunks(400).map(|some| json!({ "reports": some }).to_string().into_bytes()).collect();
     let view = async |id| store.occurrence(id, 1, clock.now()).await.expect("the query succeeds").expect("it exists");
-    consumer.handle(bodies.clone()).await.expect("the batch is acknowledged");
+    consumer.handle(bodies.clone()).await.expect_err("one report can never be stored");
     let stored = view(good).await;
     assert_eq!((stored.row.status, stored.changes.len()), (Completed, 3));
     assert_eq!(view(ancient).await.row.status, Queued);
-    consumer.handle(bodies).await.expect("the batch is acknowledged");
+    consumer.handle(bodies).await.expect_err("one report can never be stored");
     assert_eq!(view(good).await.row.version, stored.row.version, "the redelivery changes nothing");
 }
 
@@ -202,7 +204,7 @@ async fn failed_batch_is_redelivered_to_another_server() {
     }
     let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     let left = channel.queue_declare(queue.as_str().into(), passive, FieldTable::default()).await.expect("it exists");
-    assert_eq!(left.message_count(), 0, "the bad message is dropped");
+    assert_eq!(left.message_count(), 0, "the bad message is set aside");
 }
 
 /// A log that counts panics.
@@ -281,6 +283,38 @@ async fn reason_of_dead_letter(server: &Server, handler: &BuggyHandler) -> Strin
     })
     .await;
     reason
+}
+
+#[tokio::test]
+async fn report_that_a_newer_constraint_refuses_becomes_a_dead_letter() {
+    let config = server_env::config().await;
+    let server = server_env::start(&config).await;
+    let [refused, good] = [queued(&server.store, &server.clock).await, queued(&server.store, &server.clock).await];
+    TestConnection::open(&config.database.url)
+        .await
+        .execute("ALTER TABLE runs ADD CONSTRAINT later CHECK (status <> 'running' OR instance_id <> 'w-1')")
+        .await;
+    let connection = Connection::connect(&config.broker.url, ConnectionProperties::default()).await.expect("connected");
+    let channel = connection.create_channel().await.expect("a channel");
+    let queue = Broker::new(&config.broker).expect("a valid URL").topology().status();
+    for report in [report(refused, 1, &json!({})), report(good, 1, &json!({"instanceId": "w-2"}))] {
+        let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
+        let body = report.to_string().into_bytes();
+        channel.basic_publish("".into(), queue.as_str().into(), options, &body, properties).await.expect("sent");
+    }
+    let reason = wait::eventually("the dead letter", async || {
+        let page = server.store.dead_letters(&Default::default()).await.expect("the query succeeds");
+        page.rows.into_iter().next().map(|row| row.reason)
+    })
+    .await;
+    assert!(reason.contains("can never be stored") && reason.contains("\"later\""), "{reason}");
+    assert!(reason.contains(&refused.to_string()) && !reason.contains("bug"), "{reason}");
+    wait::eventually("the other report", async || {
+        let view = server.store.occurrence(good, 1, server.clock.now()).await.expect("the query succeeds");
+        (view.expect("it exists").row.status == Running).then_some(())
+    })
+    .await;
+    server.stop().await;
 }
 
 #[tokio::test]
