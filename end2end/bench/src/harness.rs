@@ -7,7 +7,7 @@ use anyhow::{Context, bail, ensure};
 use chrono::{DateTime, Utc};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
-    topology::Topology,
+    topology::{RedisKeys, Topology},
 };
 use milvaion_server::{
     cache::Cache,
@@ -16,7 +16,7 @@ use milvaion_server::{
     embedded::child::LaunchSpec,
     store::{MIGRATOR, Store},
 };
-use milvaion_test_support::{database::TestDatabase, http, net::free_port, process::ManagedProcess};
+use milvaion_test_support::{database::TestDatabase, http, net::free_port, process::ManagedProcess, services};
 use sqlx::{PgPool, postgres::PgPoolOptions};
 
 use crate::{
@@ -171,6 +171,7 @@ impl BenchEnv {
         let prefix = database.name.clone();
         let key_prefix = format!("{prefix}:");
         let cache = Cache::new(&CacheConfig { url: harness.redis_url.clone(), key_prefix: key_prefix.clone() })?;
+        services::keep_claims(&RedisKeys::new(key_prefix.as_str())).await;
         Ok(Self { harness: harness.clone(), pool, cache, prefix, key_prefix, database })
     }
 
