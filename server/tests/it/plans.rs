@@ -2,7 +2,7 @@
 //!
 //! The tests count the rows that PostgreSQL reads, not the time it takes.
 
-use milvaion_api::page::OccurrenceFilter;
+use milvaion_api::page::{JobFilter, OccurrenceFilter};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     message::{RunProgress, StatusReport},
@@ -291,6 +291,44 @@ async fn open_runs_of_other_jobs_are_not_read_for_a_list() {
     assert_eq!(scans_after, scans, "no table is read as a whole");
     let read = read_after - read;
     assert!(read < 1_000, "{read} rows were read beside {others} of other jobs");
+}
+
+#[tokio::test]
+async fn search_for_a_frequent_word_reads_one_page() {
+    const JOBS: i64 = 100_000;
+    let harness = PlanHarness::new().await;
+    let mut connection = TestConnection::open(&harness.url).await;
+    connection
+        .execute(format!(
+            "INSERT INTO jobs (id, display_name, worker_id, job_type, job_data, schedule, priority, is_active, created_at,
+                               created_by, modified_at, modified_by)
+             SELECT gen_random_uuid(), 'Frequent ' || n, 'w', 't', '{{}}', '{{}}', 3, true, now(), 'x', now(), 'x'
+               FROM generate_series(1, {JOBS}) n"
+        ))
+        .await;
+    connection.execute("ANALYZE jobs").await;
+    let search = async |text: &str| {
+        let filter = JobFilter { text: Some(text.into()), ..JobFilter::default() };
+        harness.store.jobs(&filter, harness.clock.now()).await.expect("the query succeeds").rows.len()
+    };
+    // The session of the store reports its counts with a later statement, in the order in which it counted.
+    let mut read_after = async |inserted: i64| {
+        jobs::insert(&harness.store, &harness.clock, Schedule::Manual, None).await;
+        while connection.count("SELECT n_tup_ins FROM pg_stat_user_tables WHERE relname = 'jobs'").await
+            < JOBS + inserted
+        {
+            harness.store.is_cluster_paused().await.expect("the query succeeds");
+        }
+        connection.count("SELECT idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'jobs'").await
+    };
+    // PostgreSQL may keep a plan that suits rare words.
+    for _ in 0..PLANNED_ANEW + 2 {
+        assert_eq!(search("rare").await, 0);
+    }
+    let before = read_after(1).await;
+    assert_eq!(search("frequent").await, 50);
+    let read = read_after(2).await - before;
+    assert!(read < 1_000, "{read} of {JOBS} jobs were read for one page");
 }
 
 #[tokio::test]
