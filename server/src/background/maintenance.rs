@@ -18,11 +18,15 @@ use crate::{
         Store,
         partitions::{PARTITIONED_TABLES, PartitionDropOutcome, PartitionedTable},
         redeliveries::REDELIVERY_MEMORY,
+        stats::FOLD_BATCH,
     },
 };
 
 /// The retention of the statistics per minute.
 const STATS_RETENTION: chrono::Duration = chrono::Duration::days(90);
+
+/// The age from which the statistics are kept per quarter of an hour: longer than the longest window with finer bars.
+const STATS_MINUTES_RETENTION: chrono::Duration = chrono::Duration::hours(25);
 
 /// The retention of an invite after it was used or has expired.
 const INVITE_RETENTION: chrono::Duration = chrono::Duration::days(30);
@@ -147,6 +151,7 @@ impl Service for Maintenance {
         }
         report.sessions = self.store.delete_expired_sessions(now).await?;
         report.stats = self.store.delete_old_stats(now - STATS_RETENTION).await?;
+        while self.store.merge_old_stats(now - STATS_MINUTES_RETENTION).await? >= FOLD_BATCH {}
         report.sign_in_attempts = self.store.delete_old_sign_in_attempts(now - FAILED_SIGN_IN_RETENTION).await?;
         report.devices = self.store.delete_old_devices(now - DEVICE_RETENTION).await?;
         report.invites = self.store.delete_old_invites(now - INVITE_RETENTION).await?;

@@ -2,7 +2,8 @@
 //!
 //! What ended in a window is summed from the roll-up table, in which each occurrence counts once for its final status.
 //! What is open now is counted in the table of open occurrences, up to a limit. No statement counts ended occurrences or
-//! jobs, so the time does not grow with either.
+//! jobs, so the time does not grow with either. Counts older than a day are kept per quarter of an hour, so the window of a
+//! week begins up to fifteen minutes late.
 
 use std::collections::BTreeMap;
 

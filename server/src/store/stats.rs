@@ -3,6 +3,9 @@
 //! Every statement that changes statuses appends what it counted to `stats_deltas`, because concurrent updates of one row
 //! per minute would wait for each other. The deltas are folded into `stats_folded` later. The view `stats_minute` has both,
 //! so that a reader misses nothing.
+//!
+//! No page shows minutes after a day, but the sums of a week would read seventy thousand of them for every page that is
+//! open. Counts older than that are therefore merged by quarter of an hour, which is the finest bar of a day.
 
 use chrono::{DateTime, Utc};
 
@@ -39,6 +42,38 @@ impl Store {
         .fetch_one(self.pool())
         .await?;
         Ok(folded)
+    }
+
+    /// Merges the counts of minutes before an instant by quarter of an hour. Returns the number of merged rows. More are
+    /// left if it is 20,000.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; nothing was merged then.
+    pub async fn merge_old_stats(&self, before: DateTime<Utc>) -> Result<i64> {
+        let merged = sqlx::query_scalar!(
+            r#"WITH taken AS (
+                   DELETE FROM stats_folded
+                    WHERE (minute, status) IN (SELECT minute, status FROM stats_folded
+                                                WHERE minute < $1 AND extract(minute FROM minute)::int % 15 <> 0
+                                                ORDER BY minute, status LIMIT $2 FOR UPDATE SKIP LOCKED)
+                   RETURNING minute, status, count, duration_ms
+               ),
+               merged AS (
+                   INSERT INTO stats_folded AS s (minute, status, count, duration_ms)
+                   SELECT date_bin('15 minutes', minute, '2000-01-01 00:00:00+00'::timestamptz) AS quarter, status,
+                          sum(count), sum(duration_ms)
+                     FROM taken GROUP BY quarter, status ORDER BY quarter, status
+                   ON CONFLICT (minute, status) DO UPDATE
+                      SET count = s.count + excluded.count, duration_ms = s.duration_ms + excluded.duration_ms
+               )
+               SELECT count(*) AS "n!" FROM taken"#,
+            before,
+            FOLD_BATCH
+        )
+        .fetch_one(self.pool())
+        .await?;
+        Ok(merged)
     }
 
     /// Deletes counts of minutes before an instant. Returns the number of deleted rows.

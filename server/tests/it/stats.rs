@@ -43,3 +43,26 @@ async fn folding_changes_no_count_and_takes_each_delta_once() {
     assert_eq!(store.delete_old_stats(tomorrow).await.expect("deleted"), 360);
     assert_eq!(connection.count("SELECT sum(count)::bigint FROM stats_minute").await, counts, "deltas are not deleted");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn old_counts_are_merged_by_quarter_of_an_hour() {
+    let url = database::create().await;
+    let store = database::open(&url).await;
+    let mut connection = TestConnection::open(&url).await;
+    let insert =
+        "INSERT INTO stats_folded SELECT timestamptz '2026-11-01 00:00Z' + n * interval '1 minute', 'completed', n, n
+                    FROM generate_series(0, 29) n";
+    connection.execute(insert).await;
+    let before = "2026-11-01T00:15:00Z".parse().expect("a time");
+    assert_eq!(store.merge_old_stats(before).await.expect("merged"), 14, "the first minute is the quarter");
+    let quarter = "SELECT count FROM stats_minute WHERE minute = '2026-11-01 00:00Z'";
+    assert_eq!(connection.count(quarter).await, (0..15).sum::<i64>());
+    assert_eq!(connection.count("SELECT count(*) FROM stats_minute").await, 1 + 15, "later minutes are left");
+
+    // The report of an old run has arrived.
+    connection.execute("INSERT INTO stats_deltas VALUES ('2026-11-01 00:07Z', 'completed', 1000)").await;
+    assert_eq!(store.fold_stats().await.expect("folded"), 1);
+    assert_eq!(store.merge_old_stats(before).await.expect("merged"), 1);
+    assert_eq!(connection.count(quarter).await, (0..15).sum::<i64>() + 1_000);
+    assert_eq!(store.merge_old_stats(before).await.expect("merged"), 0);
+}
