@@ -70,7 +70,8 @@ async fn delayed(harness: &BenchHarness) -> anyhow::Result<RunSample> {
     let shift = "UPDATE runs SET not_before = not_before - $1, scheduled_for = scheduled_for - $1 \
                   WHERE id IN (SELECT id FROM runs WHERE not_before IS NOT NULL ORDER BY not_before LIMIT $2)";
     let first: DateTime<Utc> = sqlx::query_scalar("SELECT min(not_before) FROM runs").fetch_one(&env.pool).await?;
-    let earlier = first - machine_now() - Duration::seconds(20);
+    // PostgreSQL's intervals have no nanoseconds.
+    let earlier = Duration::milliseconds((first - machine_now()).num_milliseconds()) - Duration::seconds(20);
     sqlx::query(shift).bind(earlier).bind(RELEASES_PER_SECOND * (MEASURED_SECONDS + 20)).execute(&env.pool).await?;
     let measured = Measurement::run(env).await?;
     let statement =
