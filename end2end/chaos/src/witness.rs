@@ -67,7 +67,8 @@ impl Witness {
         self.read(|state| state.starts)
     }
 
-    /// Returns the number of runs that a process has started and not ended. Runs of a killed process count as well.
+    /// Returns the number of runs that a process has started and not ended. Those of a killed process count until their next
+    /// attempt starts.
     pub(crate) fn running(&self, process: &str) -> usize {
         self.read(|state| state.running.values().filter(|name| *name == process).count())
     }
@@ -109,6 +110,7 @@ fn listen(listener: &UnixDatagram, evidence: &EvidenceWriter, state: &Mutex<Witn
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
             if event["what"] == "start" {
                 state.starts += 1;
+                state.running.remove(&(key.0.clone(), key.1 - 1));
                 state.running.insert(key, text("process"));
             } else {
                 state.running.remove(&key);
