@@ -84,6 +84,8 @@ pub trait DeliveryLog: Send + Sync + 'static {
 pub trait BatchHandler: Send + Sync + 'static {
     /// The handler's name in logs.
     const NAME: &'static str;
+    /// True if a message that can never be stored becomes a dead letter, and false if it is logged and dropped.
+    const KEEPS_REFUSED: bool = false;
 
     /// Handles bodies in order. After an error the same bodies are handled again. Bodies that were stored before must
     /// then change nothing.
@@ -318,8 +320,18 @@ impl<H: BatchHandler> DeliveryLoop<'_, H> {
     async fn settle(&self, delivery: &Delivery, outcome: BatchOutcome) -> bool {
         match outcome {
             BatchOutcome::Done => true,
-            BatchOutcome::Refused(error) => {
+            BatchOutcome::Refused(error) if H::KEEPS_REFUSED => {
                 self.set_aside(delivery, &format!("it can never be stored: {}", chain(error.as_ref()))).await
+            }
+            BatchOutcome::Refused(error) => {
+                tracing::error!(
+                    consumer = H::NAME,
+                    error = %chain(error.as_ref()),
+                    body.bytes = delivery.data.len(),
+                    body.start = body_excerpt(&delivery.data),
+                    "a worker's message can never be stored and is dropped"
+                );
+                true
             }
             BatchOutcome::Panicked(panic) => {
                 let reason =

@@ -2,9 +2,10 @@
 //!
 //! Delivery is at-least-once and in batches. Each batch is one transaction, or a few for a large one, and is
 //! acknowledged only after the last commit. After a crash in between, the broker redelivers the batch, and the part
-//! that was stored changes nothing. A message that cannot be read is logged and dropped, and one that can never be stored
-//! becomes a dead letter: the constraint that refuses it may belong to a newer server. A message about an unknown occurrence
-//! changes nothing. None of them stops the rest of the batch.
+//! that was stored changes nothing. A message that cannot be read, or can never be stored, is logged and dropped. A
+//! report that can never be stored becomes a dead letter: the constraint that refuses it may belong to a newer server,
+//! and nothing sends it again. A message about an unknown occurrence changes nothing. None of them stops the rest of the
+//! batch.
 
 pub mod claims;
 pub mod dead_letters;

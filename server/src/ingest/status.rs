@@ -197,6 +197,7 @@ fn read(body: &[u8]) -> Vec<StatusReport> {
 
 impl BatchHandler for StatusConsumer {
     const NAME: &'static str = "milvaion server status";
+    const KEEPS_REFUSED: bool = true;
 
     fn is_retryable(error: &anyhow::Error) -> bool {
         super::is_retryable(error)

@@ -1,5 +1,5 @@
-//! Messages that cannot be stored. A message that can never be stored becomes a dead letter alone; a batch that this server
-//! cannot store now is redelivered to another server.
+//! Messages that cannot be stored. A report that can never be stored becomes a dead letter, and other such messages are
+//! dropped. A batch that this server cannot store now is redelivered to another server.
 
 use std::sync::{
     Arc,
@@ -204,7 +204,7 @@ async fn failed_batch_is_redelivered_to_another_server() {
     }
     let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     let left = channel.queue_declare(queue.as_str().into(), passive, FieldTable::default()).await.expect("it exists");
-    assert_eq!(left.message_count(), 0, "the bad message is set aside");
+    assert_eq!(left.message_count(), 0, "the bad message is dropped");
 }
 
 /// A log that counts panics.

@@ -69,7 +69,7 @@ impl Store {
         }
         query.push(" ORDER BY lower(display_name), id LIMIT ").push_bind(i64::from(limit) + 1);
         // Planned with the words each time. A plan for any words expects few matches, and with a million jobs it would read
-        // and sort half of them for a frequent word.
+        // and sort all of them for a frequent word.
         let mut rows: Vec<RawJobRow> = query.build_query_as().persistent(false).fetch_all(self.pool()).await?;
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
