@@ -91,7 +91,8 @@ impl Store {
              UPDATE runs
                 SET not_before = NULL, publish_after = CASE WHEN has_slot THEN $1 END, version = version + 1
               WHERE id = ANY (ARRAY (
-                    SELECT id FROM runs WHERE id = ANY (ARRAY (SELECT id FROM oldest)) AND not_before IS NOT NULL
+                    SELECT id FROM runs
+                     WHERE id = ANY (ARRAY (SELECT id FROM oldest)) AND coalesce(not_before, 'infinity') < 'infinity'
                      ORDER BY id FOR UPDATE))
             RETURNING id, job_id, job_name, worker_id, job_type,
                       run_input(id, own_input, has_long_input, job_id, job_version) AS job_data, scheduled_for, attempt,

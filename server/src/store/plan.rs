@@ -235,14 +235,17 @@ impl Store {
     pub async fn mark_published(&self, sent: &[(OccurrenceId, i32)], now: DateTime<Utc>) -> Result<u64> {
         let ids: Vec<Uuid> = sent.iter().map(|(id, _)| id.0).collect();
         let attempts: Vec<i32> = sent.iter().map(|(_, attempt)| *attempt).collect();
-        // A row that a report has locked is skipped, because the report marks it.
+        // A row that a report has locked is skipped, because the report marks it. `coalesce` keeps the planner from the
+        // index of unsent occurrences. While it takes that index for empty, it would search it for each id, and while a
+        // session holds a snapshot, the index keeps an entry of every occurrence.
         let result = sqlx::query!(
             "UPDATE runs SET publish_after = NULL, published_at = $3
               WHERE id = ANY (ARRAY (
                     SELECT l.id FROM unnest($1::uuid[], $2::int[]) AS p (id, attempt)
                      CROSS JOIN LATERAL (
                         SELECT o.id FROM runs o
-                         WHERE o.id = p.id AND o.attempt = p.attempt AND o.publish_after IS NOT NULL
+                         WHERE o.id = p.id AND o.attempt = p.attempt
+                           AND coalesce(o.publish_after, 'infinity') < 'infinity'
                            FOR UPDATE SKIP LOCKED) l))",
             &ids,
             &attempts,
