@@ -26,7 +26,7 @@ use crate::{
 const STATS_RETENTION: chrono::Duration = chrono::Duration::days(90);
 
 /// The age from which the statistics are kept per quarter of an hour: longer than the longest window with finer bars.
-const STATS_MINUTES_RETENTION: chrono::Duration = chrono::Duration::hours(25);
+pub const STATS_MINUTES_RETENTION: chrono::Duration = chrono::Duration::hours(25);
 
 /// The retention of an invite after it was used or has expired.
 const INVITE_RETENTION: chrono::Duration = chrono::Duration::days(30);
