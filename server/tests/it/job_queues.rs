@@ -282,8 +282,6 @@ async fn ten_thousand_queues_after_a_reconnect() {
     assert_eq!(fresh.publish(QUEUES).await.len(), QUEUES);
     println!("declared by another server and published: {:?}", since.elapsed());
     fresh.stop().await;
-    for number in 0..QUEUES {
-        harness.delete_queue(number).await;
-    }
+    futures::future::join_all((0..QUEUES).map(|number| harness.delete_queue(number))).await;
     harness.stop().await;
 }
