@@ -15,6 +15,7 @@ pub const AUDIT_PAGE_ROWS: u32 = 50;
 
 /// The result of an action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum AuditResult {
     /// The action was carried out.
@@ -79,6 +80,17 @@ impl FromStr for AuditCursor {
             Some(Self { at, id: id.parse().ok()? })
         };
         parse().ok_or_else(|| format!("{text:?} is not a place in the audit log: open the first page"))
+    }
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for AuditCursor {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "AuditCursor".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "description": "The place of a row in the audit log." })
     }
 }
 
@@ -152,6 +164,7 @@ pub struct AuditFilter {
 
 /// A row of the audit log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct AuditRow {
     /// The place of the row.

@@ -26,6 +26,7 @@ pub const MAX_FAILURE_GROUP_DAYS: i64 = 180;
 
 /// The reason why an occurrence counts as failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum FailureCause {
     /// The only attempt failed.
@@ -72,6 +73,7 @@ impl FailureCause {
 
 /// A failed occurrence in a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FailureRow {
     /// The failed occurrence.
@@ -121,6 +123,7 @@ impl FailureRow {
 /// A filter for failures. All given conditions must match. A condition with an unknown name is refused, because a filter
 /// without it would match more than was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct FailureFilter {
     /// Only resolved or only open failures.
@@ -171,6 +174,7 @@ impl FailureFilter {
 
 /// The failures that a request changes, at most [`MAX_FAILURE_SELECTION`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum FailureSelection {
     /// The failures of these occurrences.
@@ -192,6 +196,7 @@ pub struct FailureScopePreview {
 
 /// The failures with one fingerprint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FailureGroup {
     /// The fingerprint.

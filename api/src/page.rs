@@ -26,6 +26,7 @@ pub struct ListPage<T> {
 /// The overview counts what ended in it, and the list of occurrences shows what was counted. Both start at
 /// [`start`](Self::start), so that the number on a tile and the rows behind its link are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum TimeWindow {
     /// One hour.
     #[default]
@@ -122,6 +123,8 @@ pub struct OccurrenceFilter {
 pub struct JobFilter {
     /// A text that must occur in the name, the description or a tag.
     pub text: Option<String>,
+    /// Only jobs with this tag.
+    pub tag: Option<String>,
     /// Only active or only paused jobs.
     pub active: Option<bool>,
     /// The cursor: only jobs after this name and id. It is the `next` of the previous page.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The role of a user. Each role has all permissions of the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Reads everything but the team, changes nothing.
@@ -77,6 +78,8 @@ pub enum Permission {
     ManageTeam,
     /// Change the own name, passphrase and preferences, and end own sessions.
     ManageAccount,
+    /// Create, rotate and revoke own API tokens; Admins also those of others and of services.
+    ManageTokens,
     /// Read the audit log of one job or occurrence.
     ReadObjectAudit,
     /// Read the whole audit log.
@@ -86,7 +89,7 @@ pub enum Permission {
 }
 
 /// Every permission, for tests of the whole table.
-pub const ALL_PERMISSIONS: [Permission; 14] = [
+pub const ALL_PERMISSIONS: [Permission; 15] = [
     Permission::Read,
     Permission::RunJob,
     Permission::CancelOccurrence,
@@ -98,6 +101,7 @@ pub const ALL_PERMISSIONS: [Permission; 14] = [
     Permission::ReadTeam,
     Permission::ManageTeam,
     Permission::ManageAccount,
+    Permission::ManageTokens,
     Permission::ReadObjectAudit,
     Permission::ReadAudit,
     Permission::Export,
@@ -108,7 +112,7 @@ impl Permission {
     #[must_use]
     pub const fn required_role(self) -> Role {
         match self {
-            Self::Read | Self::ManageAccount => Role::Viewer,
+            Self::Read | Self::ManageAccount | Self::ManageTokens => Role::Viewer,
             Self::RunJob
             | Self::CancelOccurrence
             | Self::SettleFailures
@@ -141,6 +145,7 @@ impl Permission {
             Self::ReadTeam => "view the team",
             Self::ManageTeam => "change the team",
             Self::ManageAccount => "change the own account",
+            Self::ManageTokens => "manage API tokens",
             Self::ReadObjectAudit => "view the changes of a job",
             Self::ReadAudit => "view the audit log",
             Self::Export => "export the team and the audit log",
@@ -175,7 +180,7 @@ mod tests {
     #[test]
     fn viewer_only_reads_and_admin_may_do_all() {
         for action in ALL_PERMISSIONS {
-            let is_viewers = matches!(action, Permission::Read | Permission::ManageAccount);
+            let is_viewers = matches!(action, Permission::Read | Permission::ManageAccount | Permission::ManageTokens);
             assert_eq!(Role::Viewer.allows(action), is_viewers, "{}", action.describe());
             assert!(Role::Admin.allows(action));
         }

@@ -9,28 +9,36 @@ use serde_json::Value;
 
 use milvaion_schedule::{rules::Rules, schedule::Schedule};
 
+mod definition;
 mod job_form;
 mod user;
 
+pub use definition::json_field;
 pub use job_form::{JobForm, parse_input_json};
 pub use milvaion_schedule::field_error::FieldError;
 pub use user::{check_email, check_name, check_passphrase};
 
 /// The definition of a job. Each edit stores it as a version.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct JobInput {
     /// The name, 1 to 200 characters.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 200)))]
     pub display_name: String,
     /// The description, at most 2,000 characters.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(length(max = 2_000)))]
     pub description: String,
     /// The tags, at most 20, each 1 to 50 characters.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(length(max = 20), inner(length(min = 1, max = 50))))]
     pub tags: Vec<String>,
     /// The worker to which the job is addressed.
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[A-Za-z0-9._-]{1,100}$")))]
     pub worker_id: String,
     /// The job type to run.
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[A-Za-z0-9._-]{1,100}$")))]
     pub job_type: String,
     /// The input.
     #[serde(default)]
@@ -42,9 +50,11 @@ pub struct JobInput {
     pub is_active: bool,
     /// The priority, from 1 (idle) to 5 (critical).
     #[serde(default = "middle")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 5)))]
     pub priority: u8,
     /// The timeout, 1 second to 24 hours. None means the worker's default.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 86_400)))]
     pub timeout_seconds: Option<u32>,
     /// The rules, each with a usable default.
     #[serde(default)]

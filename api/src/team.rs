@@ -11,6 +11,7 @@ pub const MAX_OWNED_JOBS: usize = 50;
 
 /// The state of a row of the team page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum UserState {
     /// The user can sign in.
@@ -70,6 +71,7 @@ pub struct TeamFilter {
 
 /// A row of the team page: a user or an invitation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TeamRow {
     /// The id of the user or, in the state [`UserState::Invited`], of the invitation.
@@ -94,6 +96,7 @@ pub struct TeamRow {
 
 /// The details of an invitation that is not used yet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PendingInvite {
     /// The time at which the link expires or has expired.
@@ -116,6 +119,7 @@ pub struct TeamView {
 
 /// A session, as its user and Admins see it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SessionView {
     /// The id for revocation. It grants nothing.
@@ -134,6 +138,7 @@ pub struct SessionView {
 
 /// A job that a user has created.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct OwnedJob {
     /// The id.
@@ -146,6 +151,7 @@ pub struct OwnedJob {
 
 /// A one-time link with which a user chooses a new passphrase, without its token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PendingReset {
     /// The e-mail address of the Admin who created it, or `system` for the command line.
@@ -158,6 +164,7 @@ pub struct PendingReset {
 
 /// The page of a person, for Admins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PersonView {
     /// The user.

@@ -8,6 +8,7 @@ use milvaion_protocol::id::CalendarId;
 
 /// A version in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct VersionRow {
     /// The version number, from 1. Each edit, pause and resume creates one.
@@ -20,6 +21,7 @@ pub struct VersionRow {
 
 /// A version in a list, with the fields that it changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct VersionStep {
     /// The version.
@@ -42,6 +44,7 @@ pub struct VersionView {
 
 /// The change of one field.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FieldChange {
     /// The path of the field: names joined by dots, such as `rules.overlap`.
@@ -56,6 +59,7 @@ pub struct FieldChange {
 
 /// The differences between two versions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct VersionDiff {
     /// The changed fields, by name.
@@ -66,6 +70,7 @@ pub struct VersionDiff {
 
 /// The result of restoring a version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RestoreVersionResult {
     /// The version that the restore created.

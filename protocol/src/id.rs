@@ -74,6 +74,10 @@ uuid_id!(
     /// The id of a session in lists. It grants nothing: only the id in the cookie does.
     SessionId
 );
+uuid_id!(
+    /// The id of an API token in lists. It grants nothing: only the secret of the token does.
+    TokenId
+);
 
 #[cfg(test)]
 mod tests {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    id::{JobId, OccurrenceId},
+    id::{CalendarId, DeadLetterId, JobId, OccurrenceId, SessionId, TokenId, UserId},
     message::{
         CancelMessage, ClaimReply, ClaimRequest, JobMessage, LogMessage, RegistrationMessage, StatusMessage,
         StatusReport,
@@ -176,6 +176,11 @@ macro_rules! uuid_schema {
 
 uuid_schema!(JobId, "a job");
 uuid_schema!(OccurrenceId, "an occurrence");
+uuid_schema!(CalendarId, "a calendar");
+uuid_schema!(DeadLetterId, "a dead letter");
+uuid_schema!(UserId, "a user");
+uuid_schema!(SessionId, "a session");
+uuid_schema!(TokenId, "an API token");
 
 impl JsonSchema for OccurrenceStatus {
     fn schema_name() -> Cow<'static, str> {

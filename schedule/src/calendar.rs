@@ -25,25 +25,31 @@ const WEEK_SECONDS: u32 = 7 * 86_400;
 
 /// A set of blackouts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Calendar {
     /// The unique name, 1 to 100 characters.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 100)))]
     pub name: String,
     /// The IANA name of the time zone of the days and times.
     pub zone: String,
     /// The days that are blacked out as a whole, at most [`MAX_CALENDAR_DATES`].
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(length(max = 2_000)))]
     pub dates: Vec<NaiveDate>,
     /// The windows that recur every week, at most [`MAX_WEEKLY_WINDOWS`].
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(length(max = 100)))]
     pub windows: Vec<WeeklyWindow>,
 }
 
 /// A blackout that recurs every week.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WeeklyWindow {
     /// The weekday on which it begins: 0 is Sunday, 6 is Saturday.
+    #[cfg_attr(feature = "schema", schemars(range(max = 6)))]
     pub weekday: u8,
     /// The local start time.
     pub from: NaiveTime,

@@ -31,32 +31,40 @@ pub const MAX_AUTO_DISABLE_THRESHOLD: u16 = 100;
 
 /// The condition under which a failing job is disabled automatically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct AutoDisable {
     /// The number of consecutive failures, 1 to [`MAX_AUTO_DISABLE_THRESHOLD`].
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
     pub threshold: u16,
     /// The window in which these failures must have ended, in seconds, at most 30 days.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 2_592_000)))]
     pub window_seconds: u32,
     /// The time after which the job is enabled again automatically, in seconds, at most 30 days. None means that a user
     /// must resume it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 2_592_000)))]
     pub cool_down_seconds: Option<u32>,
 }
 
 /// A concurrency limit that all jobs with the same key share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ConcurrencyKeyLimit {
     /// The name of the shared resource, such as a database, a tenant or an account, 1 to [`MAX_CONCURRENCY_KEY_CHARS`]
     /// characters.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 100)))]
     pub key: String,
     /// The maximum number of open occurrences, 1 to [`MAX_CONCURRENCY_LIMIT`]. If jobs with the same key set different
     /// limits, each job is subject to its own.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10_000)))]
     pub limit: u16,
 }
 
 /// The rules of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rules {
     /// The start: the job is not due before it. An interval is counted from it.
@@ -67,9 +75,11 @@ pub struct Rules {
     pub end_at: Option<DateTime<Utc>>,
     /// The maximum jitter, in seconds, 0 to [`MAX_JITTER_SECONDS`]. The delay of one job is always the same.
     #[serde(skip_serializing_if = "is_zero")]
+    #[cfg_attr(feature = "schema", schemars(range(max = 86_400)))]
     pub jitter_seconds: u32,
     /// The blackout calendars, at most [`MAX_CALENDARS`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 10)))]
     pub calendars: Vec<CalendarId>,
     /// The policy for a due time in a blackout.
     #[serde(skip_serializing_if = "BlackoutPolicy::is_default")]
@@ -78,33 +88,41 @@ pub struct Rules {
     #[serde(skip_serializing_if = "MisfirePolicy::is_default")]
     pub misfire: MisfirePolicy,
     /// The maximum number of misfires that `catch_up` runs, 1 to [`MAX_CATCH_UP_RUNS`].
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10_000)))]
     pub catch_up_limit: u32,
     /// The maximum age of the misfires that `catch_up` runs, in seconds, 1 to [`MAX_CATCH_UP_WINDOW_SECONDS`].
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 2_592_000)))]
     pub catch_up_window_seconds: u32,
     /// The policy for a due time while an earlier occurrence is open.
     #[serde(skip_serializing_if = "OverlapPolicy::is_default")]
     pub overlap: OverlapPolicy,
     /// The maximum number of concurrent occurrences of this job, 1 to [`MAX_CONCURRENCY_LIMIT`].
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10_000)))]
     pub max_concurrent: Option<u16>,
     /// The concurrency limit shared with other jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_limit: Option<ConcurrencyKeyLimit>,
     /// The maximum number of attempts after the first, 0 to 100.
     #[serde(skip_serializing_if = "is_zero_u16")]
+    #[cfg_attr(feature = "schema", schemars(range(max = 100)))]
     pub max_retries: u16,
     /// The delay before the second attempt, in seconds, 1 to 86,400. It doubles for each further attempt.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 86_400)))]
     pub base_retry_delay_seconds: u32,
     /// The retry jitter, 0 to 100: the share of a retry delay, in percent, that may be removed at random, so that
     /// attempts that failed together do not retry together. A delay that a worker asked for has no jitter.
     #[serde(skip_serializing_if = "is_zero_u16")]
+    #[cfg_attr(feature = "schema", schemars(range(max = 100)))]
     pub retry_jitter_percent: u16,
     /// The heartbeat timeout of a run, in seconds, 15 to 86,400. None means the installation's default.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 15, max = 86_400)))]
     pub heartbeat_timeout_seconds: Option<u32>,
     /// The time in seconds, 15 to 86,400, after which a run is revoked from an instance that is alive and sends nothing over
     /// the broker. None means the installation's default.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 15, max = 86_400)))]
     pub unreachable_timeout_seconds: Option<u32>,
     /// The policy for lost runs.
     #[serde(skip_serializing_if = "LostRunPolicy::is_default")]

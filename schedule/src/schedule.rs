@@ -16,6 +16,7 @@ pub const MAX_INTERVAL_SECONDS: u64 = 366 * 24 * 3600;
 
 /// The schedule of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase")]
 pub enum Schedule {
     /// The local times that an expression matches.
@@ -28,6 +29,7 @@ pub enum Schedule {
     /// A fixed interval.
     Every {
         /// The interval, at least 1 second.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 31_622_400)))]
         seconds: u64,
         /// The start of the interval.
         #[serde(default, skip_serializing_if = "IntervalAnchor::is_from_fire")]
@@ -47,6 +49,7 @@ pub enum Schedule {
 
 /// The start of an `every` interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum IntervalAnchor {
     /// The previous due time. The interval is kept, however long a run takes.

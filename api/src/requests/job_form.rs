@@ -6,13 +6,20 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{FieldError, JobInput, is_valid_name};
+use super::{
+    FieldError, JobInput,
+    definition::{
+        MAX_TIMEOUT_SECONDS, check_description, check_display_name, check_input_size, check_once, check_tags,
+        check_target,
+    },
+    is_valid_name,
+};
 use crate::{
     exact_json::parse_exact,
     rules_form,
     schema_form::{self, BuiltInput},
 };
-use milvaion_protocol::{id::JobId, message::MAX_JOB_DATA_BYTES, topology::Topology};
+use milvaion_protocol::{id::JobId, message::MAX_JOB_DATA_BYTES};
 use milvaion_schedule::{rules::Rules, schedule::Schedule};
 
 mod schedule;
@@ -137,17 +144,9 @@ impl JobForm {
     ) -> Result<JobInput, Vec<FieldError>> {
         let mut errors = Vec::new();
         let display_name = self.display_name.trim().to_owned();
-        match display_name.chars().count() {
-            0 => errors.push(FieldError::new("display_name", "enter a name for the job")),
-            n if n > 200 => {
-                errors.push(FieldError::new("display_name", format!("at most 200 characters are allowed: got {n}")));
-            }
-            _ => {}
-        }
+        check_display_name(&display_name, &mut errors);
         let description = self.description.trim().to_owned();
-        if description.chars().count() > 2_000 {
-            errors.push(FieldError::new("description", "at most 2,000 characters are allowed"));
-        }
+        check_description(&description, &mut errors);
         let tags = self.tags(&mut errors);
         let (worker_id, job_type) = self.target(&mut errors);
         let mut input = self.built_input(schema);
@@ -164,11 +163,8 @@ impl JobForm {
             errors.extend(wrong);
             Schedule::Manual
         });
-        if let Schedule::Once { at, .. } = &schedule
-            && *at <= now
-            && self.id.is_empty()
-        {
-            errors.push(FieldError::new("once", "this time is in the past: enter a future time"));
+        if self.id.is_empty() {
+            check_once(&schedule, now, &mut errors);
         }
         let rules = self.rules().unwrap_or_else(|wrong| {
             // The schedule may have reported the same error of the zone.
@@ -180,7 +176,7 @@ impl JobForm {
         let timeout_seconds = if self.timeout_seconds.trim().is_empty() {
             None
         } else {
-            Some(self.number("timeout_seconds", &self.timeout_seconds, 0, 1..=86_400, &mut errors))
+            Some(self.number("timeout_seconds", &self.timeout_seconds, 0, 1..=MAX_TIMEOUT_SECONDS, &mut errors))
         };
         if !errors.is_empty() {
             return Err(errors);
@@ -207,23 +203,14 @@ impl JobForm {
                 tags.push(tag.to_owned());
             }
         }
-        if tags.len() > 20 {
-            errors.push(FieldError::new("tags", "at most 20 tags are allowed"));
-        }
-        if tags.iter().any(|tag| tag.chars().count() > 50) {
-            errors.push(FieldError::new("tags", "a tag has at most 50 characters"));
-        }
+        check_tags(&tags, errors);
         tags
     }
 
     fn target(&self, errors: &mut Vec<FieldError>) -> (String, String) {
         match self.target.split_once('/') {
             Some((worker, job_type)) if is_valid_name(worker) && is_valid_name(job_type) => {
-                if !Topology::fits(worker, job_type) {
-                    let remedy =
-                        "the names of the worker and of the job type are too long together: shorten one of them";
-                    errors.push(FieldError::new("target", remedy));
-                }
+                check_target(worker, job_type, errors);
                 (worker.to_owned(), job_type.to_owned())
             }
             _ => {
@@ -249,12 +236,7 @@ impl JobForm {
                 Err(message) => BuiltInput::without_fields(Value::Null, vec![FieldError::new("input_json", message)]),
             },
         };
-        if input.data.to_string().len() > MAX_JOB_DATA_BYTES {
-            input.errors.push(FieldError::new(
-                "input_json",
-                "the input is larger than 64 KiB: store large data elsewhere and refer to it",
-            ));
-        }
+        check_input_size(input.data.to_string().len(), &mut input.errors);
         input
     }
 

@@ -18,6 +18,7 @@ pub struct CalendarName {
 
 /// A calendar in a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CalendarRow {
     /// The id.
@@ -38,6 +39,7 @@ pub struct CalendarRow {
 
 /// A blackout as one period of time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct BlackoutView {
     /// The start; for a current blackout, the time of the request.

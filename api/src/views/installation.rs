@@ -9,6 +9,7 @@ use milvaion_protocol::{id::JobId, message::JobTypeInfo, status::OccurrenceStatu
 
 /// A job type with the worker that announced it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct JobTypeView {
     /// The worker.
@@ -21,6 +22,7 @@ pub struct JobTypeView {
 
 /// A worker and its instances.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerView {
     /// The id.
@@ -33,6 +35,7 @@ pub struct WorkerView {
 
 /// A worker instance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceView {
     /// The id.
@@ -63,6 +66,7 @@ pub struct InstanceView {
 
 /// The health of one part of the installation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum HealthState {
     /// Works.
@@ -75,6 +79,7 @@ pub enum HealthState {
 
 /// One entry of the health list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HealthItem {
     /// The name of the part.
@@ -148,6 +153,7 @@ pub struct BarCount {
 
 /// A job that is due soon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct UpcomingJob {
     /// The id of the job.
@@ -198,6 +204,7 @@ pub struct ClusterOverview {
 
 /// A cluster pause. While it lasts, nothing is dispatched and no slot is granted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterPause {
     /// The start of the pause.

@@ -17,6 +17,9 @@ use milvaion_protocol::{
 pub struct JobRow {
     /// The id.
     pub id: JobId,
+    /// The key, by which scripts and files identify the job.
+    #[serde(default)]
+    pub key: Option<String>,
     /// The name.
     pub display_name: String,
     /// The worker to which the job is addressed.

@@ -12,6 +12,7 @@ use milvaion_protocol::{
 
 /// The trigger of an occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum TriggerSource {
     /// A due time of the schedule.

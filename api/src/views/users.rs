@@ -7,6 +7,7 @@ use milvaion_protocol::id::UserId;
 
 /// The signed-in user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CurrentUser {
     /// The id.

@@ -1,0 +1,124 @@
+//! The events of the stream for programs.
+
+use milvaion_protocol::{
+    id::{CalendarId, JobId, OccurrenceId},
+    message::LogLine,
+};
+use serde::{Deserialize, Serialize};
+
+use super::Occurrence;
+use crate::events::LiveEvent;
+
+/// A change that the stream reports. Its kind is also the name of the frame.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ApiEvent {
+    /// Occurrences were created or changed.
+    Occurrences {
+        /// The occurrences after the change.
+        items: Vec<Occurrence>,
+    },
+    /// A job was created, changed, paused or resumed, or its next due time changed.
+    Job {
+        /// The id of the job.
+        id: JobId,
+    },
+    /// A job was deleted.
+    JobDeleted {
+        /// The id of the job.
+        id: JobId,
+    },
+    /// A run wrote log lines. Only a stream of that occurrence reports them.
+    Log {
+        /// The id of the occurrence.
+        #[serde(rename = "occurrenceId")]
+        occurrence_id: OccurrenceId,
+        /// The lines, oldest first.
+        lines: Vec<LogLine>,
+    },
+    /// A calendar was created, changed or deleted.
+    Calendar {
+        /// The id of the calendar.
+        id: CalendarId,
+    },
+    /// Worker instances started or stopped.
+    Workers,
+    /// The cluster was paused or resumed.
+    Cluster,
+    /// Events may have been missed: read again what the program keeps.
+    Resync,
+}
+
+impl ApiEvent {
+    /// Returns the kind.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Occurrences { .. } => "occurrences",
+            Self::Job { .. } => "job",
+            Self::JobDeleted { .. } => "job_deleted",
+            Self::Log { .. } => "log",
+            Self::Calendar { .. } => "calendar",
+            Self::Workers => "workers",
+            Self::Cluster => "cluster",
+            Self::Resync => "resync",
+        }
+    }
+
+    /// Returns the public form of an event, as far as the filter of a stream includes it; none for events between
+    /// servers and for those that the filter excludes.
+    #[must_use]
+    pub fn of(event: &LiveEvent, job: Option<JobId>, occurrence: Option<OccurrenceId>) -> Option<Self> {
+        let is_job = |id: JobId| occurrence.is_none() && job.is_none_or(|job| job == id);
+        let is_unfiltered = job.is_none() && occurrence.is_none();
+        match event {
+            LiveEvent::Occurrences { rows } => {
+                let wanted = rows.iter().filter(|row| {
+                    job.is_none_or(|job| job == row.job_id) && occurrence.is_none_or(|occurrence| occurrence == row.id)
+                });
+                let items: Vec<Occurrence> = wanted.cloned().map(Into::into).collect();
+                (!items.is_empty()).then_some(Self::Occurrences { items })
+            }
+            LiveEvent::Job { id } => is_job(*id).then_some(Self::Job { id: *id }),
+            LiveEvent::JobDeleted { id } => is_job(*id).then_some(Self::JobDeleted { id: *id }),
+            LiveEvent::Log { occurrence_id, lines } => (occurrence == Some(*occurrence_id))
+                .then(|| Self::Log { occurrence_id: *occurrence_id, lines: lines.clone() }),
+            LiveEvent::Calendar { id } => is_unfiltered.then_some(Self::Calendar { id: *id }),
+            LiveEvent::Workers => is_unfiltered.then_some(Self::Workers),
+            LiveEvent::Cluster => is_unfiltered.then_some(Self::Cluster),
+            LiveEvent::Resync => Some(Self::Resync),
+            LiveEvent::LogsWatched { .. } | LiveEvent::Session { .. } => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filter_of_a_job_excludes_other_jobs() {
+        let id = JobId::from_parts(chrono::DateTime::UNIX_EPOCH, [1; 10]);
+        let event = LiveEvent::Job { id };
+        assert_eq!(ApiEvent::of(&event, Some(id), None), Some(ApiEvent::Job { id }));
+        assert_eq!(ApiEvent::of(&event, None, None), Some(ApiEvent::Job { id }));
+        assert_eq!(ApiEvent::of(&event, Some(JobId::default()), None), None);
+        assert_eq!(ApiEvent::of(&LiveEvent::Workers, Some(id), None), None);
+        assert_eq!(ApiEvent::of(&LiveEvent::Resync, Some(id), None), Some(ApiEvent::Resync), "it concerns all");
+    }
+
+    #[test]
+    fn log_lines_belong_to_the_stream_of_their_occurrence() {
+        let id = OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [1; 10]);
+        let event = LiveEvent::Log { occurrence_id: id, lines: Vec::new() };
+        assert_eq!(ApiEvent::of(&event, None, None), None);
+        assert!(ApiEvent::of(&event, None, Some(id)).is_some());
+    }
+
+    #[test]
+    fn kind_is_the_word_in_json() {
+        for event in [ApiEvent::Workers, ApiEvent::JobDeleted { id: JobId::default() }] {
+            assert_eq!(serde_json::to_value(&event).expect("JSON")["kind"], event.kind());
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Jobs.
+
+use chrono::{DateTime, Utc};
+use milvaion_protocol::id::{JobId, OccurrenceId};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::StatusName;
+use crate::{
+    requests::JobInput,
+    views::{JobRow, JobView},
+};
+
+/// The filter of the list of jobs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, rename_all = "camelCase")]
+pub struct JobQuery {
+    /// A text that must occur in the name, the description, the job type or a tag.
+    #[cfg_attr(feature = "schema", schemars(length(max = 200)))]
+    pub text: Option<String>,
+    /// Only jobs with this tag.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 50)))]
+    pub tag: Option<String>,
+    /// Only active or only paused jobs.
+    pub active: Option<bool>,
+    /// The cursor: the `next` of the previous page.
+    #[cfg_attr(feature = "schema", schemars(length(max = 1_000)))]
+    pub after: Option<String>,
+    /// The maximum number of items; 50 without it.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 200)))]
+    pub limit: Option<u32>,
+}
+
+/// The definition of a new job, with its key.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct NewJob {
+    /// A name that never changes and that no other job has: 1 to 100 lower-case letters, digits, `.`, `_` and `-`,
+    /// beginning with a letter or digit. Scripts and files identify the job by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9][a-z0-9._-]{0,99}$")))]
+    pub key: Option<String>,
+    /// The definition.
+    #[serde(flatten)]
+    pub definition: JobInput,
+}
+
+/// A job in a list.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct JobSummary {
+    /// The id.
+    pub id: JobId,
+    /// The key, if the job has one.
+    pub key: Option<String>,
+    /// The name.
+    pub display_name: String,
+    /// The worker to which the job is addressed.
+    pub worker_id: String,
+    /// The job type to run.
+    pub job_type: String,
+    /// The tags.
+    pub tags: Vec<String>,
+    /// The schedule in words.
+    pub schedule_words: String,
+    /// False while the job is paused.
+    pub is_active: bool,
+    /// The next due time; null while the job is paused or if no due time is left.
+    pub next_due_at: Option<DateTime<Utc>>,
+    /// True if a live worker offers its job type.
+    pub worker_alive: bool,
+    /// The latest occurrences, newest first, at most ten.
+    pub recent: Vec<RecentOccurrence>,
+}
+
+/// One of the latest occurrences of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct RecentOccurrence {
+    /// The id.
+    pub id: OccurrenceId,
+    /// The status.
+    pub status: StatusName,
+}
+
+impl From<JobRow> for JobSummary {
+    fn from(row: JobRow) -> Self {
+        Self {
+            id: row.id,
+            key: row.key,
+            display_name: row.display_name,
+            worker_id: row.worker_id,
+            job_type: row.job_type,
+            tags: row.tags,
+            schedule_words: row.schedule_words,
+            is_active: row.is_active,
+            next_due_at: row.next_fire_at,
+            worker_alive: row.worker_alive,
+            recent: row.recent.into_iter().map(|(id, status)| RecentOccurrence { id, status: status.into() }).collect(),
+        }
+    }
+}
+
+/// A job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Job {
+    /// The job as in the list.
+    #[serde(flatten)]
+    pub summary: JobSummary,
+    /// The version, which each change increments. The header `ETag` has it too.
+    pub version: i32,
+    /// The definition. A request that changes the job sends the whole of it.
+    pub definition: JobInput,
+    /// The next due times, at most five, without those that a blackout skips or postpones.
+    pub upcoming: Vec<DateTime<Utc>>,
+    /// Warnings about the schedule.
+    pub warnings: Vec<String>,
+    /// The part of the job that this server cannot read, because a newer server has saved it. The definition has a
+    /// default there.
+    pub unreadable: Option<String>,
+    /// The reason of a pause, if the job is paused and a reason was given.
+    pub paused_reason: Option<String>,
+    /// The time of creation.
+    pub created_at: DateTime<Utc>,
+    /// The user who created it.
+    pub created_by: String,
+    /// The time of the last change.
+    pub modified_at: DateTime<Utc>,
+    /// The user who made the last change.
+    pub modified_by: String,
+}
+
+impl From<JobView> for Job {
+    fn from(view: JobView) -> Self {
+        Self {
+            summary: view.row.into(),
+            version: view.version,
+            definition: view.definition,
+            upcoming: view.preview.runs.iter().filter(|run| run.blackout.is_none()).map(|run| run.at).collect(),
+            warnings: view.preview.warnings,
+            unreadable: view.unreadable,
+            paused_reason: view.paused_reason,
+            created_at: view.created_at,
+            created_by: view.created_by,
+            modified_at: view.modified_at,
+            modified_by: view.modified_by,
+        }
+    }
+}
+
+/// A request to run a job now.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, rename_all = "camelCase")]
+pub struct RunJob {
+    /// The input of this occurrence; without it, the job's own input. At most 64 KiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<Value>,
+    /// The reason, at most 500 characters.
+    #[cfg_attr(feature = "schema", schemars(length(max = 500)))]
+    pub reason: String,
+    /// True to run the job even if it or the cluster is paused, or its previous run is still open.
+    pub force: bool,
+}
+
+/// A request for a copy of a job. The copy is paused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, rename_all = "camelCase")]
+pub struct DuplicateJob {
+    /// The name of the copy; without it, `Copy of` and the name of the job.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 200)))]
+    pub display_name: Option<String>,
+    /// The key of the copy; without it, the copy has none.
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9][a-z0-9._-]{0,99}$")))]
+    pub key: Option<String>,
+}
