@@ -9,6 +9,7 @@
 mod account;
 mod audit;
 mod team;
+mod tokens;
 
 use std::{net::IpAddr, ops::Deref};
 
@@ -36,7 +37,7 @@ use milvaion_protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use self::{account::AccountBackend, audit::AuditBackend, team::TeamBackend};
+pub use self::{account::AccountBackend, audit::AuditBackend, team::TeamBackend, tokens::TokenBackend};
 use crate::error::AppError;
 
 /// The user who sent a request, with the network address for the audit log.
@@ -100,7 +101,7 @@ pub struct RetryInput {
 /// The operations that the dashboard may request from a server. Implemented by the server, and by a fake for page
 /// tests.
 #[async_trait]
-pub trait Backend: TeamBackend + AccountBackend + AuditBackend {
+pub trait Backend: TeamBackend + AccountBackend + AuditBackend + TokenBackend {
     /// Returns the user who sent the request if they have `permission` and, for a change, sent it from our own pages.
     async fn authorize(&self, parts: &Parts, permission: Permission) -> Result<RequestUser, AppError>;
     /// Returns the signed-in user, if any.

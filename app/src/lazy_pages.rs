@@ -45,6 +45,7 @@ use crate::pages::{
     person::PersonPage,
     reset::ResetPage,
     team::TeamPage,
+    tokens::TokensPage,
     workers::WorkersPage,
 };
 #[cfg(feature = "hydrate")]
@@ -121,6 +122,7 @@ lazy_page!(govern, TeamRoute, team_view, __preload_team_view, TeamPage);
 lazy_page!(govern, PersonRoute, person_view, __preload_person_view, PersonPage);
 lazy_page!(govern, AuditRoute, audit_view, __preload_audit_view, AuditPage);
 lazy_page!(govern, AccountRoute, account_view, __preload_account_view, AccountPage);
+lazy_page!(govern, TokensRoute, tokens_view, __preload_tokens_view, TokensPage);
 lazy_page!(lists, MenuRoute, menu_view, __preload_menu_view, MenuPage);
 lazy_page!(lists, HelpRoute, help_view, __preload_help_view, HelpPage);
 
@@ -188,6 +190,8 @@ pub enum LazyPage {
     Audit,
     /// The page `AccountPage`.
     Account,
+    /// The page `TokensPage`.
+    Tokens,
     /// The page `MenuPage`.
     Menu,
     /// The page `HelpPage`.
@@ -222,6 +226,7 @@ impl LazyPage {
             ["team", _] => Self::Person,
             ["audit"] => Self::Audit,
             ["account"] => Self::Account,
+            ["tokens"] => Self::Tokens,
             ["menu"] => Self::Menu,
             ["help"] => Self::Help,
             _ => return None,
@@ -257,6 +262,7 @@ impl LazyPage {
             Self::Person => __preload_person_view().await,
             Self::Audit => __preload_audit_view().await,
             Self::Account => __preload_account_view().await,
+            Self::Tokens => __preload_tokens_view().await,
             Self::Menu => __preload_menu_view().await,
             Self::Help => __preload_help_view().await,
         }

@@ -71,6 +71,7 @@ pub fn App() -> impl IntoView {
                     <Route path=path!("/team/:id") view={Lazy::<lazy_pages::PersonRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/audit") view={Lazy::<lazy_pages::AuditRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/account") view={Lazy::<lazy_pages::AccountRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/tokens") view={Lazy::<lazy_pages::TokensRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/menu") view={Lazy::<lazy_pages::MenuRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/help") view={Lazy::<lazy_pages::HelpRoute>::new()} ssr=SsrMode::Async/>
                 </ParentRoute>

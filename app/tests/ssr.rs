@@ -38,6 +38,7 @@ async fn every_page_is_complete_and_has_one_heading() {
         ("/team".to_owned(), "Team"),
         (format!("/team/{}", common::fake::team::grace()), "Chrome on Windows"),
         ("/account".to_owned(), "Account"),
+        ("/tokens".to_owned(), "API tokens"),
         ("/menu".to_owned(), "Menu"),
         ("/help".to_owned(), "Help"),
     ];
@@ -419,6 +420,7 @@ async fn bottom_bar_marks_the_menu_as_current() {
         ("/workers", true),
         (calendar.as_str(), true),
         ("/team", true),
+        ("/tokens", true),
         ("/help", true),
         ("/", false),
     ];

@@ -23,6 +23,7 @@ pub mod overview;
 pub mod reset;
 pub mod session;
 pub mod team;
+pub mod tokens;
 pub mod versions;
 pub mod workers;
 

@@ -217,7 +217,7 @@ fn link_notice(text: &str, link: &Result<String, AppError>) -> String {
 
 /// Returns the scheme and host from the request's `Origin` header, which [`super::authorize`] has compared with ours.
 #[cfg(feature = "ssr")]
-fn own_origin() -> String {
+pub(super) fn own_origin() -> String {
     super::request()
         .ok()
         .and_then(|parts| parts.headers.get(http::header::ORIGIN)?.to_str().ok().map(str::to_owned))

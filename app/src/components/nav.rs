@@ -131,6 +131,10 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
                     <Icon name="user-cog"/>
                     "Account"
                 </a>
+                <a class="btn btn-quiet" href="/tokens">
+                    <Icon name="key-round"/>
+                    "API tokens"
+                </a>
                 <SignOutForm class="btn btn-quiet"/>
             </div>
         </details>
@@ -256,7 +260,7 @@ pub fn SideNav(
 }
 
 /// The first segments of the paths whose pages the bottom bar reaches only through the menu.
-const MENU_SECTIONS: [&str; 7] = ["menu", "workers", "calendars", "team", "audit", "account", "help"];
+const MENU_SECTIONS: [&str; 8] = ["menu", "workers", "calendars", "team", "audit", "account", "tokens", "help"];
 
 /// The navigation at the bottom of a phone's screen. Its last link leads to the menu with all pages.
 #[component]

@@ -23,7 +23,7 @@ use crate::{
         session::FlashView,
     },
     browser,
-    components::{audit_list::OwnAudit, loading::render_page, page_header::PageHeader},
+    components::{audit_list::OwnAudit, icon::Icon, loading::render_page, page_header::PageHeader},
     live::{is_resync, throttled_refresh, use_live_updates, use_polling},
 };
 
@@ -88,7 +88,12 @@ fn AccountContent(data: AccountPageData) -> impl IntoView {
     let sessions = Signal::derive(move || view.with(|view| view.sessions.clone()));
     view! {
         <Title text="Account"/>
-        <PageHeader title="Account" sub="Your name, your passphrase, the devices that are signed in, and the preferences of this browser."/>
+        <PageHeader title="Account" sub="Your name, your passphrase, the devices that are signed in, and the preferences of this browser.">
+            <a class="btn" href="/tokens">
+                <Icon name="key-round"/>
+                "API tokens"
+            </a>
+        </PageHeader>
         <div class="stack">
             <nav class="tabs" aria-label="Sections of the page">
                 <ul>{links}</ul>

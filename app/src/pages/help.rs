@@ -11,7 +11,7 @@ use crate::components::{
 };
 
 /// The terms of the dashboard with their definitions.
-const GLOSSARY: [(&str, &str); 14] = [
+const GLOSSARY: [(&str, &str); 15] = [
     ("Job", "A definition of what runs, with which input, and on which schedule."),
     (
         "Schedule",
@@ -32,6 +32,10 @@ const GLOSSARY: [(&str, &str); 14] = [
         "A message that cannot be read, or that belongs to no known occurrence. An operator should inspect it.",
     ),
     ("Version", "One state of a job's definition. Each change creates a new version; an earlier one can be restored."),
+    (
+        "API token",
+        "The credential with which a script calls the API. It has a role, and it works until it expires or is revoked.",
+    ),
 ];
 
 /// `/help`.

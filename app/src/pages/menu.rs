@@ -14,7 +14,7 @@ use crate::components::{
 };
 
 /// Address, icon and name of the pages that every user may open.
-const PAGES: [(&str, &str, &str); 8] = [
+const PAGES: [(&str, &str, &str); 9] = [
     ("/", "layout-dashboard", "Overview"),
     ("/jobs", "briefcase-business", "Jobs"),
     ("/occurrences", "list-checks", "Occurrences"),
@@ -22,6 +22,7 @@ const PAGES: [(&str, &str, &str); 8] = [
     ("/workers", "server", "Workers"),
     ("/calendars", "calendar-off", "Calendars"),
     ("/account", "user-cog", "Account"),
+    ("/tokens", "key-round", "API tokens"),
     ("/help", "circle-help", "Help"),
 ];
 

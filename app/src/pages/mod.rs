@@ -21,4 +21,5 @@ pub mod overview;
 pub mod person;
 pub mod reset;
 pub mod team;
+pub mod tokens;
 pub mod workers;

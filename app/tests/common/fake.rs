@@ -4,11 +4,13 @@ mod account;
 mod audit;
 mod backend;
 pub(crate) mod team;
+pub(crate) mod tokens;
 
 use std::sync::{Arc, Mutex, atomic::AtomicBool};
 
 use milvaion_api::{
     permissions::Role,
+    tokens::TokenRow,
     views::{ClusterPause, CurrentUser},
 };
 use milvaion_app::{backend::FlashMessage, error::AppError};
@@ -43,6 +45,8 @@ pub(crate) struct FakeBackend {
     pub(crate) was_read: AtomicBool,
     /// The users and invitations.
     pub(crate) team: Mutex<FakeTeam>,
+    /// The API tokens, newest first.
+    pub(crate) tokens: Mutex<Vec<TokenRow>>,
     /// The flash messages that plain forms left behind.
     pub(crate) flashes: Mutex<Vec<FlashMessage>>,
     /// The changes that were made, one line each.
@@ -67,6 +71,7 @@ impl FakeBackend {
             paused: Mutex::default(),
             was_read: AtomicBool::default(),
             team: Mutex::new(FakeTeam::around(samples::me(role))),
+            tokens: Mutex::new(tokens::tokens_of(&samples::me(role))),
             flashes: Mutex::default(),
             done: Mutex::default(),
             reads: Mutex::default(),
@@ -81,7 +86,7 @@ impl FakeBackend {
     /// Empties the installation.
     pub(crate) fn empty(self) -> Self {
         let team = self.me.clone().map_or(self.team, |me| Mutex::new(FakeTeam::only(me)));
-        Self { empty: true, team, ..self }
+        Self { empty: true, team, tokens: Mutex::default(), ..self }
     }
 
     /// Sets the status of every occurrence.

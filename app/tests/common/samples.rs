@@ -152,6 +152,7 @@ pub(crate) fn log_line(seq: i64, level: LogLevel, message: &str) -> LogLine {
 pub(crate) fn job_row() -> JobRow {
     JobRow {
         id: job_id(),
+        key: None,
         display_name: "nightly report".into(),
         worker_id: "local".into(),
         job_type: "http-request".into(),

@@ -22,6 +22,8 @@ async fn places_of_action_errors_exist_from_the_start() {
         (admin().with_status(OccurrenceStatus::Running).ready(), &occurrence, 2),
         // New link and revoke.
         (admin().ready(), "/team", 2),
+        // Rotate and revoke share one.
+        (admin().ready(), "/tokens", 1),
         // Unlock, role, sessions, the reset link and its revocation, access, and the older entries of the audit log.
         (admin().ready(), &user, 7),
         (admin().empty().ready(), "/", 1),

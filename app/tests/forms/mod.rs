@@ -6,6 +6,7 @@ mod calendars;
 mod cancel_and_pause;
 mod failures;
 mod team;
+mod tokens;
 mod versions;
 
 use axum::http::StatusCode;
@@ -174,7 +175,16 @@ async fn page_has_at_most_one_error_summary_with_an_id() {
     let fake = FakeBackend::signed_in(Role::Admin).ready();
     let job = format!("/jobs/{}", samples::job_id());
     let user = format!("/team/{}", grace());
-    for path in ["/", "/jobs/new", job.as_str(), "/calendars/new", "/failed?tab=dead-letters", "/team", user.as_str()] {
+    for path in [
+        "/",
+        "/jobs/new",
+        job.as_str(),
+        "/calendars/new",
+        "/failed?tab=dead-letters",
+        "/team",
+        "/tokens",
+        user.as_str(),
+    ] {
         let page = get(&fake, path).await;
         let found = page.body.matches("id=\"error-summary\"").count();
         assert!(found <= 1, "{path} has {found} elements of this id");

@@ -241,6 +241,7 @@ mod tests {
     fn job(number: u8, recent: Vec<(OccurrenceId, OccurrenceStatus)>) -> JobRow {
         JobRow {
             id: job_id(number),
+            key: None,
             display_name: format!("job {number}"),
             worker_id: "local".into(),
             job_type: "shell-command".into(),

@@ -99,7 +99,7 @@ fn read_filter(parameter: impl Fn(&str) -> Option<String>) -> Result<JobFilter, 
         }
         is_cursor
     });
-    let filter = JobFilter { text: part("q"), active, after, limit: JOBS_PER_PAGE };
+    let filter = JobFilter { text: part("q"), tag: None, active, after, limit: JOBS_PER_PAGE };
     if errors.is_empty() { Ok(filter) } else { Err(InvalidJobFilter { errors, rest: filter }) }
 }
 

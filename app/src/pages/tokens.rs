@@ -1,0 +1,275 @@
+//! The page of the API tokens: the own ones, or for Admins all of them, and a form for a new one.
+//!
+//! The state of the actions (a new secret, which the server returns only once, and errors) lives outside the view that
+//! another list draws again.
+
+pub mod confirm;
+pub mod new_form;
+pub mod new_secret;
+pub mod state_badge;
+pub mod table;
+
+use std::time::Duration;
+
+use leptos::{prelude::*, task::spawn_local};
+use leptos_meta::Title;
+use leptos_router::hooks::use_query_map;
+use milvaion_api::{permissions::Role, tokens::TokenRow};
+use milvaion_protocol::id::TokenId;
+
+use self::{
+    confirm::{AskedAction, ConfirmationDialog, ConfirmationSection},
+    new_form::NewTokenForm,
+    new_secret::{NewSecret, SECRET_ID, ShownSecret},
+    table::TokenTable,
+};
+use crate::{
+    api::{
+        session::{FlashView, take_flash},
+        tokens::{
+            CreateToken, address, created_text, revoke_token, revoked_notice, rotate_token, rotated_text, tokens,
+        },
+    },
+    browser,
+    components::{
+        action_error::{ActionError, LastError},
+        empty_state::EmptyState,
+        form::ErrorSummary,
+        loading::render_page,
+        page_header::PageHeader,
+        session_context::use_signed_in_user,
+        toast::{ToastKind, ToastQueue, toasts},
+    },
+    error::AppError,
+    live::{is_resync, throttled_refresh, use_live_updates, use_polling},
+};
+
+/// The shortest time between two reads of the tokens.
+const REFRESH_PAUSE: Duration = Duration::from_millis(200);
+/// The interval at which an open page reads the tokens again, because no event reports their use.
+const IDLE_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
+
+/// `/tokens?all=1`.
+#[component]
+pub fn TokensPage() -> impl IntoView {
+    let query = use_query_map();
+    let all = Memo::new(move |_| query.with(|query| query.get("all").as_deref() == Some("1")));
+    let data = Resource::new_blocking(
+        move || all.get(),
+        |all| async move {
+            let rows = tokens(all).await?;
+            Ok::<_, AppError>((all, rows, take_flash("tokens".into()).await?.unwrap_or_default()))
+        },
+    );
+    let actions = TokenActions::new();
+    render_page(data, move |(all, rows, flash): (bool, Vec<TokenRow>, FlashView)| {
+        view! { <TokensContent all rows flash actions/> }
+    })
+}
+
+/// The actions on tokens, with their secrets and errors.
+#[derive(Clone, Copy)]
+pub struct TokenActions {
+    creating: ServerAction<CreateToken>,
+    /// The number of tokens that the form has created.
+    created: RwSignal<u32>,
+    /// The newest secret.
+    secret: RwSignal<Option<ShownSecret>>,
+    asked: RwSignal<Option<AskedAction>>,
+    /// True while the dialog asks about `asked`.
+    is_asking: RwSignal<bool>,
+    error: LastError,
+    is_busy: RwSignal<bool>,
+    /// The number of changes; each one reads the table again.
+    changes: RwSignal<u32>,
+    toasts: ToastQueue,
+}
+
+impl TokenActions {
+    fn new() -> Self {
+        let this = Self {
+            creating: ServerAction::new(),
+            created: RwSignal::new(0),
+            secret: RwSignal::new(None),
+            asked: RwSignal::new(None),
+            is_asking: RwSignal::new(false),
+            error: LastError::of("Change token"),
+            is_busy: RwSignal::new(false),
+            changes: RwSignal::new(0),
+            toasts: toasts(),
+        };
+        Effect::new(move |_| {
+            if let Some(Ok(made)) = this.creating.value().get() {
+                this.show(created_text(&made.name, made.is_service), made.secret);
+                this.created.update(|created| *created += 1);
+            }
+        });
+        this
+    }
+
+    /// Asks for the confirmation of an action.
+    fn ask(self, action: AskedAction) {
+        self.asked.set(Some(action));
+        self.is_asking.set(true);
+    }
+
+    /// Shows a new secret, unless the page was left, and reads the table again.
+    fn show(self, text: String, secret: String) {
+        let _ = self.secret.try_set(Some(ShownSecret { text, secret }));
+        self.count_change();
+        // One frame later, when the box has been drawn.
+        request_animation_frame(|| browser::focus(SECRET_ID));
+    }
+
+    fn count_change(self) {
+        let _ = self.changes.try_update(|changes| *changes += 1);
+    }
+
+    /// Runs an action and calls `done` with its result. A second action waits for a click after the first has ended.
+    fn run<T: 'static>(
+        self,
+        action: impl Future<Output = Result<T, AppError>> + 'static,
+        done: impl FnOnce(T) + 'static,
+    ) {
+        if self.is_busy.get_untracked() {
+            return;
+        }
+        self.is_busy.set(true);
+        self.error.clear();
+        spawn_local(async move {
+            let answer = action.await;
+            let _ = self.is_busy.try_set(false);
+            match answer {
+                Ok(value) => done(value),
+                Err(error) => {
+                    self.error.show(error);
+                    // A refused token may have been changed by another user.
+                    self.count_change();
+                }
+            }
+        });
+    }
+
+    /// Replaces a token and shows the secret of the new one.
+    fn rotate(self, id: TokenId) {
+        self.run(rotate_token(id, false), move |made| self.show(rotated_text(&made.name), made.secret));
+    }
+
+    /// Revokes a token.
+    fn revoke(self, id: TokenId) {
+        self.run(revoke_token(id, false), move |name| {
+            self.toasts.show(ToastKind::Success, revoked_notice(&name));
+            self.count_change();
+        });
+    }
+}
+
+/// The rows of the table. A refresh changes the rows that differ and keeps the others, so that a focused button of a
+/// row stays focused.
+#[derive(Clone, Copy)]
+pub struct TokenRows(RwSignal<Vec<(TokenId, ArcRwSignal<TokenRow>)>>);
+
+impl TokenRows {
+    fn new(rows: Vec<TokenRow>) -> Self {
+        Self(RwSignal::new(rows.into_iter().map(|row| (row.id, ArcRwSignal::new(row))).collect()))
+    }
+
+    fn apply(self, rows: Vec<TokenRow>) {
+        let known: std::collections::HashMap<TokenId, ArcRwSignal<TokenRow>> =
+            self.0.get_untracked().into_iter().collect();
+        let rows: Vec<_> = rows
+            .into_iter()
+            .map(|row| match known.get(&row.id) {
+                Some(signal) => {
+                    if signal.with_untracked(|known| *known != row) {
+                        signal.set(row.clone());
+                    }
+                    (row.id, signal.clone())
+                }
+                None => (row.id, ArcRwSignal::new(row)),
+            })
+            .collect();
+        if self.0.with_untracked(|known| !known.iter().map(|(id, _)| id).eq(rows.iter().map(|(id, _)| id))) {
+            self.0.set(rows);
+        }
+    }
+
+    /// Returns the token with this id, if the page has it.
+    fn find(self, id: TokenId) -> Option<TokenRow> {
+        self.0.with_untracked(|rows| {
+            rows.iter().find(|(known, _)| *known == id).map(|(_, row)| row.with_untracked(Clone::clone))
+        })
+    }
+}
+
+#[component]
+fn TokensContent(all: bool, rows: Vec<TokenRow>, flash: FlashView, actions: TokenActions) -> impl IntoView {
+    let role = use_signed_in_user().with_untracked(|me| me.as_ref().map_or(Role::Viewer, |me| me.role));
+    let rows = TokenRows::new(rows);
+    keep_current(all, rows, actions);
+    let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
+    let flash = FlashView { error: None, ..flash };
+    let is_empty = Memo::new(move |_| rows.0.with(Vec::is_empty));
+    let tabs = (role == Role::Admin).then(|| {
+        let current = |is_tab: bool| is_tab.then_some("page");
+        view! {
+            <nav class="tabs" aria-label="Own and all tokens">
+                <a href=address(false) aria-current=current(!all)>"Your tokens"</a>
+                <a href=address(true) aria-current=current(all)>"All tokens"</a>
+            </nav>
+        }
+    });
+    view! {
+        <Title text="API tokens"/>
+        <PageHeader
+            title="API tokens"
+            sub="Scripts and other programs call the API with a token instead of your passphrase. The secret of a token is shown once."
+        />
+        <div class="stack">
+            {tabs}
+            <ErrorSummary errors=whole/>
+            <ActionError error=actions.error/>
+            <NewSecret shown=actions.secret/>
+            <ConfirmationSection rows all/>
+            <div hidden=move || !is_empty.get()>
+                <EmptyState
+                    icon="key-round"
+                    title="No API tokens"
+                    text="A script or CI system uses a token to read and run jobs through the API. Create the first one with the form below."
+                >
+                    <a class="btn" href="#f-name" rel="external">"New token"</a>
+                </EmptyState>
+            </div>
+            <div hidden=move || is_empty.get()>
+                <TokenTable rows actions all/>
+            </div>
+            <NewTokenForm flash actions role all/>
+        </div>
+        <ConfirmationDialog actions/>
+    }
+}
+
+/// Reads the tokens again after a change of this page, when events may have been missed, and every
+/// [`IDLE_REFRESH_INTERVAL`].
+fn keep_current(all: bool, rows: TokenRows, actions: TokenActions) {
+    let refresh = throttled_refresh(REFRESH_PAUSE, move || tokens(all), move |read| rows.apply(read));
+    Effect::new({
+        let refresh = refresh.clone();
+        move |before: Option<u32>| {
+            let changes = actions.changes.get();
+            if before.is_some_and(|before| before != changes) {
+                refresh.request_own();
+            }
+            changes
+        }
+    });
+    use_live_updates({
+        let refresh = refresh.clone();
+        move |envelope| {
+            if is_resync(envelope) {
+                refresh.request();
+            }
+        }
+    });
+    use_polling(IDLE_REFRESH_INTERVAL, move || refresh.request());
+}

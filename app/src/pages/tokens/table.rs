@@ -1,0 +1,142 @@
+//! The table of tokens.
+
+use leptos::prelude::*;
+use milvaion_api::tokens::{TOKEN_PREFIX, TokenRow};
+
+use super::{
+    TokenActions, TokenRows,
+    confirm::{AskedAction, TokenAction},
+    state_badge::TokenStateBadge,
+};
+use crate::components::time::Time;
+
+/// The tokens, newest first.
+#[component]
+pub fn TokenTable(
+    /// The tokens of the page.
+    rows: TokenRows,
+    /// The actions on tokens.
+    actions: TokenActions,
+    /// True for the list of all tokens, which names their owners.
+    all: bool,
+) -> impl IntoView {
+    view! {
+        <div class="table-wrap">
+            <table role="table" class="table table-cards" id="tokens">
+                <caption class="sr-only">{if all { "All tokens, newest first" } else { "Your tokens, newest first" }}</caption>
+                <thead>
+                    <tr role="row">
+                        <th role="columnheader" scope="col">"Token"</th>
+                        {all.then(|| view! { <th role="columnheader" scope="col">"Owner"</th> })}
+                        <th role="columnheader" scope="col">"Rights"</th>
+                        <th role="columnheader" scope="col">"State"</th>
+                        <th role="columnheader" scope="col">"Expires"</th>
+                        <th role="columnheader" scope="col">"Last used"</th>
+                        <th role="columnheader" scope="col">"Created"</th>
+                        <th role="columnheader" scope="col"><span class="sr-only">"Actions"</span></th>
+                    </tr>
+                </thead>
+                <tbody>
+                    <For each=move || rows.0.get() key=|(id, _)| *id let:entry>
+                        <TokenTableRow row=entry.1 actions all/>
+                    </For>
+                </tbody>
+            </table>
+        </div>
+    }
+}
+
+#[component]
+fn TokenTableRow(row: ArcRwSignal<TokenRow>, actions: TokenActions, all: bool) -> impl IntoView {
+    let row = RwSignal::from(row);
+    // What a token may do never changes; a refresh changes its state, its expiry and its last use.
+    let TokenRow { id, name, owner, role, read_only, tag, hint, created_at, created_by, .. } = row.get_untracked();
+    let state = Memo::new(move |_| row.with(|row| row.state));
+    let expires = Memo::new(move |_| row.with(|row| row.expires_at));
+    let revoked = Memo::new(move |_| row.with(|row| row.revoked_at));
+    let used = Memo::new(move |_| row.with(|row| row.last_used_at));
+    let used_by = Memo::new(move |_| {
+        row.with(|row| {
+            let parts = [row.last_used_address.clone(), row.last_used_route.clone()];
+            parts.into_iter().flatten().collect::<Vec<_>>()
+        })
+    });
+    let owner = all.then(|| {
+        let owner = match owner {
+            Some(email) => view! { <span>{email}</span> }.into_any(),
+            None => view! { <span class="muted">"Service token"</span> }.into_any(),
+        };
+        view! { <td role="cell" data-label="Owner">{owner}</td> }
+    });
+    let expiry = move || match expires.get() {
+        Some(at) => view! { <Time at=at relative=true/> }.into_any(),
+        None => view! { <span>"Never"</span> }.into_any(),
+    };
+    let last_use = move || match used.get() {
+        Some(at) => view! { <Time at=at relative=true/> }.into_any(),
+        None => view! { <span class="muted">"Not used yet"</span> }.into_any(),
+    };
+    let last_use_notes =
+        move || used_by.get().into_iter().map(|part| view! { <div class="row-note">{part}</div> }).collect::<Vec<_>>();
+    let revocation = move || revoked.get().map(|at| view! { <div class="row-note"><Time at=at relative=true/></div> });
+    let creator = all.then(|| view! { <div class="row-note">"By " {created_by}</div> });
+    let buttons = {
+        let name = name.clone();
+        move || {
+            let possible = TokenAction::ALL.into_iter().filter(|action| action.is_possible(state.get()));
+            let buttons: Vec<_> =
+                possible.map(|action| action_button(action, row, name.clone(), actions, all)).collect();
+            (!buttons.is_empty()).then(|| view! { <div class="cluster">{buttons}</div> })
+        }
+    };
+    view! {
+        <tr role="row" data-id=id.to_string()>
+            <th role="rowheader" scope="row" data-label="Token">
+                <strong>{name}</strong>
+                <div class="row-note">{format!("{TOKEN_PREFIX}…{hint}")}</div>
+            </th>
+            {owner}
+            <td role="cell" data-label="Rights">
+                <div>
+                    {role.label()} {read_only.then(|| view! { <div class="row-note">"Read only"</div> })}
+                    {tag.map(|tag| view! { <div class="row-note">{format!("Only jobs with the tag {tag}")}</div> })}
+                </div>
+            </td>
+            <td role="cell" data-label="State">
+                <div>
+                    <TokenStateBadge state/>
+                    {revocation}
+                </div>
+            </td>
+            <td role="cell" data-label="Expires">{expiry}</td>
+            <td role="cell" data-label="Last used">
+                <div>{last_use} {last_use_notes}</div>
+            </td>
+            <td role="cell" data-label="Created">
+                <div>
+                    <Time at=created_at relative=true/>
+                    {creator}
+                </div>
+            </td>
+            <td role="cell">{buttons}</td>
+        </tr>
+    }
+}
+
+/// Draws the button of an action, which asks in a dialog, or without scripts the link to the section that asks.
+fn action_button(
+    action: TokenAction,
+    row: RwSignal<TokenRow>,
+    name: String,
+    actions: TokenActions,
+    all: bool,
+) -> impl IntoView {
+    let id = row.with_untracked(|row| row.id);
+    let label = format!("{} {name}", action.verb());
+    let link_label = label.clone();
+    let ask = move |_| actions.ask(AskedAction { action, id, name: name.clone() });
+    view! {
+        <button type="button" class="btn btn-small needs-js" aria-label=label on:click=ask>{action.label()}</button>
+        <a class="btn btn-small hide-js" href=action.section_address(id, all) aria-label=link_label>{action.label()}</a>
+    }
+}
