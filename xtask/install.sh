@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs whatever is missing, and prints what it installs. Each step is skipped if it is done.
 #   install.sh run    what `make run` needs
-#   install.sh test   the same, a browser for the tests, and the packages of the worker in Python
+#   install.sh test   the same, a browser for the tests, and Python packages for the worker in Python and for the API
 set -eu
 cd "$(dirname "$0")/.."
 purpose=${1:-run}
@@ -28,6 +28,8 @@ if [ "$purpose" = test ]; then
     python() { for python in /usr/bin/python3 python3; do "$python" -c "import $1" 2>/dev/null && return; done; return 1; }
     python pika || need python3-pika
     python redis || need python3-redis
+    # For the tools that are installed from PyPI.
+    python3 -c 'import ensurepip, venv' 2>/dev/null || need python3-venv
 fi
 
 if [ -n "$missing" ]; then
@@ -101,3 +103,15 @@ packages() {
 }
 packages style
 if [ "$purpose" = test ]; then packages end2end; fi
+
+# --- Python packages, in a folder of their own: the program that checks the API against its document. ---
+if [ "$purpose" = test ]; then
+    tools=target/tools/api
+    if ! [ -f "$tools/installed" ] || [ end2end/api/requirements.txt -nt "$tools/installed" ]; then
+        say "Installing Python packages in $tools"
+        python3 -m venv "$tools" &&
+            "$tools/bin/pip" install --quiet --disable-pip-version-check --requirement end2end/api/requirements.txt ||
+            die "pip could not install the packages of end2end/api/requirements.txt: see its message above"
+        touch "$tools/installed"
+    fi
+fi

@@ -10,7 +10,7 @@
 //! [`Clock::held_for`].
 
 use chrono::{DateTime, Duration, Utc};
-use milvaion_protocol::id::{CalendarId, DeadLetterId, JobId, OccurrenceId, UserId};
+use milvaion_protocol::id::{CalendarId, DeadLetterId, JobId, OccurrenceId, TokenId, UserId};
 use std::{
     sync::{
         Arc,
@@ -186,6 +186,12 @@ impl Clock {
     #[must_use]
     pub fn calendar_id(&self) -> CalendarId {
         CalendarId::from_parts(self.now(), rand::random())
+    }
+
+    /// Creates the id of an API token.
+    #[must_use]
+    pub fn token_id(&self) -> TokenId {
+        TokenId::from_parts(self.now(), rand::random())
     }
 
     /// Creates an occurrence id.

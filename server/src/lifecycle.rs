@@ -11,6 +11,7 @@ mod listener;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use milvaion_app::backend::Backend;
 use tokio::sync::{Mutex, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -51,6 +52,7 @@ use crate::{
         export::ExportState,
         health::{HealthCheck, HealthHistory, LastCheck},
         listener::{ConnectionLimits, raise_file_limit, serve},
+        rest::{ApiState, guard::RateLimits},
     },
     ingest::{
         claims::ClaimConsumer, dead_letters::DeadLetterConsumer, logs::LogConsumer, registration::RegistrationConsumer,
@@ -226,7 +228,7 @@ impl Server {
             job_counts: JobCounter::default(),
             clock: clock.clone(),
             jobs: jobs.clone(),
-            cluster,
+            cluster: cluster.clone(),
             hasher: PassphraseHasher::new(),
             health: health.clone(),
             config: http_config.clone(),
@@ -242,8 +244,21 @@ impl Server {
             stop: stop_http.clone(),
         };
         let exports = ExportState::new(web.clone(), clock.clone(), backend.clone());
+        let api_backend: Arc<dyn Backend> = backend.clone();
         let pages = crate::ui::router(&state.config, site, backend.clone());
-        let router = crate::http::router(&state, exports, pages);
+        let api = ApiState {
+            backend: api_backend,
+            jobs: jobs.clone(),
+            store: web.clone(),
+            clock: clock.clone(),
+            hub: hub.clone(),
+            config: state.config.clone(),
+            cluster,
+            health: state.health.clone(),
+            limits: RateLimits::new(state.config.api_rate_limit),
+            stop: stop_http.clone(),
+        };
+        let router = crate::http::router(&state, exports, &api, pages);
         let limits = ConnectionLimits::of(&state.config);
         raise_file_limit(limits.total);
         warn_of_unknown_clients(&state.config);

@@ -16,6 +16,7 @@ use crate::{
     engine::{RunsOn, Service, context::Context},
     store::{
         Store,
+        api_requests::API_REQUEST_RETENTION,
         partitions::{PARTITIONED_TABLES, PartitionDropOutcome, PartitionedTable},
         redeliveries::REDELIVERY_MEMORY,
         stats::FOLD_BATCH,
@@ -70,6 +71,8 @@ pub struct MaintenanceReport {
     pub dead_letters: u64,
     /// Expired idempotency keys of manual runs deleted.
     pub trigger_keys: u64,
+    /// Expired idempotency keys of API requests deleted.
+    pub api_requests: u64,
     /// Jobs whose due time belongs to another version, so that they are never due. They indicate a bug.
     pub mismatched_due_times: i64,
     /// Expired records of late starts deleted.
@@ -159,6 +162,7 @@ impl Service for Maintenance {
         report.redeliveries = self.store.delete_old_redeliveries(now - REDELIVERY_MEMORY).await?;
         report.instances = self.store.delete_old_instances(now - INSTANCE_RETENTION).await?;
         report.trigger_keys = self.store.delete_old_trigger_keys(now).await?;
+        report.api_requests = self.store.delete_old_api_requests(now - API_REQUEST_RETENTION).await?;
         report.failures = self.store.delete_old_failures(now - self.retention.failed).await?;
         report.dead_letters = self.store.delete_old_dead_letters(now - self.retention.dead_letters).await?;
         for (partition, outcome) in self.store.drop_audit_months(now - self.retention.audit).await? {

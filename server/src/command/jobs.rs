@@ -349,7 +349,7 @@ fn collect_schema_errors(
 }
 
 /// Removes NUL characters, which the types text and jsonb of PostgreSQL cannot store.
-fn strip_nul(job: &mut JobInput) {
+pub(super) fn strip_nul(job: &mut JobInput) {
     for text in [&mut job.display_name, &mut job.description] {
         if text.contains('\0') {
             *text = text.replace('\0', "");

@@ -7,6 +7,7 @@
 pub mod account;
 pub mod calendars;
 pub mod cluster;
+pub mod definitions;
 pub mod due_times;
 pub mod failures;
 pub mod invite;
@@ -17,6 +18,7 @@ pub mod reset;
 pub mod sample_job;
 pub mod sign_in;
 pub mod team;
+pub mod tokens;
 pub mod versions;
 
 pub use milvaion_app::backend::RequestUser;

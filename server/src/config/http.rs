@@ -1,6 +1,6 @@
 //! Settings for the HTTP server.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::{net::IpAddr, num::NonZeroU32, path::PathBuf};
 
 use ipnet::IpNet;
 
@@ -8,6 +8,8 @@ use super::EnvReader;
 
 /// The most entries of `TRUSTED_PROXIES`. Every request is compared with all of them.
 const MAX_TRUSTED_PROXIES: usize = 64;
+/// The default of `API_RATE_LIMIT`.
+const DEFAULT_API_RATE_LIMIT: NonZeroU32 = NonZeroU32::new(1_200).expect("a positive number");
 
 /// The listening address, the public address and the limits of the HTTP server.
 #[derive(Clone, Debug)]
@@ -26,6 +28,9 @@ pub struct HttpConfig {
     /// `MAX_CONNECTIONS`: maximum number of open connections; one client network may use a quarter of them. From 64 to
     /// 65,536. Default 4,096.
     pub max_connections: usize,
+    /// `API_RATE_LIMIT`: maximum number of API requests of one token, or of one user of the dashboard, within a minute, for
+    /// each server. From 10 to 1,000,000. Default 1,200.
+    pub api_rate_limit: NonZeroU32,
     /// `SITE_ROOT`: folder with the compiled dashboard that browsers load. Default `target/site`.
     pub site_root: PathBuf,
 }
@@ -38,6 +43,7 @@ impl Default for HttpConfig {
             public_url: None,
             trusted_proxies: Vec::new(),
             max_connections: 4_096,
+            api_rate_limit: DEFAULT_API_RATE_LIMIT,
             site_root: PathBuf::from("target/site"),
         }
     }
@@ -80,6 +86,8 @@ impl HttpConfig {
             public_url,
             trusted_proxies,
             max_connections: read.number("MAX_CONNECTIONS", 4_096, 64, 65_536),
+            api_rate_limit: NonZeroU32::new(read.number("API_RATE_LIMIT", 1_200, 10, 1_000_000))
+                .unwrap_or(DEFAULT_API_RATE_LIMIT),
             site_root: read.text("SITE_ROOT").map_or(default.site_root, PathBuf::from),
         }
     }

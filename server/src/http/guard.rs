@@ -9,7 +9,7 @@
 //! browser that does not send the former. All browsers of recent years send one of them, so a request with neither is
 //! refused. Scripts authenticate with tokens, not with sessions.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     extract::{Request, State},
@@ -63,20 +63,30 @@ pub async fn authorize(
         return Ok(me);
     }
     if action.mutates() {
-        let entry = AuditEntry::new(clock.now(), &me.email, "refuse", format!("user:{}", me.id))
-            .change(None, Some(json!({ "action": action.describe(), "role": me.role.slug() })))
-            .from(client_address(config, parts).map(|address| address.to_string()));
-        // A repeated refusal must not fill the audit log.
-        let repeat_key = format!("refuse:{}:{}", me.id, action.describe());
-        // The request is refused even if the audit log cannot be written.
-        if let Err(error) = store.audit_refusal(&entry, &repeat_key).await {
-            tracing::error!(
-                user.id = %me.id, error = %chain(&error),
-                "the refusal of a request of user {} could not be written to the audit log", me.id
-            );
-        }
+        record_refusal(store, clock, &me, action, client_address(config, parts)).await;
     }
     Err(AppError::Denied(denial(me.role, action)))
+}
+
+/// Writes the refusal of an action to the audit log. The request is refused even if that fails.
+pub(super) async fn record_refusal(
+    store: &Store,
+    clock: &Clock,
+    me: &CurrentUser,
+    action: Permission,
+    address: Option<IpAddr>,
+) {
+    let entry = AuditEntry::new(clock.now(), &me.email, "refuse", format!("user:{}", me.id))
+        .change(None, Some(json!({ "action": action.describe(), "role": me.role.slug() })))
+        .from(address.map(|address| address.to_string()));
+    // A repeated refusal must not fill the audit log.
+    let repeat_key = format!("refuse:{}:{}", me.id, action.describe());
+    if let Err(error) = store.audit_refusal(&entry, &repeat_key).await {
+        tracing::error!(
+            user.id = %me.id, error = %chain(&error),
+            "the refusal of a request of user {} could not be written to the audit log", me.id
+        );
+    }
 }
 
 /// Returns the user of the session, if there is one and the user still exists and is active.
@@ -158,7 +168,9 @@ pub fn same_origin(config: &HttpConfig, parts: &Parts) -> Result<(), AppError> {
 /// Refuses every request that may change something and does not come from the dashboard's own pages. Signing in and out
 /// count as changes. Use this middleware with [`axum::middleware::from_fn_with_state`].
 pub async fn origin_layer(State(config): State<Arc<HttpConfig>>, request: Request, next: Next) -> Response {
-    if is_read(request.method()) || is_same_origin(&config, request.uri(), request.headers()) {
+    // The API checks the origin itself, after it has identified the caller: a token needs none.
+    let is_api = request.uri().path().starts_with("/api/v1/");
+    if is_api || is_read(request.method()) || is_same_origin(&config, request.uri(), request.headers()) {
         return next.run(request).await;
     }
     let text = |name| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or("-").escape_debug();
@@ -237,7 +249,7 @@ impl RequestOrigin {
 }
 
 /// Formats the refusal of an action: the roles that allow it, the role of the user, and the remedy.
-fn denial(role: Role, action: Permission) -> String {
+pub(super) fn denial(role: Role, action: Permission) -> String {
     let roles = match action.required_role() {
         Role::Viewer => "a Viewer, an Operator or an Admin",
         Role::Operator => "an Operator or Admin",

@@ -13,6 +13,7 @@ pub mod guard;
 pub mod headers;
 pub mod health;
 pub mod listener;
+pub mod rest;
 pub mod session;
 pub mod sse;
 
@@ -47,8 +48,8 @@ pub struct WebState {
     pub stop: CancellationToken,
 }
 
-/// Builds the router of the server. `exports` serves the downloads, and `pages` serves the dashboard, its server functions and its files.
-pub fn router(state: &WebState, exports: export::ExportState, pages: Router) -> Router {
+/// Builds the router of the server. `exports` serves the downloads, `api` the REST API, and `pages` the dashboard, its server functions and its files.
+pub fn router(state: &WebState, exports: export::ExportState, api: &rest::ApiState, pages: Router) -> Router {
     let pages = pages
         .layer(tower_http::timeout::TimeoutLayer::with_status_code(http::StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT));
     // An event stream does not end and a download has a limit of its own, so the time limit does not apply to them.
@@ -60,10 +61,12 @@ pub fn router(state: &WebState, exports: export::ExportState, pages: Router) -> 
     pages
         .merge(stream)
         .merge(Router::new().route("/export/{file}", get(export::export)).with_state(exports))
-        .layer(session::layer(state.store.clone(), state.clock.clone(), &state.config))
-        .merge(checks)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(tower_http::limit::RequestBodyLimitLayer::new(MAX_BODY_BYTES))
+        // The API has limits of its own, which answer with a problem document.
+        .merge(rest::router(api))
+        .layer(session::layer(state.store.clone(), state.clock.clone(), &state.config))
+        .merge(checks)
         .layer(middleware::from_fn_with_state(state.config.clone(), guard::origin_layer))
         .layer(middleware::from_fn_with_state(state.config.clone(), headers::headers_layer))
 }

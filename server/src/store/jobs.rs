@@ -26,6 +26,8 @@ pub const UNREADABLE_SCHEDULE: &str = "the schedule";
 pub struct StoredJob {
     /// Identifier.
     pub id: JobId,
+    /// Key, if it has one.
+    pub key: Option<String>,
     /// Definition.
     pub definition: JobInput,
     /// Part of the definition that this version cannot read, in words. The definition has a default there.
@@ -78,6 +80,22 @@ impl Store {
         next_fire_at: Option<DateTime<Utc>>,
         edit: AuditStamp<'_>,
     ) -> Result<()> {
+        self.insert_keyed_job(id, None, job, next_fire_at, edit).await
+    }
+
+    /// Inserts a job with a key, which no other job may have.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL fails or a constraint is violated, such as `jobs_key_key`.
+    pub async fn insert_keyed_job(
+        &self,
+        id: JobId,
+        key: Option<&str>,
+        job: &JobInput,
+        next_fire_at: Option<DateTime<Utc>>,
+        edit: AuditStamp<'_>,
+    ) -> Result<()> {
         let rules = RuleColumns::of(&job.rules);
         sqlx::query!(
             "WITH made AS (
@@ -86,9 +104,9 @@ impl Store {
                                   start_at, end_at, jitter_seconds, calendars, blackout, misfire_policy, catch_up_limit,
                                   catch_up_window_seconds, overlap_policy, max_concurrent, concurrency_key,
                                   concurrency_key_limit, max_retries, base_retry_delay_seconds, heartbeat_timeout_seconds,
-                                  on_lost, auto_disable, retry_jitter_percent, unreachable_timeout_seconds)
+                                  on_lost, auto_disable, retry_jitter_percent, unreachable_timeout_seconds, key)
                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $10, $11, $12, $13, $14, $13, $14,
-                        $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $35)
+                        $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $35, $36)
                 RETURNING id, version, priority
              ),
              due AS (
@@ -133,7 +151,8 @@ impl Store {
             rules.auto_disable,
             rules.retry_jitter_percent,
             edit.address.map(|address| address.to_string()),
-            rules.unreachable_timeout_seconds
+            rules.unreachable_timeout_seconds,
+            key
         )
         .execute(self.pool())
         .await?;
@@ -320,6 +339,15 @@ impl Store {
         .await?)
     }
 
+    /// Returns the id of the job with this key, or `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL fails.
+    pub async fn job_id_of_key(&self, key: &str) -> Result<Option<JobId>> {
+        Ok(sqlx::query_scalar!("SELECT id FROM jobs WHERE key = $1", key).fetch_optional(self.pool()).await?.map(JobId))
+    }
+
     /// Returns a job, or `None` if it does not exist.
     ///
     /// # Errors
@@ -353,6 +381,7 @@ impl Store {
         let unreadable_schedule = schedule.is_none().then(|| UNREADABLE_SCHEDULE.to_owned());
         Ok(Some(StoredJob {
             id,
+            key: row.key,
             definition: JobInput {
                 display_name: row.display_name,
                 description: row.description,

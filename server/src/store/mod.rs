@@ -11,6 +11,7 @@ pub mod error;
 mod pool;
 
 pub mod advance;
+pub mod api_requests;
 pub mod auto_disable;
 pub mod calendars;
 pub mod cancel;
@@ -47,6 +48,7 @@ pub mod sample_job;
 pub mod sessions;
 pub mod snapshots;
 pub mod stats;
+pub mod tokens;
 pub mod users;
 
 use chrono::{DateTime, Utc};

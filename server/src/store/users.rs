@@ -102,7 +102,7 @@ impl TryFrom<RawUser> for UserRow {
 }
 
 /// Parses a stored role.
-fn role(table: &'static str, slug: &str) -> Result<Role> {
+pub(super) fn role(table: &'static str, slug: &str) -> Result<Role> {
     Role::from_slug(slug).ok_or_else(|| StoreError::Corrupt { table, column: "role", detail: slug.to_owned() })
 }
 

@@ -41,6 +41,7 @@ impl ServerBackend {
         Ok(JobView {
             row: JobRow {
                 id: job.id,
+                key: job.key,
                 display_name: definition.display_name.clone(),
                 worker_id: definition.worker_id.clone(),
                 job_type: definition.job_type.clone(),

@@ -10,6 +10,7 @@ mod job_view;
 pub mod preview;
 pub(crate) mod site;
 mod team;
+mod tokens;
 
 use std::sync::{Arc, OnceLock};
 

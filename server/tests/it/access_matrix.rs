@@ -36,8 +36,8 @@ enum Access {
 
 use Access::{Needs, Public};
 use Permission::{
-    CancelOccurrence, DefineCalendar, DefineJob, DeleteJob, Export, ManageAccount, ManageTeam, PauseCluster, Read,
-    ReadAudit, ReadObjectAudit, ReadTeam, RunJob, SettleFailures,
+    CancelOccurrence, DefineCalendar, DefineJob, DeleteJob, Export, ManageAccount, ManageTeam, ManageTokens,
+    PauseCluster, Read, ReadAudit, ReadObjectAudit, ReadTeam, RunJob, SettleFailures,
 };
 
 /// An id that belongs to nothing.
@@ -79,6 +79,10 @@ const FUNCTIONS: &[(&str, Access, &str)] = &[
     ("change_passphrase", Needs(ManageAccount), ""),
     ("end_own_sessions", Needs(ManageAccount), "session=00000000-0000-7000-8000-000000000000"),
     ("save_preferences", Needs(ManageAccount), ""),
+    ("tokens", Needs(ManageTokens), ""),
+    ("create_token", Needs(ManageTokens), ""),
+    ("rotate_token", Needs(ManageTokens), "{id}"),
+    ("revoke_token", Needs(ManageTokens), "{id}"),
     ("job_form", Needs(DefineJob), ""),
     ("check_job", Needs(DefineJob), "form[name]="),
     ("save_job", Needs(DefineJob), "form[name]="),
@@ -138,6 +142,7 @@ const PAGES: &[(&str, Access)] = &[
     ("/team/{id}", Needs(ReadTeam)),
     ("/audit", Needs(ReadAudit)),
     ("/account", Needs(ManageAccount)),
+    ("/tokens", Needs(ManageTokens)),
     // They show no data of the installation.
     ("/menu", Public),
     ("/help", Public),

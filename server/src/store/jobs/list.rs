@@ -53,12 +53,15 @@ impl Store {
     pub async fn jobs(&self, filter: &JobFilter, alive_since: DateTime<Utc>) -> Result<ListPage<JobRow>> {
         let limit = page::effective_limit(filter.limit);
         let mut query = QueryBuilder::<Postgres>::new(
-            "SELECT id, display_name, worker_id, job_type, schedule, is_active, tags,
+            "SELECT id, key, display_name, worker_id, job_type, schedule, is_active, tags,
                     (SELECT next_fire_at FROM job_due d WHERE d.job_id = id) AS next_fire_at,
                     lower(display_name) AS sort_name FROM jobs WHERE true",
         );
         if let Some(active) = filter.active {
             query.push(" AND is_active = ").push_bind(active);
+        }
+        if let Some(tag) = &filter.tag {
+            query.push(" AND tags @> ").push_bind(vec![tag.clone()]);
         }
         for word in filter.text.as_deref().unwrap_or_default().split_whitespace().take(MAX_SEARCH_WORDS) {
             // A word contains no space, so it cannot match across two of the texts that the column combines.
@@ -81,6 +84,7 @@ impl Store {
             .into_iter()
             .map(|row| JobRow {
                 id: JobId(row.id),
+                key: row.key,
                 schedule_words: readable::schedule(row.schedule)
                     .map_or_else(|| "Unreadable: upgrade this server".into(), |schedule| schedule.describe()),
                 next_fire_at: row.next_fire_at,
@@ -133,6 +137,7 @@ impl Store {
 #[derive(sqlx::FromRow)]
 struct RawJobRow {
     id: Uuid,
+    key: Option<String>,
     display_name: String,
     worker_id: String,
     job_type: String,

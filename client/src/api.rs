@@ -1,0 +1,8 @@
+//! The operations of the API, one method each, by the objects that they act on.
+
+mod calendars;
+mod failures;
+mod installation;
+pub(crate) mod jobs;
+mod occurrences;
+mod tokens;

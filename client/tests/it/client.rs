@@ -1,0 +1,143 @@
+//! The requests, retries and errors of the library.
+
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
+
+use http::StatusCode;
+use milvaion_api::rest::{JobQuery, OccurrenceQuery, PauseRequest, RunJob, StatusName};
+use milvaion_client::{Client, ClientError, ClientOptions};
+
+use crate::{
+    fake::{FakeServer, document, no_content, page, problem, problem_with, unused_address},
+    samples::{JOB, job, occurrence_detail},
+};
+
+/// Limits without waits.
+pub(crate) const QUICK: ClientOptions = ClientOptions {
+    request_timeout: Duration::from_secs(30),
+    stream_idle_timeout: Duration::from_secs(45),
+    max_retries: 3,
+    retry_delay: Duration::ZERO,
+};
+
+pub(crate) fn client(url: &str) -> Client {
+    Client::with_options(url, "milvaion_secret", QUICK).expect("a client")
+}
+
+#[tokio::test]
+async fn request_carries_token_query_and_escaped_path() {
+    let server = FakeServer::start(|request, _| match request.target.contains("by-key") {
+        true => document(200, &job()),
+        false => page(&[] as &[u8], None),
+    })
+    .await;
+    let client = client(&format!("{}/below/", server.url));
+    let query = JobQuery { text: Some("a&b ä".into()), active: Some(true), ..JobQuery::default() };
+    client.jobs(&query).await.expect("a page");
+    let query = OccurrenceQuery { status: Some(StatusName::TimedOut), limit: Some(7), ..OccurrenceQuery::default() };
+    client.occurrences(&query).await.expect("a page");
+    client.job_by_key("a/b ?").await.expect("a job");
+    let targets: Vec<_> = server.received().into_iter().map(|request| request.target).collect();
+    assert_eq!(
+        targets,
+        [
+            "/below/api/v1/jobs?text=a%26b+%C3%A4&active=true",
+            "/below/api/v1/occurrences?status=timed_out&limit=7",
+            "/below/api/v1/jobs/by-key/a%2Fb%20%3F",
+        ]
+    );
+    assert_eq!(server.received()[0].header("authorization"), Some("Bearer milvaion_secret"));
+}
+
+#[tokio::test]
+async fn problem_is_returned_with_its_fields() {
+    let server = FakeServer::start(|_, _| problem(422, "displayName: enter a name")).await;
+    let error = client(&server.url).job(JOB.parse().expect("an id")).await.expect_err("a problem");
+    assert_eq!(error.status(), Some(StatusCode::UNPROCESSABLE_ENTITY));
+    assert_eq!(error.to_string(), "displayName: enter a name");
+    assert_eq!(server.received().len(), 1, "a refusal is final");
+}
+
+#[tokio::test]
+async fn temporary_failure_is_retried_with_the_same_key() {
+    let server = FakeServer::start(|_, number| match number {
+        1 => problem_with(429, "Too many requests.", &[("retry-after", "0")]),
+        2 => problem_with(409, "The first request is still being carried out.", &[("retry-after", "0")]),
+        3 => document(502, &"a proxy"),
+        _ => document(202, &occurrence_detail(StatusName::Queued)),
+    })
+    .await;
+    let run = RunJob::default();
+    let client = client(&server.url);
+    client.run_job(JOB.parse().expect("an id"), &run).await.expect("an occurrence");
+    client.run_job(JOB.parse().expect("an id"), &run).await.expect("an occurrence");
+    let received = server.received();
+    let keys: Vec<_> = received.iter().map(|request| request.header("idempotency-key").expect("a key")).collect();
+    assert_eq!(keys[..4].iter().collect::<HashSet<_>>().len(), 1, "one request");
+    assert_ne!(keys[3], keys[4], "another request");
+}
+
+#[tokio::test]
+async fn request_is_repeated_three_times_at_most() {
+    let server = FakeServer::start(|_, _| problem(503, "PostgreSQL is down.")).await;
+    let error = client(&server.url).account().await.expect_err("a problem");
+    assert_eq!(error.status(), Some(StatusCode::SERVICE_UNAVAILABLE));
+    assert_eq!(server.received().len(), 4);
+}
+
+#[tokio::test]
+async fn long_wait_is_left_to_the_caller() {
+    let server = FakeServer::start(|_, _| problem_with(503, "An upgrade.", &[("retry-after", "3600")])).await;
+    let started = Instant::now();
+    assert!(client(&server.url).account().await.is_err());
+    assert!(started.elapsed() < Duration::from_secs(30));
+    assert_eq!(server.received().len(), 1);
+}
+
+#[tokio::test]
+async fn changes_by_put_and_delete_are_sent_once_with_their_version() {
+    let server = FakeServer::start(|request, number| match (request.method.as_str(), number) {
+        (_, 1) => problem(503, "PostgreSQL is down."),
+        ("DELETE", _) => no_content(),
+        _ => document(201, &job()),
+    })
+    .await;
+    let client = client(&server.url);
+    let job = serde_json::from_value(job()["definition"].clone()).expect("a definition");
+    assert!(client.save_job("mail.send", &job, Some(7)).await.is_err());
+    let saved = client.save_job("mail.send", &job, None).await.expect("a job");
+    assert!(saved.is_new);
+    client.delete_job(JOB.parse().expect("an id"), Some(8)).await.expect("deleted");
+    let received = server.received();
+    let versions: Vec<_> = received.iter().map(|request| request.header("if-match")).collect();
+    assert_eq!(versions, [Some("\"7\""), None, Some("\"8\"")]);
+    assert!(received.iter().all(|request| request.header("idempotency-key").is_none()));
+}
+
+#[tokio::test]
+async fn unreachable_server_is_named() {
+    let url = unused_address().await;
+    let error = client(&url).account().await.expect_err("no server");
+    assert!(matches!(error, ClientError::Transport { .. }), "{error:?}");
+    assert!(error.to_string().contains(&url), "{error}");
+}
+
+#[tokio::test]
+async fn other_answers_are_not_the_api() {
+    let server = FakeServer::start(|request, _| {
+        if request.target.ends_with("/cluster/pause") {
+            let mut response = document(301, &"");
+            response.headers_mut().insert("location", http::HeaderValue::from_static("https://elsewhere.example/"));
+            return response;
+        }
+        document(200, &"<html>")
+    })
+    .await;
+    let client = client(&server.url);
+    assert!(matches!(client.account().await, Err(ClientError::UnreadableAnswer { .. })));
+    let error = client.pause_cluster(&PauseRequest::default()).await.expect_err("a redirect");
+    assert!(error.to_string().contains("https://elsewhere.example/"), "{error}");
+    assert_eq!(server.received().len(), 2, "a redirect is not followed");
+}

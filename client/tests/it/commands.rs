@@ -1,0 +1,195 @@
+//! The commands: their output, questions and exit codes.
+
+use serde_json::{Value, json};
+
+use milvaion_api::rest::StatusName;
+
+use crate::{
+    fake::{FakeServer, StreamEnd, document, events, frame, no_content, page, problem, unused_address},
+    samples::{JOB, OCCURRENCE, Shell, job, occurrence, occurrence_detail},
+};
+
+#[tokio::test]
+async fn jobs_are_a_table_for_people() {
+    let server = FakeServer::start(|_, _| page(&[job()], None)).await;
+    let outcome = Shell::signed_in(&server.url).run(&["jobs", "list", "--paused", "--tag", "night"]).await;
+    assert_eq!(
+        outcome.output,
+        "JOB        NAME       STATE   SCHEDULE            NEXT DUE                      LATEST\n\
+         mail.send  Send mail  active  Every day at 03:00  2026-11-25 15:00:00 (in 3 h)  failed\n"
+    );
+    assert_eq!((outcome.code, outcome.messages.as_str()), (0, ""));
+    assert_eq!(server.lines(), ["GET /jobs?tag=night&active=false&limit=50"]);
+}
+
+#[tokio::test]
+async fn colors_need_a_terminal() {
+    let server = FakeServer::start(|_, _| page(&[job()], None)).await;
+    let output = async |terminal: bool, no_color: bool, arguments: &[&str]| {
+        let mut shell = Shell::signed_in(&server.url);
+        shell.console.is_output_terminal = terminal;
+        shell.console.environment.no_color = no_color;
+        shell.run(arguments).await.output
+    };
+    assert!(output(true, false, &["jobs", "list"]).await.contains("\x1b[32mactive\x1b[0m"));
+    assert!(!output(false, false, &["jobs", "list"]).await.contains('\x1b'));
+    assert!(!output(true, true, &["jobs", "list"]).await.contains('\x1b'));
+    assert!(!output(true, false, &["jobs", "list", "--no-color"]).await.contains('\x1b'));
+    assert!(!output(true, false, &["jobs", "list", "-o", "json"]).await.contains('\x1b'));
+}
+
+#[tokio::test]
+async fn documents_are_those_of_the_api() {
+    let server = FakeServer::start(|request, _| match request.target.ends_with("mail.send") {
+        true => document(200, &job()),
+        false => page(&[occurrence(StatusName::Failed)], None),
+    })
+    .await;
+    let json = Shell::signed_in(&server.url).run(&["occurrences", "list", "-o", "json"]).await;
+    let list: Value = serde_json::from_str(&json.output).expect("JSON");
+    assert_eq!(list, json!([occurrence(StatusName::Failed)]));
+    let yaml = Shell::signed_in(&server.url).run(&["jobs", "get", "mail.send", "-o", "yaml"]).await;
+    assert!(yaml.output.starts_with(&format!("id: {JOB}\nkey: mail.send\n")), "{}", yaml.output);
+    assert!(yaml.output.contains("\n  jobData:\n    to: a@b.c\n"), "{}", yaml.output);
+}
+
+#[tokio::test]
+async fn failed_request_has_the_code_of_its_status() {
+    for (status, code) in [(400, 1), (401, 3), (403, 3), (404, 4), (409, 5), (412, 5), (422, 1), (500, 1)] {
+        let server = FakeServer::start(move |_, _| problem(status, "The cause.\nThe remedy.")).await;
+        let outcome = Shell::signed_in(&server.url).run(&["jobs", "get", "mail.send"]).await;
+        assert_eq!(outcome.code, code, "{status}");
+        assert_eq!(outcome.output, "");
+        assert!(outcome.messages.starts_with("milvaion: The cause."), "{}", outcome.messages);
+    }
+    let outcome = Shell::signed_in(&unused_address().await).run(&["whoami"]).await;
+    assert_eq!(outcome.code, 6);
+    assert!(outcome.messages.contains("cannot be reached") && outcome.messages.contains("caused by"), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn proxy_without_a_server_counts_as_unreachable() {
+    let server = FakeServer::start(|_, _| document(502, &"Bad Gateway")).await;
+    let job = Shell::signed_in(&server.url).run(&["jobs", "delete", "mail.send", "--yes"]).await;
+    assert_eq!(job.code, 6);
+}
+
+#[tokio::test]
+async fn deletion_needs_consent() {
+    let server = FakeServer::start(|request, _| match request.method.as_str() {
+        "DELETE" => no_content(),
+        _ => document(200, &job()),
+    })
+    .await;
+    let arguments = ["jobs", "delete", "mail.send"];
+    let script = Shell::signed_in(&server.url).with_input("y\n").run(&arguments).await;
+    assert_eq!(script.code, 2, "the input of a script is no consent");
+    assert!(script.messages.contains("--yes"), "{}", script.messages);
+    let refused = Shell::signed_in(&server.url).with_answer("\n").run(&arguments).await;
+    assert_eq!(refused.code, 1);
+    assert!(refused.messages.contains("Delete the job \"Send mail\" (mail.send)? [y/N]"), "{}", refused.messages);
+    assert!(server.received().iter().all(|request| request.method != "DELETE"), "nothing was deleted");
+    let agreed = Shell::signed_in(&server.url).with_answer("Y\n").run(&arguments).await;
+    let with_yes = Shell::signed_in(&server.url).run(&["jobs", "delete", "mail.send", "-y"]).await;
+    assert_eq!((agreed.code, with_yes.code), (0, 0));
+    let deletions = server.lines().into_iter().filter(|line| *line == format!("DELETE /jobs/{JOB}"));
+    assert_eq!(deletions.count(), 2);
+}
+
+#[tokio::test]
+async fn run_prints_the_id_and_sends_the_input() {
+    let server = FakeServer::start(|request, _| match request.method.as_str() {
+        "POST" => document(202, &occurrence_detail(StatusName::Queued)),
+        _ => document(200, &job()),
+    })
+    .await;
+    let outcome = Shell::signed_in(&server.url)
+        .with_input("{\"to\": 7}")
+        .run(&["jobs", "run", "mail.send", "--input", "-", "--reason", "A test", "--force"])
+        .await;
+    assert_eq!((outcome.code, outcome.output), (0, format!("{OCCURRENCE}\n")));
+    let request = server.received().pop().expect("a request");
+    assert_eq!(request.line(), format!("POST /api/v1/jobs/{JOB}/run"));
+    assert_eq!(request.json(), json!({ "input": { "to": 7 }, "reason": "A test", "force": true }));
+    let wrong = Shell::signed_in(&server.url).run(&["jobs", "run", "mail.send", "--input", "a@b.c"]).await;
+    assert_eq!(wrong.code, 2);
+}
+
+#[tokio::test]
+async fn awaited_run_prints_one_document_at_its_end() {
+    let server = FakeServer::start(|request, _| match request.target.rsplit('/').next().unwrap_or_default() {
+        "run" => document(202, &occurrence_detail(StatusName::Queued)),
+        "mail.send" => document(200, &job()),
+        OCCURRENCE => document(200, &occurrence_detail(StatusName::Failed)),
+        _ => events(vec![frame("status", &occurrence(StatusName::Failed)), frame("end", &"")], StreamEnd::Closed),
+    })
+    .await;
+    let outcome = Shell::signed_in(&server.url).run(&["jobs", "run", "mail.send", "--wait", "-o", "json"]).await;
+    let document: Value = serde_json::from_str(&outcome.output).expect("one document");
+    assert_eq!((outcome.code, &document["status"]), (10, &json!("failed")));
+    assert!(outcome.messages.contains("ended: failed"), "{}", outcome.messages);
+}
+
+#[tokio::test]
+async fn failures_are_resolved_by_filter_in_parts() {
+    let failure = json!({
+        "occurrenceId": OCCURRENCE, "jobId": JOB, "jobName": "Send mail", "jobVersion": 1, "workerId": "mail",
+        "jobType": "send", "attempt": 3, "failedAt": "2026-11-25T11:00:00Z", "cause": "exhausted", "exception": "no route",
+        "fingerprint": "f1", "jobData": null, "resolvedAt": null, "resolvedBy": null, "resolutionNote": null,
+        "resolutionAction": null, "retriedAs": null,
+    });
+    let server = FakeServer::start(move |request, number| match request.method.as_str() {
+        "GET" => page(&vec![failure.clone(); 2], None),
+        _ => document(200, &json!({ "done": 1, "skipped": 0, "skipReason": null, "more": number == 2 })),
+    })
+    .await;
+    let outcome = Shell::signed_in(&server.url)
+        .run(&["failures", "resolve", "--fingerprint", "f1", "--note", "known", "--yes"])
+        .await;
+    assert_eq!((outcome.code, outcome.messages.as_str()), (0, "2 failures resolved.\n"));
+    let posts: Vec<_> = server.received().into_iter().filter(|request| request.method == "POST").collect();
+    assert_eq!(posts.len(), 2);
+    let body = posts[0].json();
+    assert_eq!((&body["expected"], &body["note"]), (&json!(2), &json!("known")));
+    assert_eq!(body["selection"]["filter"]["resolved"], json!(false));
+    for arguments in [&["failures", "resolve"][..], &["failures", "retry", OCCURRENCE, "--text", "x"]] {
+        assert_eq!(Shell::signed_in(&server.url).run(arguments).await.code, 2, "{arguments:?}");
+    }
+}
+
+#[tokio::test]
+async fn new_token_is_the_only_output() {
+    let server = FakeServer::start(|_, _| {
+        let token = json!({
+            "id": OCCURRENCE, "name": "ci", "owner": "ann@example.com", "role": "operator", "readOnly": false, "tag": null,
+            "hint": "wxyz", "state": "active", "createdAt": "2026-11-25T12:00:00Z", "createdBy": "ann@example.com",
+            "expiresAt": "2026-12-25T12:00:00Z", "lastUsedAt": null, "lastUsedAddress": null, "lastUsedRoute": null,
+            "revokedAt": null,
+        });
+        document(201, &json!({ "token": token, "secret": "milvaion_abc" }))
+    })
+    .await;
+    let arguments = ["tokens", "create", "ci", "--role", "operator", "--expires-in", "30"];
+    let outcome = Shell::signed_in(&server.url).run(&arguments).await;
+    assert_eq!(outcome.output, "milvaion_abc\n");
+    assert!(outcome.messages.contains("It expires on 2026-12-25."), "{}", outcome.messages);
+    assert_eq!(server.received()[0].json()["expiresInDays"], json!(30));
+}
+
+#[tokio::test]
+async fn closed_pipe_is_no_failure() {
+    struct Closed;
+    impl std::io::Write for Closed {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let server = FakeServer::start(|_, _| page(&[job()], None)).await;
+    let mut shell = Shell::signed_in(&server.url);
+    shell.console.output = Box::new(Closed);
+    let outcome = shell.run(&["jobs", "list"]).await;
+    assert_eq!((outcome.code, outcome.messages.as_str()), (0, ""));
+}

@@ -1,0 +1,185 @@
+//! Logs that are followed over lost connections.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{FutureExt, future};
+use milvaion_api::rest::StatusName;
+use milvaion_client::{Client, ClientError, ClientOptions, LogEvent};
+use serde_json::json;
+use tokio::sync::Notify;
+
+use crate::{
+    client::{QUICK, client},
+    fake::{FakeServer, StreamEnd, document, events, frame, problem},
+    samples::{OCCURRENCE, Shell, line, occurrence, occurrence_detail},
+};
+
+fn status(status: StatusName) -> String {
+    frame("status", &occurrence(status))
+}
+
+/// Follows the log to its end. A line is its number, and everything else a word.
+async fn follow(client: &Client) -> Result<Vec<String>, ClientError> {
+    follow_and(client, |_| ()).await
+}
+
+/// Follows the log to its end, with a call after each line.
+async fn follow_and(client: &Client, received: impl Fn(i64)) -> Result<Vec<String>, ClientError> {
+    let mut follower = client.follow_log(OCCURRENCE.parse().expect("an id"), 0);
+    let mut seen = Vec::new();
+    while let Some(event) = follower.next().await? {
+        seen.push(match event {
+            LogEvent::Line(line) => {
+                received(line.seq);
+                line.seq.to_string()
+            }
+            LogEvent::Status(occurrence) => occurrence.status.as_str().to_owned(),
+            LogEvent::Lost(_) => "lost".to_owned(),
+            LogEvent::End => "end".to_owned(),
+        });
+    }
+    Ok(seen)
+}
+
+#[tokio::test]
+async fn lost_stream_resumes_without_repeated_or_lost_lines() {
+    let kill = Arc::new(Notify::new());
+    let killed = kill.clone();
+    let server = FakeServer::start(move |_, number| match number {
+        1 => events(
+            vec![
+                status(StatusName::Running),
+                frame("line", &line(1)),
+                frame("line", &line(2)),
+                "event: line\nda".into(),
+            ],
+            StreamEnd::Broken(killed.clone()),
+        ),
+        2 => problem(503, "The server is being stopped."),
+        // Lines that were sent before are sent again.
+        3 => events(vec![": ping\n\n".into(), frame("line", &line(2)), frame("line", &line(3))], StreamEnd::Closed),
+        _ => events(
+            vec![frame("line", &line(4)), status(StatusName::Completed), frame("end", &json!({}))],
+            StreamEnd::Silent,
+        ),
+    })
+    .await;
+    let kill_after_two = |seq| {
+        if seq == 2 {
+            kill.notify_one();
+        }
+    };
+    let seen = follow_and(&client(&server.url), kill_after_two).await.expect("the whole log");
+    assert_eq!(seen, ["running", "1", "2", "lost", "lost", "3", "lost", "4", "completed", "end"]);
+    let path = format!("GET /occurrences/{OCCURRENCE}/log/stream?after=");
+    assert_eq!(server.lines(), [0, 2, 2, 3].map(|after| format!("{path}{after}")));
+}
+
+#[tokio::test]
+async fn silent_stream_is_replaced() {
+    let server = FakeServer::start(|request, _| match request.target.ends_with("after=0") {
+        true => events(vec![frame("line", &line(1))], StreamEnd::Silent),
+        false => events(vec![frame("end", &json!({}))], StreamEnd::Closed),
+    })
+    .await;
+    let options = ClientOptions { stream_idle_timeout: Duration::from_millis(200), ..QUICK };
+    let client = Client::with_options(&server.url, "milvaion_secret", options).expect("a client");
+    let seen = follow(&client).await.expect("the whole log");
+    // A slow machine may also lose a connection before its first event.
+    let mut events = seen.iter().map(String::as_str).skip_while(|event| *event == "lost");
+    assert_eq!((events.next(), events.next(), events.last()), (Some("1"), Some("lost"), Some("end")), "{seen:?}");
+}
+
+#[tokio::test]
+async fn refused_stream_is_final() {
+    let server = FakeServer::start(|_, _| problem(404, "There is no such occurrence.")).await;
+    let error = follow(&client(&server.url)).await.expect_err("a refusal");
+    assert_eq!(error.to_string(), "There is no such occurrence.");
+    assert_eq!(server.received().len(), 1);
+}
+
+#[tokio::test]
+async fn follower_gives_up_after_ten_connections_without_an_event() {
+    let server = FakeServer::start(|_, _| events(Vec::new(), StreamEnd::Closed)).await;
+    assert!(follow(&client(&server.url)).await.is_err());
+    assert_eq!(server.received().len(), 10);
+}
+
+#[tokio::test]
+async fn followed_log_prints_lines_and_ends_with_the_status() {
+    let server = FakeServer::start(|_, _| {
+        let lines = vec![
+            status(StatusName::Running),
+            frame("line", &line(1)),
+            status(StatusName::Failed),
+            frame("line", &line(2)),
+            frame("end", &json!({})),
+        ];
+        events(lines, StreamEnd::Silent)
+    })
+    .await;
+    let outcome = Shell::signed_in(&server.url).run(&["occurrences", "logs", OCCURRENCE, "--follow"]).await;
+    assert_eq!(outcome.code, 10);
+    assert_eq!(outcome.output, "2026-11-25 12:00:00.000 info  line 1\n2026-11-25 12:00:00.000 info  line 2\n");
+    let json = Shell::signed_in(&server.url).run(&["occurrences", "logs", OCCURRENCE, "-f", "-o", "json"]).await;
+    assert_eq!(json.output.lines().count(), 2, "one document per line");
+}
+
+#[tokio::test]
+async fn interrupt_ends_a_followed_log() {
+    let server = FakeServer::start(|_, _| events(vec![status(StatusName::Running)], StreamEnd::Silent)).await;
+    let mut shell = Shell::signed_in(&server.url);
+    shell.console.interrupt = future::ready(()).boxed().shared();
+    let outcome = shell.run(&["occurrences", "logs", OCCURRENCE, "--follow"]).await;
+    assert_eq!((outcome.code, outcome.output.as_str()), (130, ""));
+}
+
+#[tokio::test]
+async fn wait_ends_with_the_code_of_the_status() {
+    for (ended, code) in [
+        (StatusName::Completed, 0),
+        (StatusName::Failed, 10),
+        (StatusName::TimedOut, 11),
+        (StatusName::Cancelled, 12),
+        (StatusName::Skipped, 13),
+    ] {
+        let server = FakeServer::start(move |_, _| {
+            events(vec![status(StatusName::Queued), status(ended), frame("end", &json!({}))], StreamEnd::Silent)
+        })
+        .await;
+        let outcome = Shell::signed_in(&server.url).run(&["occurrences", "wait", OCCURRENCE]).await;
+        assert_eq!((outcome.code, outcome.output.as_str()), (code, ""), "{ended:?}");
+        assert!(server.lines()[0].ends_with("after=9007199254740991"), "a wait reads no lines");
+    }
+}
+
+#[tokio::test]
+async fn wait_has_a_limit() {
+    let server = FakeServer::start(|_, _| events(vec![status(StatusName::Running)], StreamEnd::Silent)).await;
+    let outcome = Shell::signed_in(&server.url).run(&["occurrences", "wait", OCCURRENCE, "--timeout", "0s"]).await;
+    assert_eq!(outcome.code, 14);
+}
+
+#[tokio::test]
+async fn stream_that_ends_without_a_status_is_looked_up() {
+    let server = FakeServer::start(|request, _| match request.target.contains("stream") {
+        true => events(vec![frame("end", &json!({}))], StreamEnd::Closed),
+        false => document(200, &occurrence_detail(StatusName::Cancelled)),
+    })
+    .await;
+    let outcome = Shell::signed_in(&server.url).run(&["occurrences", "wait", OCCURRENCE]).await;
+    assert_eq!(outcome.code, 12);
+}
+
+#[tokio::test]
+async fn stored_log_is_read_to_its_end() {
+    let server = FakeServer::start(|request, _| {
+        let after: i64 = request.target.rsplit('=').next().and_then(|text| text.parse().ok()).expect("after");
+        let lines: Vec<_> = (after + 1..=(after + 500).min(700)).map(line).collect();
+        document(200, &json!({ "lines": lines, "status": "running" }))
+    })
+    .await;
+    let outcome = Shell::signed_in(&server.url).run(&["occurrences", "logs", OCCURRENCE]).await;
+    assert_eq!((outcome.code, outcome.output.lines().count()), (0, 700));
+    assert!(outcome.output.ends_with("line 700\n"));
+}

@@ -1,0 +1,10 @@
+//! The client against a fake server: real HTTP on a local port, with the answers of each test.
+
+mod client;
+mod commands;
+mod fake;
+mod help;
+mod lists;
+mod login;
+mod logs;
+mod samples;

@@ -1,0 +1,345 @@
+//! The table of operations, and the way of a request through one of them.
+//!
+//! An operation is declared once: method, path, permission, and a handler whose types say what it takes and returns. The
+//! router, the check of permissions, the check of requests, the OpenAPI document and the test of every role at every door
+//! all read this one declaration, so that they cannot differ.
+//!
+//! A request passes: identify the caller, origin of a session, rate limit, permission, parameters and body, idempotency
+//! key, handler. Everything before the handler may refuse it, and nothing before it changes anything.
+
+use std::{any::TypeId, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use axum::{
+    body::{Body, to_bytes},
+    extract::{FromRequestParts, RawPathParams, Request},
+    response::{IntoResponse, Response},
+};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header, request::Parts};
+use milvaion_api::permissions::Permission;
+use milvaion_app::backend::RequestUser;
+use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::{
+    ApiState, guard, idempotency,
+    input::{InputSchema, MAX_BODY_BYTES},
+    openapi,
+    problem::ApiError,
+};
+
+/// The longest time for an operation other than a stream.
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// The parameters of an operation that has none, and the body of a request without one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+pub struct Nothing {}
+
+/// The objects that a token with a tag may use an operation for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TagScope {
+    /// None: the operation is refused.
+    Refused,
+    /// All: the answer holds nothing about jobs.
+    Free,
+    /// The job of the path parameter `id`.
+    Job,
+    /// The job of the path parameter `key`; one that does not exist yet is checked by its handler.
+    JobKey,
+    /// The job of the occurrence in the path parameter `id`.
+    Occurrence,
+    /// The handler limits its answer to the tag.
+    Handler,
+}
+
+/// The declaration of an operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    /// The method.
+    pub method: &'static str,
+    /// The path below `/api/v1`, with parameters in braces.
+    pub path: &'static str,
+    /// The name, unique in the document.
+    pub id: &'static str,
+    /// The group in the document.
+    pub group: &'static str,
+    /// The summary, one short sentence.
+    pub summary: &'static str,
+    /// The permission that a caller needs.
+    pub permission: Permission,
+    /// The objects that a token with a tag may use it for.
+    pub scope: TagScope,
+    /// The status of a success.
+    pub success: u16,
+    /// True if the answer contains a secret, which is stored nowhere.
+    pub has_secret: bool,
+    /// True if the header `If-Match` may name the version of the object.
+    pub is_versioned: bool,
+}
+
+/// A request that may be carried out.
+#[derive(Debug)]
+pub struct Call<P, Q, B> {
+    /// The user, or the owner of the token, with the role that applies.
+    pub me: RequestUser,
+    /// The tag that limits the token.
+    pub tag: Option<String>,
+    /// The parameters in the path.
+    pub path: P,
+    /// The parameters in the query.
+    pub query: Q,
+    /// The body.
+    pub body: B,
+    /// The head of the request.
+    pub head: Parts,
+    /// The value of the header `Idempotency-Key`.
+    pub idempotency_key: Option<String>,
+}
+
+impl<P, Q, B> Call<P, Q, B> {
+    /// Returns the version in the header `If-Match`; none without the header, or for `*`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the header is not a version.
+    pub fn expected_version(&self) -> Result<Option<i32>, ApiError> {
+        let Some(value) = self.head.headers.get(header::IF_MATCH) else { return Ok(None) };
+        let text = value.to_str().unwrap_or_default().trim();
+        if text == "*" {
+            return Ok(None);
+        }
+        let version = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).and_then(|text| text.parse().ok());
+        version.map(Some).ok_or_else(|| {
+            ApiError::field(
+                "If-Match",
+                "must be the ETag of an earlier answer, a version in quotation marks such as \"7\"",
+            )
+        })
+    }
+}
+
+/// The answer to a request.
+#[derive(Debug)]
+pub struct Reply<T> {
+    status: Option<StatusCode>,
+    body: T,
+    version: Option<i32>,
+    location: Option<String>,
+}
+
+impl<T> Reply<T> {
+    /// Builds an answer with the status of the operation's success.
+    pub fn of(body: T) -> Self {
+        Self { status: None, body, version: None, location: None }
+    }
+
+    /// Adds the version of the object, as `ETag`.
+    #[must_use]
+    pub fn version(self, version: i32) -> Self {
+        Self { version: Some(version), ..self }
+    }
+
+    /// Replaces the status.
+    #[must_use]
+    pub fn status(self, status: StatusCode) -> Self {
+        Self { status: Some(status), ..self }
+    }
+
+    /// Adds the address of the new object, below `/api/v1`.
+    #[must_use]
+    pub fn location(self, path: String) -> Self {
+        Self { location: Some(format!("/api/v1{path}")), ..self }
+    }
+}
+
+/// The result of a handler.
+pub type ApiResult<T> = Result<Reply<T>, ApiError>;
+
+type BoxedHandler = Arc<
+    dyn Fn(ApiState, guard::Caller, Parts, Vec<u8>) -> Pin<Box<dyn Future<Output = Response> + Send>> + Send + Sync,
+>;
+
+/// An operation with its handler and the schemas of its types.
+#[derive(Clone)]
+pub struct Endpoint {
+    /// The declaration.
+    pub operation: Operation,
+    /// The schema of the path parameters.
+    pub path: InputSchema,
+    /// The schema of the query parameters.
+    pub query: InputSchema,
+    /// The schema of the body, if the operation takes one.
+    pub body: Option<InputSchema>,
+    /// Returns the schema of the answer, if it has a body.
+    pub answer: fn(&mut SchemaGenerator) -> Option<schemars::Schema>,
+    /// True if the answer is a stream of events.
+    pub is_stream: bool,
+    handler: BoxedHandler,
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoint").field("operation", &self.operation).finish_non_exhaustive()
+    }
+}
+
+/// Returns the schema of a part of requests: strict, and without references.
+fn input_schema<T: JsonSchema>() -> InputSchema {
+    let settings = SchemaSettings::draft2020_12().for_deserialize().with_transform(openapi::plain_text);
+    let settings = settings.with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    openapi::refuse_unknown_fields(&mut schema);
+    InputSchema::new(schema)
+}
+
+fn answer_schema<T: JsonSchema + 'static>(generator: &mut SchemaGenerator) -> Option<schemars::Schema> {
+    (TypeId::of::<T>() != TypeId::of::<()>()).then(|| generator.subschema_for::<T>())
+}
+
+impl Endpoint {
+    /// Declares an operation that answers with JSON, or without a body.
+    pub fn json<P, Q, B, R, F, Fut>(operation: Operation, handler: F) -> Self
+    where
+        P: DeserializeOwned + JsonSchema + Send + 'static,
+        Q: DeserializeOwned + JsonSchema + Send + 'static,
+        B: DeserializeOwned + JsonSchema + Send + 'static,
+        R: Serialize + JsonSchema + Send + 'static,
+        F: Fn(ApiState, Call<P, Q, B>) -> Fut + Clone + Send + Sync + 'static,
+        Fut: Future<Output = ApiResult<R>> + Send + 'static,
+    {
+        let run = move |state: ApiState, call: Call<P, Q, B>| {
+            let handler = handler.clone();
+            async move {
+                let answered = tokio::time::timeout(OPERATION_TIMEOUT, handler(state, call)).await;
+                let reply = answered.map_err(|_| {
+                    ApiError::new(
+                        StatusCode::GATEWAY_TIMEOUT,
+                        format!("The request took longer than {} s. Narrow it down.", OPERATION_TIMEOUT.as_secs()),
+                    )
+                })??;
+                Ok(json_response(&operation, reply))
+            }
+        };
+        Self::new::<P, Q, B, _, _>(operation, answer_schema::<R>, false, run)
+    }
+
+    /// Declares an operation that answers with a stream of events. Their data are described in its summary.
+    pub fn stream<P, Q, F, Fut>(operation: Operation, handler: F) -> Self
+    where
+        P: DeserializeOwned + JsonSchema + Send + 'static,
+        Q: DeserializeOwned + JsonSchema + Send + 'static,
+        F: Fn(ApiState, Call<P, Q, Nothing>) -> Fut + Clone + Send + Sync + 'static,
+        Fut: Future<Output = Result<Response, ApiError>> + Send + 'static,
+    {
+        Self::new::<P, Q, Nothing, _, _>(operation, |_| None, true, handler)
+    }
+
+    fn new<P, Q, B, F, Fut>(
+        operation: Operation,
+        answer: fn(&mut SchemaGenerator) -> Option<schemars::Schema>,
+        is_stream: bool,
+        run: F,
+    ) -> Self
+    where
+        P: DeserializeOwned + JsonSchema + Send + 'static,
+        Q: DeserializeOwned + JsonSchema + Send + 'static,
+        B: DeserializeOwned + JsonSchema + Send + 'static,
+        F: Fn(ApiState, Call<P, Q, B>) -> Fut + Clone + Send + Sync + 'static,
+        Fut: Future<Output = Result<Response, ApiError>> + Send + 'static,
+    {
+        let (path, query) = (input_schema::<P>(), input_schema::<Q>());
+        let body = (TypeId::of::<B>() != TypeId::of::<Nothing>()).then(input_schema::<B>);
+        let schemas = (path.clone(), query.clone(), body.clone().unwrap_or_else(input_schema::<Nothing>));
+        let handler: BoxedHandler = Arc::new(move |state, caller, head, body| {
+            let (schemas, run) = (schemas.clone(), run.clone());
+            Box::pin(async move {
+                let answered = async {
+                    let (path_schema, query_schema, body_schema) = &schemas;
+                    let mut head = head;
+                    let raw = RawPathParams::from_request_parts(&mut head, &())
+                        .await
+                        .map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, error.to_string()))?;
+                    let pairs = raw.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+                    let path = path_schema.parameters(pairs)?;
+                    let query = query_schema.query(head.uri.query())?;
+                    let content = body_schema.body(&head.headers, &body)?;
+                    guard::check_scope(&state, &caller, &operation, &raw).await?;
+                    let key = idempotency::key(&operation, &head)?;
+                    let call = Call {
+                        me: caller.me.clone(),
+                        tag: caller.tag.clone(),
+                        path,
+                        query,
+                        body: content,
+                        head,
+                        idempotency_key: key.clone(),
+                    };
+                    let Some(key) = key else { return run(state, call).await };
+                    let request = idempotency::KeyedRequest::new(&caller, key, &call.head, &body);
+                    idempotency::once(&state.clone(), &operation, request, run(state, call)).await
+                };
+                answered.await.unwrap_or_else(IntoResponse::into_response)
+            })
+        });
+        Self { operation, path, query, body, answer, is_stream, handler }
+    }
+
+    /// Carries out a request.
+    pub async fn handle(&self, state: ApiState, request: Request<Body>) -> Response {
+        let (mut head, body) = request.into_parts();
+        let caller = match guard::admit(&state, &self.operation, &mut head).await {
+            Ok(caller) => caller,
+            Err(refusal) => return refusal,
+        };
+        let limits = caller.limits.clone();
+        let mut response = match to_bytes(body, MAX_BODY_BYTES).await {
+            Ok(body) => (self.handler)(state, caller, head, body.to_vec()).await,
+            Err(_) => ApiError::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("The body has more than {} KiB, which is the limit.", MAX_BODY_BYTES / 1024),
+            )
+            .into_response(),
+        };
+        limits.write(response.headers_mut());
+        // Answers belong to one caller and change at any time.
+        response.headers_mut().entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        response
+    }
+
+    /// Returns the method.
+    #[must_use]
+    pub fn method(&self) -> Method {
+        self.operation.method.parse().unwrap_or(Method::GET)
+    }
+}
+
+fn json_response<T: Serialize + 'static>(operation: &Operation, reply: Reply<T>) -> Response {
+    let status = reply.status.or_else(|| StatusCode::from_u16(operation.success).ok()).unwrap_or(StatusCode::OK);
+    let mut headers = HeaderMap::new();
+    if let Some(version) = reply.version.and_then(|version| HeaderValue::from_str(&format!("\"{version}\"")).ok()) {
+        headers.insert(header::ETAG, version);
+    }
+    if let Some(location) = reply.location.and_then(|location| HeaderValue::from_str(&location).ok()) {
+        headers.insert(header::LOCATION, location);
+    }
+    if TypeId::of::<T>() == TypeId::of::<()>() {
+        return (status, headers).into_response();
+    }
+    match serde_json::to_value(&reply.body).and_then(|value: Value| serde_json::to_vec(&value)) {
+        Ok(body) => {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            (status, headers, body).into_response()
+        }
+        Err(error) => {
+            tracing::error!(http.operation = operation.id, error = %error, "the answer of {} cannot be written", operation.id);
+            ApiError::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "The answer could not be written. The log has the details.",
+            )
+            .into_response()
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Reads the path, the query and the body of a request.
+//!
+//! Each is checked against the JSON Schema that the OpenAPI document publishes, before it becomes a Rust value. So the
+//! document is exactly what the server accepts, and an unknown or misspelled field is an error with its name, not a
+//! setting that silently has no effect.
+
+use std::{collections::HashSet, sync::Arc};
+
+use http::{HeaderMap, StatusCode, header};
+use jsonschema::{ValidationError, Validator, error::ValidationErrorKind};
+use milvaion_api::{requests::parse_input_json, rest::ProblemField};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::problem::ApiError;
+
+/// The largest body, in bytes. A job with an input of 64 KiB, the maximum, fits several times.
+pub(super) const MAX_BODY_BYTES: usize = 512 * 1024;
+/// The largest query, in bytes.
+const MAX_QUERY_BYTES: usize = 8 * 1024;
+/// The maximum number of errors in one answer.
+const MAX_ERRORS: usize = 20;
+/// The maximum length of a message, in characters. The message of a schema error repeats the value.
+const MAX_MESSAGE_CHARS: usize = 300;
+/// The name of the field in errors about the body as a whole.
+const BODY_FIELD: &str = "body";
+
+/// The schema of a part of a request, ready for checks.
+#[derive(Clone, Debug)]
+pub struct InputSchema {
+    /// The schema as it is published.
+    pub schema: Arc<Value>,
+    validator: Arc<Validator>,
+}
+
+impl InputSchema {
+    /// Prepares a schema. Its objects accept no other properties than the named ones.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the schema, which is made from a Rust type, is invalid.
+    #[must_use]
+    pub fn new(schema: Value) -> Self {
+        let validator = jsonschema::options()
+            .should_validate_formats(true)
+            .build(&schema)
+            .unwrap_or_else(|error| panic!("the schema of a request is invalid: {error}"));
+        Self { schema: Arc::new(schema), validator: Arc::new(validator) }
+    }
+
+    /// Returns the names of the properties, each with its schema.
+    pub fn properties(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.schema.get("properties").and_then(Value::as_object).into_iter().flatten()
+    }
+
+    /// Returns true if a value may be missing.
+    #[must_use]
+    pub fn is_required(&self, name: &str) -> bool {
+        let required = self.schema.get("required").and_then(Value::as_array);
+        required.is_some_and(|names| names.iter().any(|required| required == name))
+    }
+
+    /// Returns true if no property is required.
+    #[must_use]
+    pub fn is_optional(&self) -> bool {
+        self.schema.get("required").and_then(Value::as_array).is_none_or(Vec::is_empty)
+    }
+
+    fn check(&self, value: &Value) -> Result<(), ApiError> {
+        let mut errors = Vec::new();
+        check_text(value, "", &mut errors);
+        for error in self.validator.iter_errors(value) {
+            collect(&error, &mut errors);
+        }
+        // One error for each field is enough: a wrong id breaks its pattern and its format.
+        let mut seen = HashSet::new();
+        errors.retain(|error| seen.insert(error.field.clone()));
+        errors.truncate(MAX_ERRORS);
+        if errors.is_empty() { Ok(()) } else { Err(ApiError::fields(errors)) }
+    }
+
+    /// Checks a value and converts it.
+    fn convert<T: DeserializeOwned>(&self, value: Value) -> Result<T, ApiError> {
+        self.check(&value)?;
+        serde_path_to_error::deserialize(value).map_err(|error| {
+            let path = error.path().to_string();
+            let field = if path == "." { BODY_FIELD.to_owned() } else { path };
+            ApiError::field(field, shorten(&error.inner().to_string()))
+        })
+    }
+
+    /// Reads the parameters of a path or a query. A parameter has the type of its schema.
+    ///
+    /// # Errors
+    ///
+    /// Returns the invalid, unknown and repeated parameters.
+    pub fn parameters<T: DeserializeOwned>(
+        &self,
+        pairs: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<T, ApiError> {
+        let mut values = Map::new();
+        let mut errors = Vec::new();
+        for (name, text) in pairs {
+            let Some((_, schema)) = self.properties().find(|(known, _)| **known == name) else {
+                let known: Vec<_> = self.properties().map(|(name, _)| name.as_str()).collect();
+                let message = if known.is_empty() {
+                    "this operation has no parameters".to_owned()
+                } else {
+                    format!("is not a parameter of this operation, which has {}", known.join(", "))
+                };
+                errors.push(ProblemField { field: shorten(&name), message });
+                continue;
+            };
+            let value = typed(schema, text);
+            if values.insert(name.clone(), value).is_some() {
+                errors.push(ProblemField { field: name, message: "is given twice: give it once".into() });
+            }
+        }
+        errors.truncate(MAX_ERRORS);
+        if !errors.is_empty() {
+            return Err(ApiError::fields(errors));
+        }
+        self.convert(Value::Object(values))
+    }
+
+    /// Reads the query of an address.
+    ///
+    /// # Errors
+    ///
+    /// Returns the invalid, unknown and repeated parameters, and an error for a query that is too long.
+    pub fn query<T: DeserializeOwned>(&self, query: Option<&str>) -> Result<T, ApiError> {
+        let query = query.unwrap_or_default();
+        if query.len() > MAX_QUERY_BYTES {
+            return Err(ApiError::new(
+                StatusCode::BAD_REQUEST,
+                format!("The query has {} bytes, at most {MAX_QUERY_BYTES} are allowed.", query.len()),
+            ));
+        }
+        self.parameters(url::form_urlencoded::parse(query.as_bytes()).into_owned())
+    }
+
+    /// Reads a body of JSON. An empty body is an empty object, if every property may be missing.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for a body that is not JSON or too large, and the invalid fields.
+    pub fn body<T: DeserializeOwned>(&self, headers: &HeaderMap, body: &[u8]) -> Result<T, ApiError> {
+        if body.is_empty() && self.is_optional() {
+            return self.convert(Value::Object(Map::new()));
+        }
+        let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let media_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        if media_type != "application/json" && !media_type.ends_with("+json") {
+            return Err(ApiError::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "The body must be JSON: send the header Content-Type: application/json.",
+            ));
+        }
+        let unreadable = |reason: &str| {
+            ApiError::new(StatusCode::BAD_REQUEST, format!("The body is not valid JSON: {}.", shorten(reason)))
+        };
+        let text = std::str::from_utf8(body).map_err(|_| unreadable("it is not UTF-8"))?;
+        if text.trim().is_empty() {
+            return Err(unreadable("it is empty"));
+        }
+        let value = parse_input_json(text).map_err(|reason| unreadable(reason.trim_end_matches('.')))?;
+        self.convert(value)
+    }
+}
+
+/// Converts the text of a parameter to the type of its schema. A text that does not fit stays text, and the check of the
+/// schema then refuses it.
+fn typed(schema: &Value, text: String) -> Value {
+    let types: Vec<&str> = match schema.get("type") {
+        Some(Value::String(one)) => vec![one],
+        Some(Value::Array(several)) => several.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    if types.contains(&"integer")
+        && let Ok(number) = text.parse::<i64>()
+    {
+        return number.into();
+    }
+    if types.contains(&"boolean")
+        && let Ok(flag) = text.parse::<bool>()
+    {
+        return flag.into();
+    }
+    Value::String(text)
+}
+
+/// Refuses the character U+0000, which PostgreSQL cannot store in text.
+fn check_text(value: &Value, path: &str, errors: &mut Vec<ProblemField>) {
+    let refuse = |errors: &mut Vec<ProblemField>, path: &str| {
+        errors.push(ProblemField { field: name_of(path), message: "must not contain the character U+0000".into() });
+    };
+    match value {
+        Value::String(text) if text.contains('\0') => refuse(errors, path),
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                check_text(item, &format!("{path}/{index}"), errors);
+            }
+        }
+        Value::Object(properties) => {
+            for (name, item) in properties {
+                if name.contains('\0') {
+                    refuse(errors, path);
+                }
+                check_text(item, &format!("{path}/{name}"), errors);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Adds the errors of one schema error. Of a choice between kinds, the errors of the named kind count.
+fn collect(error: &ValidationError<'_>, errors: &mut Vec<ProblemField>) {
+    let path = error.instance_path().to_string();
+    match error.kind() {
+        ValidationErrorKind::OneOfNotValid { context } | ValidationErrorKind::AnyOf { context } => {
+            let is_other_kind = |error: &ValidationError<'_>| {
+                matches!(error.kind(), ValidationErrorKind::Constant { .. } | ValidationErrorKind::Type { .. })
+            };
+            match context.iter().find(|branch| !branch.is_empty() && !branch.iter().any(is_other_kind)) {
+                Some(branch) => branch.iter().for_each(|error| collect(error, errors)),
+                None => errors.push(field(&path, &error.to_string())),
+            }
+        }
+        ValidationErrorKind::Required { property } => {
+            let name = property.as_str().unwrap_or_default();
+            errors.push(field(&format!("{path}/{name}"), "is missing"));
+        }
+        ValidationErrorKind::AdditionalProperties { unexpected }
+        | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
+            let unknown = unexpected.iter().take(MAX_ERRORS);
+            errors.extend(unknown.map(|name| field(&format!("{path}/{name}"), "is not a field of this object")));
+        }
+        _ => errors.push(field(&path, &error.to_string())),
+    }
+}
+
+fn field(path: &str, message: &str) -> ProblemField {
+    ProblemField { field: name_of(path), message: shorten(message) }
+}
+
+/// Returns the name of a field from its JSON pointer.
+fn name_of(pointer: &str) -> String {
+    let name = pointer.trim_start_matches('/').replace('/', ".").replace("~1", "/").replace("~0", "~");
+    if name.is_empty() { BODY_FIELD.to_owned() } else { shorten(&name) }
+}
+
+fn shorten(text: &str) -> String {
+    match text.char_indices().nth(MAX_MESSAGE_CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}

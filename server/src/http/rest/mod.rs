@@ -1,0 +1,140 @@
+//! The REST API, `/api/v1`: what the dashboard can do, for programs.
+//!
+//! The operations run the same commands as the server functions of the dashboard and need the same permissions. Their
+//! documents are those of [`milvaion_api::rest`]. [`endpoint`] describes how an operation is declared and carried out;
+//! the other modules declare the operations by noun. `/api/openapi.json` describes them all, and `/api/docs` shows that
+//! description as a page.
+
+mod calendars;
+mod cluster;
+mod docs;
+pub mod endpoint;
+mod failures;
+pub mod guard;
+mod idempotency;
+mod input;
+mod jobs;
+mod occurrences;
+mod openapi;
+mod people;
+mod problem;
+mod streams;
+mod tokens;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::Body,
+    extract::Request,
+    response::IntoResponse,
+    routing::{MethodFilter, MethodRouter, any, get, on},
+};
+use http::{HeaderValue, Method, StatusCode, header};
+use milvaion_app::backend::Backend;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use self::{endpoint::Endpoint, guard::RateLimits, problem::ApiError};
+use super::health::HealthCheck;
+use crate::{
+    clock::Clock,
+    command::{cluster::ClusterCommands, jobs::JobCommands},
+    config::http::HttpConfig,
+    live::Hub,
+    store::Store,
+};
+
+/// The state of the operations.
+#[derive(Clone)]
+pub struct ApiState {
+    /// The operations of the dashboard.
+    pub backend: Arc<dyn Backend>,
+    /// The commands that change jobs and occurrences.
+    pub jobs: JobCommands,
+    /// Access to PostgreSQL, with the connections of requests.
+    pub store: Store,
+    /// The clock of this server.
+    pub clock: Clock,
+    /// The live events.
+    pub hub: Hub,
+    /// The addresses at which clients reach this server.
+    pub config: Arc<HttpConfig>,
+    /// The commands that pause and resume the cluster.
+    pub cluster: ClusterCommands,
+    /// The health checks of the services and of the dispatcher.
+    pub health: HealthCheck,
+    /// The rate limits of the callers.
+    pub limits: RateLimits,
+    /// The token that ends streams when the server stops.
+    pub stop: CancellationToken,
+}
+
+/// Returns every operation.
+#[must_use]
+pub fn endpoints() -> Vec<Endpoint> {
+    [
+        jobs::endpoints(),
+        occurrences::endpoints(),
+        failures::endpoints(),
+        calendars::endpoints(),
+        cluster::endpoints(),
+        people::endpoints(),
+        tokens::endpoints(),
+        streams::endpoints(),
+    ]
+    .concat()
+}
+
+/// Returns the OpenAPI document.
+#[must_use]
+pub fn document() -> Value {
+    openapi::document(&endpoints())
+}
+
+/// Builds the router of the operations, of the OpenAPI document and of the page that shows it.
+pub fn router(state: &ApiState) -> Router {
+    let endpoints = endpoints();
+    let document = openapi::document(&endpoints);
+    let (page, json) = (docs::page(&document), document.to_string());
+    let mut paths: Vec<&'static str> = endpoints.iter().map(|endpoint| endpoint.operation.path).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    let operations = paths.into_iter().fold(Router::new(), |router, path| {
+        let here = endpoints.iter().filter(|endpoint| endpoint.operation.path == path);
+        let methods: Vec<&str> = here.clone().map(|endpoint| endpoint.operation.method).collect();
+        let allowed = methods.join(", ");
+        let refuse = move || {
+            let detail = format!("This path supports {allowed}.");
+            let refusal = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, detail).allow(allowed.clone());
+            async move { refusal.into_response() }
+        };
+        let routes = here.fold(MethodRouter::new(), |routes, endpoint| routes.merge(route(endpoint, state)));
+        router.route(path, routes.fallback(refuse))
+    });
+    let not_found = async || {
+        ApiError::new(StatusCode::NOT_FOUND, "There is no such path. /api/docs lists the operations.").into_response()
+    };
+    let static_document = move |content_type: &'static str, body: String| {
+        let body = axum::body::Bytes::from(body);
+        get(move || {
+            let headers = [(header::CONTENT_TYPE, HeaderValue::from_static(content_type))];
+            async move { (headers, body) }
+        })
+    };
+    Router::new()
+        .nest("/api/v1", operations.route("/", any(not_found)).route("/{*path}", any(not_found)))
+        .route("/api/openapi.json", static_document("application/json", json))
+        .route("/api/docs.css", static_document("text/css; charset=utf-8", docs::STYLE.to_owned()))
+        .route("/api/docs", static_document("text/html; charset=utf-8", page))
+}
+
+fn route(endpoint: &Endpoint, state: &ApiState) -> MethodRouter {
+    let (endpoint, state) = (Arc::new(endpoint.clone()), state.clone());
+    let filter = MethodFilter::try_from(endpoint.method()).unwrap_or(MethodFilter::GET);
+    let filter = if endpoint.method() == Method::GET { filter.or(MethodFilter::HEAD) } else { filter };
+    on(filter, move |request: Request<Body>| {
+        let (endpoint, state) = (endpoint.clone(), state.clone());
+        async move { endpoint.handle(state, request).await }
+    })
+}

@@ -1,0 +1,318 @@
+//! The streams for programs: live events, and the log of an occurrence as it is written.
+//!
+//! Both are server-sent events. The log is read from PostgreSQL after the last line that was sent, and live events only
+//! say when to read: no line is lost or repeated, whichever server stores it. A stream ends when its caller loses the
+//! right to it. A client that reconnects sends the id of its last frame and gets what it missed.
+
+use std::{collections::VecDeque, convert::Infallible, time::Duration};
+
+use axum::response::{
+    IntoResponse, Response,
+    sse::{Event as Frame, KeepAlive, Sse},
+};
+use futures::{Stream, stream};
+use http::{HeaderName, HeaderValue, StatusCode, request::Parts};
+use milvaion_api::{
+    events::LiveEvent,
+    permissions::Permission::Read,
+    rest::{ApiEvent, EventQuery, Occurrence},
+};
+use milvaion_app::error::AppError;
+use milvaion_protocol::{
+    id::{JobId, OccurrenceId, UserId},
+    message::LogLine,
+    status::OccurrenceStatus,
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio::{sync::broadcast::error::RecvError, time::Instant};
+
+use super::{
+    ApiState,
+    endpoint::{Call, Endpoint, Nothing, Operation, TagScope},
+    guard,
+    occurrences::OccurrencePath,
+    problem::ApiError,
+};
+use crate::live::{
+    hub::{EventReceiver, InitialReplay},
+    log_watches::LogWatch,
+};
+
+/// The time between two pings.
+const PING_INTERVAL: Duration = Duration::from_secs(15);
+/// The time between two checks of the caller's right, and of a log without events.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// The time after the end of an occurrence in which its last lines may still arrive.
+const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(2);
+/// The most open streams of one server.
+const MAX_LISTENERS: usize = 2_000;
+/// The number of lines that are read at once.
+const MAX_LINES: i64 = 500;
+
+/// The start of a stream of a log.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+struct LogStreamQuery {
+    /// The sequence number of the last line that the caller has: the stream begins after it. The header `Last-Event-ID`
+    /// takes precedence.
+    #[schemars(range(min = 0))]
+    after: Option<i64>,
+}
+
+/// Returns the operations.
+pub(super) fn endpoints() -> Vec<Endpoint> {
+    let events_operation = Operation {
+        method: "GET",
+        path: "/events",
+        id: "streamEvents",
+        group: "Events",
+        summary: "Stream the changes of occurrences, jobs, calendars, workers and the cluster as server-sent events",
+        permission: Read,
+        scope: TagScope::Refused,
+        success: 200,
+        has_secret: false,
+        is_versioned: false,
+    };
+    let log_operation = Operation {
+        path: "/occurrences/{id}/log/stream",
+        id: "streamLog",
+        group: "Occurrences",
+        summary: "Stream the log of an occurrence until it ends, as server-sent events named line, status and end",
+        scope: TagScope::Occurrence,
+        ..events_operation
+    };
+    vec![Endpoint::stream(events_operation, events), Endpoint::stream(log_operation, log)]
+}
+
+/// The right of a caller to an open stream.
+struct StreamAccess {
+    state: ApiState,
+    head: Parts,
+    user: UserId,
+    next_check: Instant,
+}
+
+impl StreamAccess {
+    fn new(state: &ApiState, head: Parts, user: UserId) -> Self {
+        Self { state: state.clone(), head, user, next_check: Instant::now() + CHECK_INTERVAL }
+    }
+
+    /// Returns false if the caller has lost the right. While PostgreSQL fails, the right stays.
+    async fn is_allowed(&mut self) -> bool {
+        if Instant::now() < self.next_check {
+            return true;
+        }
+        self.next_check = Instant::now() + CHECK_INTERVAL;
+        guard::may_go_on(&self.state, &self.head, self.user).await
+    }
+}
+
+fn check_listeners(state: &ApiState) -> Result<(), ApiError> {
+    if state.hub.listeners() < MAX_LISTENERS {
+        return Ok(());
+    }
+    let detail = "This server has too many open streams. Close some, or use another server.";
+    Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, detail).retry_after(30))
+}
+
+fn respond(frames: impl Stream<Item = Result<Frame, Infallible>> + Send + 'static) -> Response {
+    let pings = KeepAlive::new().interval(PING_INTERVAL).text("ping");
+    let mut response = Sse::new(frames).keep_alive(pings).into_response();
+    // Tells proxies to forward each frame at once.
+    response.headers_mut().insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    response
+}
+
+fn last_event_id(head: &Parts) -> Option<&str> {
+    head.headers.get("last-event-id").and_then(|value| value.to_str().ok()).filter(|id| !id.is_empty())
+}
+
+/// An open stream of events.
+struct EventStream {
+    access: StreamAccess,
+    receiver: EventReceiver,
+    first: VecDeque<Frame>,
+    job: Option<JobId>,
+    occurrence: Option<OccurrenceId>,
+    /// Held so that the servers publish the lines of the occurrence.
+    _watch: LogWatch,
+}
+
+async fn events(state: ApiState, call: Call<Nothing, EventQuery, Nothing>) -> Result<Response, ApiError> {
+    check_listeners(&state)?;
+    let EventQuery { job_id: job, occurrence_id: occurrence, last } = call.query;
+    let watch = state.hub.log_watches().watch(occurrence.as_slice());
+    let last = last_event_id(&call.head).map(str::to_owned).or(last);
+    let subscription = state.hub.subscribe(last.as_deref());
+    let mut first = VecDeque::from([Frame::default().comment("open")]);
+    match subscription.replay {
+        InitialReplay::Replay(missed) => first.extend(
+            missed.iter().filter_map(|frame| public_frame(&frame.envelope.event, &frame.envelope.id, job, occurrence)),
+        ),
+        InitialReplay::Resync => {
+            let position = subscription.position.unwrap_or_default();
+            first.extend(public_frame(&LiveEvent::Resync, &position, job, occurrence));
+        }
+    }
+    let access = StreamAccess::new(&state, call.head, call.me.id);
+    let open = EventStream { access, receiver: subscription.receiver, first, job, occurrence, _watch: watch };
+    Ok(respond(stream::unfold(open, |mut open| async move {
+        let frame = open.next().await?;
+        Some((Ok(frame), open))
+    })))
+}
+
+impl EventStream {
+    async fn next(&mut self) -> Option<Frame> {
+        if let Some(frame) = self.first.pop_front() {
+            return Some(frame);
+        }
+        let stop = self.access.state.stop.clone();
+        loop {
+            if !self.access.is_allowed().await {
+                return None;
+            }
+            tokio::select! {
+                received = self.receiver.recv() => match received {
+                    Ok(frame) => {
+                        let (event, id) = (&frame.envelope.event, &frame.envelope.id);
+                        if let Some(frame) = public_frame(event, id, self.job, self.occurrence) {
+                            return Some(frame);
+                        }
+                    }
+                    Err(RecvError::Lagged(_)) => {
+                        return public_frame(&LiveEvent::Resync, "", self.job, self.occurrence);
+                    }
+                    Err(RecvError::Closed) => return None,
+                },
+                () = tokio::time::sleep(CHECK_INTERVAL) => {}
+                () = stop.cancelled() => return None,
+            }
+        }
+    }
+}
+
+fn public_frame(event: &LiveEvent, id: &str, job: Option<JobId>, occurrence: Option<OccurrenceId>) -> Option<Frame> {
+    let event = ApiEvent::of(event, job, occurrence)?;
+    let frame = Frame::default().event(event.kind()).data(serde_json::to_string(&event).ok()?);
+    Some(if id.is_empty() { frame } else { frame.id(id) })
+}
+
+/// An open stream of a log.
+struct LogStream {
+    access: StreamAccess,
+    receiver: EventReceiver,
+    id: OccurrenceId,
+    after: i64,
+    ready: VecDeque<Frame>,
+    shown: Option<(OccurrenceStatus, i32)>,
+    /// The time at which no more lines are expected, once the occurrence has ended.
+    ends_at: Option<Instant>,
+    is_ended: bool,
+    _watch: LogWatch,
+}
+
+async fn log(state: ApiState, call: Call<OccurrencePath, LogStreamQuery, Nothing>) -> Result<Response, ApiError> {
+    check_listeners(&state)?;
+    let id = call.path.id;
+    if state.store.occurrence_status(id).await.map_err(AppError::from)?.is_none() {
+        return Err(AppError::NotFound("This occurrence does not exist or was deleted by retention.".into()).into());
+    }
+    let resumed = last_event_id(&call.head).and_then(|id| id.parse().ok());
+    let watch = state.hub.log_watches().watch(&[id]);
+    let (_, receiver) = state.hub.listen(None);
+    let open = LogStream {
+        access: StreamAccess::new(&state, call.head, call.me.id),
+        receiver,
+        id,
+        after: resumed.or(call.query.after).unwrap_or(0),
+        ready: VecDeque::from([Frame::default().comment("open")]),
+        shown: None,
+        ends_at: None,
+        is_ended: false,
+        _watch: watch,
+    };
+    Ok(respond(stream::unfold(open, |mut open| async move {
+        let frame = open.next().await?;
+        Some((Ok(frame), open))
+    })))
+}
+
+impl LogStream {
+    async fn next(&mut self) -> Option<Frame> {
+        loop {
+            if let Some(frame) = self.ready.pop_front() {
+                return Some(frame);
+            }
+            if self.is_ended || !self.access.is_allowed().await {
+                return None;
+            }
+            match self.read().await {
+                Ok(true) => {}
+                Ok(false) => self.wait().await?,
+                Err(error) => {
+                    tracing::debug!(occurrence.id = %self.id, error = %error, "a part of a log was not read; the stream tries again");
+                    self.wait().await?;
+                }
+            }
+        }
+    }
+
+    /// Reads the next lines and the status. Returns false if there is nothing new.
+    async fn read(&mut self) -> Result<bool, AppError> {
+        let (store, state) = (self.access.state.store.clone(), self.access.state.clone());
+        // The status is read before the lines, so that an end is not reported before lines that were stored earlier.
+        let alive_since = crate::domain::liveness::alive_since(state.clock.now());
+        let found = store.occurrence_with_log(self.id, Some(i64::MAX - 1), 1, alive_since).await?;
+        let lines = store.oldest_log_lines(self.id, self.after, i64::MAX, MAX_LINES).await?;
+        let Some(view) = found else {
+            self.is_ended = true;
+            return Ok(true);
+        };
+        if !lines.is_empty() {
+            self.ends_at = None;
+        }
+        for line in &lines {
+            self.after = self.after.max(line.seq);
+            self.ready.extend(line_frame(line));
+        }
+        let (status, version) = (view.row.status, view.row.version);
+        if self.shown != Some((status, version)) {
+            self.shown = Some((status, version));
+            let occurrence = Occurrence::from(view.row);
+            let data = serde_json::to_string(&occurrence).unwrap_or_default();
+            self.ready.push_back(Frame::default().event("status").data(data));
+        }
+        if status.is_final() && lines.is_empty() {
+            let ends_at = *self.ends_at.get_or_insert_with(|| Instant::now() + LAST_LINES_TIMEOUT);
+            if Instant::now() >= ends_at {
+                let name = milvaion_api::rest::StatusName::from(status).as_str();
+                self.ready.push_back(Frame::default().event("end").data(name));
+                self.is_ended = true;
+            }
+        }
+        Ok(!self.ready.is_empty())
+    }
+
+    /// Waits until there may be something new. Returns none if the stream ends.
+    async fn wait(&mut self) -> Option<()> {
+        let (stop, id) = (self.access.state.stop.clone(), self.id);
+        let until = self.ends_at.unwrap_or_else(|| Instant::now() + CHECK_INTERVAL);
+        loop {
+            tokio::select! {
+                received = self.receiver.recv() => match received {
+                    Ok(frame) if ApiEvent::of(&frame.envelope.event, None, Some(id)).is_none() => {}
+                    Ok(_) | Err(RecvError::Lagged(_)) => return Some(()),
+                    Err(RecvError::Closed) => return None,
+                },
+                () = tokio::time::sleep_until(until) => return Some(()),
+                () = stop.cancelled() => return None,
+            }
+        }
+    }
+}
+
+fn line_frame(line: &LogLine) -> Option<Frame> {
+    Some(Frame::default().event("line").id(line.seq.to_string()).data(serde_json::to_string(line).ok()?))
+}

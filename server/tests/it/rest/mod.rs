@@ -1,0 +1,12 @@
+//! The REST API, as a program uses it.
+
+mod access;
+mod conformance;
+mod document;
+mod harness;
+mod idempotency;
+mod input;
+mod jobs;
+mod operations;
+mod streams;
+mod tokens;
