@@ -82,6 +82,8 @@ pub struct TriggerInput {
     pub reason: String,
     /// True to run the job even if it or the cluster is paused, or its previous run is still open.
     pub force: bool,
+    /// True if a program requested the run with a token.
+    pub is_script: bool,
     /// Idempotency key, at most 200 printable characters; `None` or empty means none. A repeated key returns the
     /// occurrence that its first use created, for one week.
     pub idempotency_key: Option<String>,

@@ -53,10 +53,10 @@ pub struct FailureQuery {
 pub struct RetryFailures {
     /// The failures.
     pub selection: FailureSelection,
-    /// The number of failures that the caller expects a filter to match. If it matches over a tenth more, nothing is
-    /// changed.
-    #[serde(default)]
-    pub expected: u32,
+    /// The number of failures that the caller expects a filter to match; needed with a filter. If it matches over a tenth
+    /// more, nothing is changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<u32>,
     /// The reason, at most 500 characters.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(length(max = 500)))]
@@ -70,10 +70,10 @@ pub struct RetryFailures {
 pub struct ResolveFailures {
     /// The failures.
     pub selection: FailureSelection,
-    /// The number of failures that the caller expects a filter to match. If it matches over a tenth more, nothing is
-    /// changed.
-    #[serde(default)]
-    pub expected: u32,
+    /// The number of failures that the caller expects a filter to match; needed with a filter. If it matches over a tenth
+    /// more, nothing is changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<u32>,
     /// The note, at most 2,000 characters.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(length(max = 2_000)))]

@@ -34,6 +34,13 @@ pub struct ProblemField {
 
 impl From<FieldError> for ProblemField {
     fn from(error: FieldError) -> Self {
-        Self { field: crate::requests::json_field(&error.field), message: error.message }
+        let field = crate::requests::json_field(&error.field);
+        // An error of the JSON editor names the place within the input at the start of its message.
+        match error.message.split_once(": ") {
+            Some((pointer, message)) if field == "jobData" && pointer.starts_with('/') => {
+                Self { field: format!("{field}{}", pointer.replace('/', ".")), message: message.to_owned() }
+            }
+            _ => Self { field, message: error.message },
+        }
     }
 }

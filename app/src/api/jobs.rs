@@ -227,7 +227,13 @@ pub async fn trigger_job(
 ) -> Result<OccurrenceId, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::RunJob).await?;
     let typed = serde_json::json!({ "input_json": &input_json, "reason": &reason });
-    let input = crate::backend::TriggerInput { input_json, reason, force, idempotency_key: Some(idempotency_key) };
+    let input = crate::backend::TriggerInput {
+        input_json,
+        reason,
+        force,
+        is_script: false,
+        idempotency_key: Some(idempotency_key),
+    };
     let result = backend.trigger_job(&me, id, input).await;
     let back = format!("/jobs/{id}");
     super::respond(

@@ -1,4 +1,4 @@
-//! The subcommands of `milvaion`.
+//! The subcommands of `milvaion`. Those that use a running server over its API are in the crate of the client.
 
 mod admin;
 mod cron;
@@ -9,12 +9,14 @@ mod services;
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
+use milvaion_client::cli::RemoteCommand;
 use milvaion_server::lifecycle::ServerError;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use error::CliError;
 
-/// Milvaion: a distributed job scheduler.
+/// Milvaion runs jobs when they are due. Without a command, this program runs the server. The commands from `login` on use
+/// a running server, with an API token.
 #[derive(Debug, Parser)]
 #[command(version, about)]
 pub(crate) struct CliArguments {
@@ -49,6 +51,8 @@ enum CliCommand {
     /// Print the next due times or the meaning of a cron expression.
     #[command(subcommand)]
     Cron(cron::CronCommand),
+    #[command(flatten)]
+    Remote(RemoteCommand),
 }
 
 /// Runs the given subcommand, or `run` if none is given.
@@ -61,6 +65,7 @@ pub(crate) async fn run_command(arguments: CliArguments) -> Result<ExitCode, Cli
         CliCommand::Run { with_worker, data } => Ok(run::run(with_worker, data).await?),
         CliCommand::Admin(command) => admin::admin(command).await,
         CliCommand::Cron(command) => cron::cron(command),
+        CliCommand::Remote(command) => Ok(milvaion_client::cli::run::<CliArguments>(command).await),
         CliCommand::Services { data, command } => services::services(&data, &command).await,
     }
 }

@@ -150,7 +150,7 @@ impl JobCommands {
         }
         if let Some(expected) = expected {
             return Err(AppError::Conflict(format!(
-                "There is no job with the key {key}, at version {expected} or any."
+                "There is no job with the key {key}, so it is not at version {expected}. Leave the version out to create it."
             )));
         }
         match self.create_definition(me, Some(key), job).await {

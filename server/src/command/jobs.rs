@@ -157,17 +157,20 @@ impl JobCommands {
         Ok(job.paused_reason.filter(|_| active))
     }
 
-    /// Deletes a job. Returns its name.
+    /// Deletes a job, of which `expected` is the version if it is given. Returns its name.
     ///
     /// # Errors
     ///
-    /// Returns `NotFound` if the job does not exist.
-    pub async fn delete(&self, me: &RequestUser, id: JobId) -> Result<String, AppError> {
-        let name = self
-            .store
-            .delete_job(id, AuditStamp { by: &me.email, at: self.clock.now(), address: me.address })
-            .await?
-            .ok_or_else(not_found)?;
+    /// Returns `NotFound` if the job does not exist, and `Conflict` if it is at another version.
+    pub async fn delete(&self, me: &RequestUser, id: JobId, expected: Option<i32>) -> Result<String, AppError> {
+        let edit = AuditStamp { by: &me.email, at: self.clock.now(), address: me.address };
+        let Some(name) = self.store.delete_job(id, expected, edit).await? else {
+            let job = self.store.job_to_show(id).await?.ok_or_else(not_found)?;
+            return Err(AppError::Conflict(format!(
+                "This job is at version {}. Read it again before you delete it.",
+                job.version
+            )));
+        };
         self.publish_change(id, None, LiveEvent::JobDeleted { id }).await;
         Ok(name)
     }

@@ -54,6 +54,7 @@ impl JobCommands {
             by: me.email.clone(),
             address: me.address,
             reason,
+            is_script: input.is_script,
             force: input.force,
             key,
         };

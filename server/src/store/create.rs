@@ -54,6 +54,8 @@ pub enum BirthCause {
 /// A request for an occurrence.
 #[derive(Clone, Debug, Default)]
 pub struct RunRequest {
+    /// True if a program asks for it with a token.
+    pub is_script: bool,
     /// Its author.
     pub by: String,
     /// Its reason.
@@ -179,6 +181,7 @@ impl<'a> BirthColumns<'a> {
             columns.triggers.push(match request {
                 None => "schedule",
                 Some(RunRequest { retry_of: Some(_), .. }) => "retry",
+                Some(RunRequest { is_script: true, .. }) => "api",
                 Some(_) => "manual",
             });
             columns.due.push(schedule.map(|(due, ..)| due));

@@ -248,6 +248,7 @@ impl Store {
                     id: *new.get(&failure.occurrence_id)?,
                     job_id: JobId(failure.job_id),
                     cause: BirthCause::Request(RunRequest {
+                        is_script: false,
                         by: edit.by.to_owned(),
                         reason: reason.map(str::to_owned),
                         input: Some(input.unwrap_or(&failure.job_data).clone()),

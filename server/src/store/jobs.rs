@@ -316,14 +316,16 @@ impl Store {
         .await?)
     }
 
-    /// Deletes a job; its occurrences and versions remain. Returns its name, or `None` if it does not exist.
+    /// Deletes a job; its occurrences and versions remain. Returns its name, or `None` if it does not exist or is not at
+    /// the version `expected`.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`] if PostgreSQL fails.
-    pub async fn delete_job(&self, id: JobId, edit: AuditStamp<'_>) -> Result<Option<String>> {
+    pub async fn delete_job(&self, id: JobId, expected: Option<i32>, edit: AuditStamp<'_>) -> Result<Option<String>> {
         Ok(sqlx::query_scalar!(
-            r#"WITH gone AS (DELETE FROM jobs WHERE id = $1 RETURNING id, display_name, version),
+            r#"WITH gone AS (DELETE FROM jobs WHERE id = $1 AND ($5::int IS NULL OR version = $5)
+                       RETURNING id, display_name, version),
              noted AS (
                 INSERT INTO audit_log (at, who, action, object, before, address)
                 SELECT $2, $3, 'job.delete', 'job:' || g.id::text, v.definition, $4
@@ -333,7 +335,8 @@ impl Store {
             id.0,
             edit.at,
             edit.by,
-            edit.address.map(|address| address.to_string())
+            edit.address.map(|address| address.to_string()),
+            expected
         )
         .fetch_optional(self.pool())
         .await?)

@@ -38,6 +38,8 @@ pub struct NewManualRun {
     pub address: Option<IpAddr>,
     /// Reason for the request.
     pub reason: Option<String>,
+    /// True if a program made the request with a token.
+    pub is_script: bool,
     /// True if a pause, a concurrency limit or an open occurrence does not prevent the run.
     pub force: bool,
     /// Idempotency key: a second request with the same key for the same job within [`IDEMPOTENCY_KEY_RETENTION`]
@@ -145,6 +147,7 @@ impl Store {
                 id: request.id,
                 job_id: request.job_id,
                 cause: BirthCause::Request(RunRequest {
+                    is_script: request.is_script,
                     by: request.by.clone(),
                     reason: request.reason.clone(),
                     input: request.job_data.clone(),

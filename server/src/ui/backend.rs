@@ -304,7 +304,7 @@ impl Backend for ServerBackend {
     }
 
     async fn delete_job(&self, me: &RequestUser, id: JobId) -> Result<String, AppError> {
-        self.jobs.delete(me, id).await
+        self.jobs.delete(me, id, None).await
     }
 
     async fn calendars(&self, _me: &RequestUser) -> Result<Vec<CalendarRow>, AppError> {

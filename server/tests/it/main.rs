@@ -45,6 +45,7 @@ mod refused_queues;
 mod registration;
 mod regressions;
 mod rejected_messages;
+mod remote_cli;
 mod rest;
 mod retention;
 mod schema;

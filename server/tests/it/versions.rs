@@ -52,7 +52,7 @@ async fn versions_are_listed_compared_and_restored() {
     assert_eq!(job.paused_reason.as_deref(), Some("holiday"));
     assert!(matches!(server.jobs.restore(&me, id, 99, 4).await, Err(AppError::NotFound(_))));
 
-    server.jobs.delete(&me, id).await.expect("deleted");
+    server.jobs.delete(&me, id, None).await.expect("deleted");
     assert_eq!(server.store.versions(id, None, 0).await.expect("the query succeeds").rows.len(), 4);
     assert_eq!(changed_fields(1, 2).await, ["displayName"], "versions of a deleted job can be read");
     assert!(matches!(server.jobs.restore(&me, id, 1, 4).await, Err(AppError::NotFound(_))));

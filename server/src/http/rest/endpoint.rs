@@ -94,10 +94,17 @@ pub struct Call<P, Q, B> {
     pub head: Parts,
     /// The value of the header `Idempotency-Key`.
     pub idempotency_key: Option<String>,
+    /// The name of the token or of the user of a session, as `token:id` or `user:id`.
+    pub caller: String,
 }
 
 impl<P, Q, B> Call<P, Q, B> {
-    /// Returns the version in the header `If-Match`; none without the header, or for `*`.
+    /// Returns true if a program sent the request, with a token.
+    pub fn is_script(&self) -> bool {
+        self.caller.starts_with("token:")
+    }
+
+    /// Returns the version in the header `If-Match`; none without the header.
     ///
     /// # Errors
     ///
@@ -105,10 +112,11 @@ impl<P, Q, B> Call<P, Q, B> {
     pub fn expected_version(&self) -> Result<Option<i32>, ApiError> {
         let Some(value) = self.head.headers.get(header::IF_MATCH) else { return Ok(None) };
         let text = value.to_str().unwrap_or_default().trim();
-        if text == "*" {
-            return Ok(None);
-        }
-        let version = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).and_then(|text| text.parse().ok());
+        // A proxy that compresses answers makes their tags weak.
+        let text = text.strip_prefix("W/").unwrap_or(text);
+        let digits = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+        let digits = digits.filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()));
+        let version = digits.and_then(|digits| digits.parse().ok());
         version.map(Some).ok_or_else(|| {
             ApiError::field(
                 "If-Match",
@@ -276,6 +284,7 @@ impl Endpoint {
                         body: content,
                         head,
                         idempotency_key: key.clone(),
+                        caller: caller.name.clone(),
                     };
                     let Some(key) = key else { return run(state, call).await };
                     let request = idempotency::KeyedRequest::new(&caller, key, &call.head, &body);

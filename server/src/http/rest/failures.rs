@@ -1,19 +1,20 @@
 //! The operations on failures and dead letters.
 
 use milvaion_api::{
-    failures::{DeadLetterFilter, FailureFilter, FailureGroup, FailureRow},
+    failures::{DeadLetterFilter, FailureFilter, FailureGroup, FailureRow, FailureSelection},
     permissions::Permission::{Read, SettleFailures},
     rest::{
         BulkResult, DeadLetter, DeadLetterQuery, FailureQuery, Page, ResolveDeadLetters, ResolveFailures,
         RetryFailures, RetryResult,
     },
 };
-use milvaion_app::backend::RetryInput;
+use milvaion_app::{backend::RetryInput, error::AppError};
 
 use super::{
     ApiState,
     endpoint::{ApiResult, Call, Endpoint, Nothing, Operation, Reply, TagScope},
     occurrences::OccurrencePath,
+    problem::ApiError,
 };
 
 /// The group of these operations in the document.
@@ -122,13 +123,20 @@ async fn get(state: ApiState, call: Call<OccurrencePath, Nothing, Nothing>) -> A
 async fn retry(state: ApiState, call: Call<Nothing, Nothing, RetryFailures>) -> ApiResult<RetryResult> {
     let RetryFailures { selection, expected, reason } = call.body;
     let options = RetryInput { reason, ..RetryInput::default() };
-    let retried = state.backend.retry_failures(&call.me, &selection, expected as usize, options).await?;
-    Ok(Reply::of(retried.into()))
+    let expected = expected_matches(&selection, expected)?;
+    match state.backend.retry_failures(&call.me, &selection, expected, options).await {
+        Err(error) if matches_nothing(&selection, &error) => Ok(Reply::of(RetryResult::default())),
+        retried => Ok(Reply::of(retried?.into())),
+    }
 }
 
 async fn resolve(state: ApiState, call: Call<Nothing, Nothing, ResolveFailures>) -> ApiResult<BulkResult> {
     let ResolveFailures { selection, expected, note } = call.body;
-    let resolved = state.backend.resolve_failures(&call.me, &selection, expected as usize, &note).await?;
+    let expected = expected_matches(&selection, expected)?;
+    let resolved = match state.backend.resolve_failures(&call.me, &selection, expected, &note).await {
+        Err(error) if matches_nothing(&selection, &error) => return Ok(Reply::of(BulkResult::default())),
+        resolved => resolved?,
+    };
     Ok(Reply::of(BulkResult {
         done: resolved.count,
         skipped: resolved.left,
@@ -152,4 +160,21 @@ async fn resolve_dead_letters(
     let skipped = ids.len().saturating_sub(done);
     let skip_reason = (skipped > 0).then(|| "resolved before, or not a dead letter".into());
     Ok(Reply::of(BulkResult { done, skipped, skip_reason, more: false }))
+}
+
+/// Returns the number of failures that a filter should match.
+fn expected_matches(selection: &FailureSelection, expected: Option<u32>) -> Result<usize, ApiError> {
+    match (selection, expected) {
+        (FailureSelection::Filter(_), None) => Err(ApiError::field(
+            "expected",
+            "is needed with a filter: the number of failures that it should match, as the list of failures shows it",
+        )),
+        (_, expected) => Ok(expected.unwrap_or_default() as usize),
+    }
+}
+
+/// Returns true if the only fault of a request is that its filter matches no open failure. A program that repeats a
+/// request until nothing is left is done then.
+fn matches_nothing(selection: &FailureSelection, error: &AppError) -> bool {
+    matches!(selection, FailureSelection::Filter(_)) && error.field_message("ids").is_some()
 }

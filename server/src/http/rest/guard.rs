@@ -276,12 +276,10 @@ pub async fn check_scope(
 ///
 /// # Errors
 ///
-/// Returns an error if it has not. A job that does not exist is left to the handler.
+/// Returns an error if it has not. A job that does not exist has no tag: the occurrences of deleted jobs are refused.
 pub async fn require_job_tag(state: &ApiState, tag: &str, id: JobId) -> Result<(), ApiError> {
-    match state.store.job_to_show(id).await.map_err(AppError::from)? {
-        Some(job) => require_tag(tag, &job.definition.tags),
-        None => Ok(()),
-    }
+    let job = state.store.job_to_show(id).await.map_err(AppError::from)?;
+    require_tag(tag, job.as_ref().map_or(&[], |job| &job.definition.tags))
 }
 
 /// Checks that the tags of a job contain the one that limits a token.

@@ -1,5 +1,6 @@
 //! The operations on jobs.
 
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::StatusCode;
 use milvaion_api::{
     audit::{AuditObject, AuditRow},
@@ -16,6 +17,7 @@ use milvaion_app::{backend::TriggerInput, error::AppError};
 use milvaion_protocol::id::JobId;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
 
 use super::{
     ApiState,
@@ -205,6 +207,11 @@ async fn list(state: ApiState, call: Call<Nothing, JobQuery, Nothing>) -> ApiRes
     {
         return Err(ApiError::field("tag", format!("this token is limited to the tag {limit}")));
     }
+    if let Some(after) = &query.after
+        && !is_job_cursor(after)
+    {
+        return Err(ApiError::field("after", "the cursor is invalid: use the next of the previous page, or none"));
+    }
     let filter = JobFilter {
         text: query.text,
         tag: call.tag.or(query.tag),
@@ -271,13 +278,9 @@ async fn delete_by_key(state: ApiState, call: Call<KeyPath, Nothing, Nothing>) -
 }
 
 async fn delete_job<P>(state: &ApiState, call: &Call<P, Nothing, Nothing>, id: JobId) -> ApiResult<()> {
-    if let Some(expected) = call.expected_version()? {
-        let job = state.store.job_to_show(id).await.map_err(AppError::from)?;
-        if let Some(job) = job.filter(|job| job.version != expected) {
-            return Err(ApiError::version(format!("This job is at version {}, not {expected}.", job.version)));
-        }
-    }
-    state.backend.delete_job(&call.me, id).await?;
+    let expected = call.expected_version()?;
+    let deleted = state.jobs.delete(&call.me, id, expected).await;
+    deleted.map_err(|error| ApiError::from(error).of_expected(expected.is_some()))?;
     Ok(Reply::of(()))
 }
 
@@ -287,10 +290,11 @@ async fn run(state: ApiState, call: Call<JobPath, Nothing, RunJob>) -> ApiResult
         input_json: input.as_ref().map(ToString::to_string).unwrap_or_default(),
         reason: reason.clone(),
         force: *force,
-        // Keys of different callers must not meet.
-        idempotency_key: call.idempotency_key.as_ref().map(|key| format!("{}:{key}", call.me.id)),
+        // Keys of different callers must not meet, and the command takes a short one.
+        idempotency_key: call.idempotency_key.as_ref().map(|key| own_key(&call.caller, key)),
+        is_script: call.is_script(),
     };
-    let id = state.backend.trigger_job(&call.me, call.path.id, input).await?;
+    let id = state.backend.trigger_job(&call.me, call.path.id, input).await.map_err(ApiError::of_input)?;
     let occurrence = state.backend.occurrence(&call.me, id, None).await?;
     Ok(Reply::of(occurrence.into()).location(format!("/occurrences/{id}")))
 }
@@ -324,6 +328,11 @@ async fn compare(state: ApiState, call: Call<JobPath, CompareQuery, Nothing>) ->
 async fn restore(state: ApiState, call: Call<VersionPath, Nothing, Nothing>) -> ApiResult<RestoreVersionResult> {
     let VersionPath { id, version } = call.path;
     let job = state.backend.job(&call.me, id, None).await?;
+    if let Some(tag) = &call.tag {
+        let earlier = state.jobs.version(id, version).await?.definition;
+        let tags = earlier["tags"].as_array().into_iter().flatten().filter_map(|tag| tag.as_str().map(str::to_owned));
+        require_tag(tag, &tags.collect::<Vec<_>>())?;
+    }
     let restored = state.backend.restore_version(&call.me, id, version, job.version).await?;
     let version = restored.version;
     Ok(Reply::of(restored).version(version))
@@ -338,4 +347,18 @@ async fn audit(state: ApiState, call: Call<JobPath, JobAuditQuery, Nothing>) -> 
 /// Checks that a definition keeps the tag that limits the token.
 fn require_own_tag(tag: Option<&str>, job: &JobInput) -> Result<(), ApiError> {
     tag.map_or(Ok(()), |tag| require_tag(tag, &job.tags))
+}
+
+/// Returns true if a text is a cursor of the list of jobs: an id and the name that follows it.
+fn is_job_cursor(text: &str) -> bool {
+    text.split_once('~').is_some_and(|(id, _)| id.parse::<JobId>().is_ok())
+}
+
+/// Returns a key that no other caller has: of fixed length, because the caller's key may be as long as any.
+fn own_key(caller: &str, key: &str) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(caller.len().to_le_bytes());
+    hasher.update(caller);
+    hasher.update(key);
+    format!("api:{}", URL_SAFE_NO_PAD.encode(hasher.finalize()))
 }

@@ -102,7 +102,9 @@ pub fn router(state: &ApiState) -> Router {
     paths.dedup();
     let operations = paths.into_iter().fold(Router::new(), |router, path| {
         let here = endpoints.iter().filter(|endpoint| endpoint.operation.path == path);
-        let methods: Vec<&str> = here.clone().map(|endpoint| endpoint.operation.method).collect();
+        let methods = here.clone().map(|endpoint| endpoint.operation.method);
+        let methods: Vec<&str> =
+            methods.flat_map(|method| [Some(method), (method == "GET").then_some("HEAD")]).flatten().collect();
         let allowed = methods.join(", ");
         let refuse = move || {
             let detail = format!("This path supports {allowed}.");
@@ -124,6 +126,7 @@ pub fn router(state: &ApiState) -> Router {
     };
     Router::new()
         .nest("/api/v1", operations.route("/", any(not_found)).route("/{*path}", any(not_found)))
+        .route("/api/v1/", any(not_found))
         .route("/api/openapi.json", static_document("application/json", json))
         .route("/api/docs.css", static_document("text/css; charset=utf-8", docs::STYLE.to_owned()))
         .route("/api/docs", static_document("text/html; charset=utf-8", page))

@@ -138,7 +138,8 @@ async fn retry(state: ApiState, call: Call<OccurrencePath, Nothing, RetryOccurre
         force: *force,
     };
     let selection = FailureSelection::Ids(vec![call.path.id]);
-    let retried = state.backend.retry_failures(&call.me, &selection, 1, options).await?;
+    let retried = state.backend.retry_failures(&call.me, &selection, 1, options).await;
+    let retried = retried.map_err(ApiError::of_input)?;
     let Some((_, id)) = retried.made.first() else {
         return Err(AppError::Conflict("This occurrence was retried in this moment by another request.".into()).into());
     };

@@ -130,7 +130,7 @@ fn operation(endpoint: &Endpoint, answer: Option<&Schema>) -> Value {
         parameters.push(header_parameter(
             "If-Match",
             "The ETag of an earlier answer: the request is refused if the object has changed since.",
-            json!({ "type": "string", "pattern": "^(\\*|\"[0-9]{1,9}\")$" }),
+            json!({ "type": "string", "pattern": "^(W/)?\"[0-9]{1,9}\"$" }),
         ));
     }
     let mut responses = Map::new();

@@ -90,6 +90,18 @@ impl ApiError {
         self.status
     }
 
+    /// Returns the error of a command that takes an input, whose field the API calls `input`.
+    #[must_use]
+    pub fn of_input(error: AppError) -> Self {
+        let mut refusal = Self::from(error);
+        for error in &mut refusal.errors {
+            if let Some(rest) = error.field.strip_prefix("jobData") {
+                error.field = format!("input{rest}");
+            }
+        }
+        refusal
+    }
+
     /// Returns this error as one of a version that is not the expected one, if it is a conflict of a request that named
     /// a version.
     #[must_use]

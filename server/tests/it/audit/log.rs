@@ -275,7 +275,7 @@ async fn rows_name_their_objects_even_after_a_deletion() {
     let of_job = names(format!("job:{job}")).await;
     assert_eq!(of_job, [named("job.create", Some("Renamed")), named("job.run", Some("Renamed"))]);
 
-    store.delete_job(job, stamp).await.expect("deleted");
+    store.delete_job(job, None, stamp).await.expect("deleted");
     // The definition in the row still has the name; a row without a definition has none.
     let of_job = names(format!("job:{job}")).await;
     let expected = [named("job.create", Some("Hello")), named("job.run", None), named("job.delete", Some("Hello"))];

@@ -55,7 +55,7 @@ async fn changed_calendar_moves_the_due_times_of_its_jobs() {
         "two calendars cannot have one name: {duplicate:?}"
     );
 
-    jobs.delete(&me, job).await.expect("deleted");
+    jobs.delete(&me, job, None).await.expect("deleted");
     assert_eq!(jobs.delete_calendar(&me, id).await, Ok("Holidays".to_owned()));
     let missing = jobs.delete_calendar(&me, id).await;
     assert!(matches!(missing, Err(milvaion_app::error::AppError::NotFound(_))), "{missing:?}");

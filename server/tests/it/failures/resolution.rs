@@ -243,7 +243,7 @@ async fn single_failure_is_retried_with_edited_input_or_by_force() {
         Err(AppError::NotFound(_))
     ));
 
-    server.jobs.delete(&me, job).await.expect("deleted");
+    server.jobs.delete(&me, job, None).await.expect("deleted");
     let rest = FailureSelection::Filter(FailureFilter { job_id: Some(job), ..FailureFilter::default() });
     let retried = server.jobs.retry_failures(&me, &rest, &RetryInput::default()).await.expect("the query succeeds");
     assert_eq!((retried.made.len(), retried.left), (0, 1), "a deleted job cannot run");

@@ -126,7 +126,7 @@ async fn deleted_job_does_not_affect_its_batch() {
     let clock = Clock::system();
     let (ids, planned) = three_due_jobs(&store, &clock).await;
     let edit = AuditStamp { by: "test", at: clock.now(), address: None };
-    store.delete_job(ids[1], edit).await.expect("the query succeeds").expect("deleted");
+    store.delete_job(ids[1], None, edit).await.expect("the query succeeds").expect("deleted");
     let created = store.create_scheduled_runs(&planned, None, clock.now()).await.expect("the query succeeds");
     assert_eq!(created.len(), 2);
     let rows = store.occurrences(&Default::default()).await.expect("the query succeeds").rows;

@@ -58,6 +58,7 @@ async fn unknown_and_invalid_parameters_are_named() {
         ("/jobs?text=%00", "text"),
         ("/occurrences?status=done", "status"),
         ("/occurrences?since=yesterday", "since"),
+        ("/jobs?after=x", "after"),
         ("/jobs/42", "id"),
         ("/failures?after=x", "after"),
         ("/audit?before=x", "before"),
@@ -88,7 +89,7 @@ async fn unreadable_bodies_and_unknown_paths_are_problems() {
     assert_eq!(post("application/json", rounded).await, StatusCode::BAD_REQUEST, "a number would be rounded");
     assert_eq!(harness.call(&token, "GET", "/nothing", Value::Null).await.status, StatusCode::NOT_FOUND);
     let wrong = harness.call(&token, "PATCH", "/jobs", Value::Null).await;
-    assert_eq!((wrong.status, wrong.header("allow")), (StatusCode::METHOD_NOT_ALLOWED, "GET, POST"));
+    assert_eq!((wrong.status, wrong.header("allow")), (StatusCode::METHOD_NOT_ALLOWED, "GET, HEAD, POST"));
     harness.server.stop().await;
 }
 

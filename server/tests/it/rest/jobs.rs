@@ -32,7 +32,7 @@ async fn job_is_created_read_replaced_and_deleted() {
 
     let stale = harness.call_with(&token, "DELETE", &path, Value::Null, ("if-match", "\"1\"")).await;
     assert_eq!(stale.status, StatusCode::PRECONDITION_FAILED);
-    let deleted = harness.call_with(&token, "DELETE", &path, Value::Null, ("if-match", "\"2\"")).await;
+    let deleted = harness.call_with(&token, "DELETE", &path, Value::Null, ("if-match", "W/\"2\"")).await;
     assert_eq!((deleted.status, deleted.body), (StatusCode::NO_CONTENT, Value::Null));
     assert_eq!(harness.call(&token, "GET", &path, Value::Null).await.status, StatusCode::NOT_FOUND);
     harness.server.stop().await;

@@ -3,7 +3,7 @@
 mod access;
 mod conformance;
 mod document;
-mod harness;
+pub(crate) mod harness;
 mod idempotency;
 mod input;
 mod jobs;

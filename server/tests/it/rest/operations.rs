@@ -24,6 +24,7 @@ async fn failed_run_is_listed_retried_and_resolved() {
     let id = harness.job(&token, echo("Report")).await["id"].as_str().expect("an id").to_owned();
     let run = harness.call(&token, "POST", &format!("/jobs/{id}/run"), json!({ "input": { "say": "fail" } })).await;
     assert_eq!((run.status, &run.body["input"]["say"]), (StatusCode::ACCEPTED, &json!("fail")));
+    assert_eq!(run.body["trigger"], "api");
     let failed_id = run.body["id"].as_str().expect("an id").to_owned();
     let failed = ended(&harness, &token, &failed_id).await;
     assert_eq!((&failed["status"], &failed["note"]), (&json!("failed"), &json!("failed on request")));
@@ -46,6 +47,12 @@ async fn failed_run_is_listed_retried_and_resolved() {
     assert_eq!((&resolved["done"], &resolved["skipped"]), (&json!(0), &json!(1)), "a retry resolves it");
     let cancelled = harness.call(&token, "POST", &format!("/occurrences/{failed_id}/cancel"), Value::Null).await;
     assert_eq!(cancelled.status, StatusCode::CONFLICT, "it has ended");
+    let resolve = |expected| json!({ "selection": { "filter": { "jobId": id } }, "expected": expected });
+    let nothing = harness.call(&token, "POST", "/failures/resolve", resolve(json!(0))).await.ok();
+    assert_eq!((&nothing["done"], &nothing["more"]), (&json!(0), &json!(false)));
+    let unseen =
+        harness.call(&token, "POST", "/failures/resolve", json!({ "selection": { "filter": { "jobId": id } } }));
+    assert_eq!(unseen.await.invalid_fields(), ["expected"]);
     let unbounded = json!({ "selection": { "filter": {} }, "expected": 10 });
     let refused = harness.call(&token, "POST", "/failures/retry", unbounded).await;
     assert_eq!(refused.invalid_fields(), ["filter"], "all failures are never meant");

@@ -121,8 +121,14 @@ async fn token_with_a_tag_reaches_only_its_jobs() {
     let other = id(&harness.job(&admin, tagged("Backups", "storage")).await);
     let of_own = id(&harness.call(&admin, "POST", &format!("/jobs/{own}/run"), Value::Null).await.ok());
     let of_other = id(&harness.call(&admin, "POST", &format!("/jobs/{other}/run"), Value::Null).await.ok());
+    let gone = id(&harness.job(&admin, tagged("Old backups", "storage")).await);
+    let of_gone = id(&harness.call(&admin, "POST", &format!("/jobs/{gone}/run"), Value::Null).await.ok());
+    harness.call(&admin, "DELETE", &format!("/jobs/{gone}"), Value::Null).await.ok();
+    // Its first version belongs to another tag.
+    let moved = id(&harness.job(&admin, tagged("Moved", "storage")).await);
+    harness.call(&admin, "PUT", &format!("/jobs/{moved}"), tagged("Moved", "billing")).await.ok();
     let listed = harness.call(&token, "GET", "/jobs", Value::Null).await.ok();
-    assert_eq!(listed["items"].as_array().expect("items").len(), 1);
+    assert_eq!(listed["items"].as_array().expect("items").len(), 2);
     for (method, path, body, expected) in [
         ("GET", format!("/jobs/{own}"), Value::Null, 200),
         ("GET", format!("/jobs/{other}"), Value::Null, 403),
@@ -130,6 +136,9 @@ async fn token_with_a_tag_reaches_only_its_jobs() {
         ("POST", format!("/jobs/{other}/pause"), Value::Null, 403),
         ("GET", format!("/occurrences/{of_own}"), Value::Null, 200),
         ("GET", format!("/occurrences/{of_other}/log"), Value::Null, 403),
+        ("GET", format!("/occurrences/{of_gone}"), Value::Null, 403),
+        ("GET", format!("/occurrences?jobId={gone}"), Value::Null, 403),
+        ("POST", format!("/jobs/{moved}/versions/1/restore"), Value::Null, 403),
         ("GET", "/occurrences".into(), Value::Null, 422),
         ("GET", format!("/occurrences?jobId={own}"), Value::Null, 200),
         ("GET", format!("/occurrences?jobId={other}"), Value::Null, 403),

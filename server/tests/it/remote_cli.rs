@@ -1,0 +1,77 @@
+//! The commands that use a running server, as a user types them.
+
+use std::process::Output;
+
+use milvaion_test_support::worker_env;
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::rest::harness::{ApiHarness, echo};
+
+struct Shell<'a> {
+    harness: &'a ApiHarness,
+    token: String,
+    /// The folder of the credentials, which does not exist.
+    home: std::path::PathBuf,
+}
+
+impl Shell<'_> {
+    async fn run(&self, arguments: &[&str]) -> Output {
+        let port = self.harness.server.address.port();
+        Command::new(env!("CARGO_BIN_EXE_milvaion"))
+            .args(arguments)
+            .env("MILVAION_URL", format!("http://127.0.0.1:{port}"))
+            .env("MILVAION_TOKEN", &self.token)
+            .env("XDG_CONFIG_HOME", &self.home)
+            .env("NO_COLOR", "1")
+            .stdin(std::process::Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await
+            .expect("the program starts")
+    }
+
+    /// Runs a command that succeeds and returns its output.
+    async fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments).await;
+        let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {text} {errors}");
+        text.into_owned()
+    }
+
+    async fn code(&self, arguments: &[&str]) -> Option<i32> {
+        self.run(arguments).await.status.code()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn job_is_run_followed_and_listed_from_the_shell() {
+    let harness = ApiHarness::new().await;
+    let worker = worker_env::start(&harness.config);
+    let token = harness.token(&harness.admin).await;
+    harness.call(&token, "PUT", "/jobs/by-key/report", echo("Report")).await.ok();
+    let home = std::env::temp_dir().join("milvaion-no-credentials");
+    let shell = Shell { harness: &harness, token, home };
+    assert!(shell.ok(&["whoami"]).await.contains("ana@example.org"));
+    assert!(shell.ok(&["jobs", "list"]).await.contains("Report"));
+    let followed = shell.ok(&["jobs", "run", "report", "--follow"]).await;
+    assert!(followed.contains("received: hello"), "{followed}");
+    let failed = shell.run(&["jobs", "run", "report", "--wait", "--input", r#"{"say": "fail"}"#]).await;
+    assert_eq!(failed.status.code(), Some(10), "{}", String::from_utf8_lossy(&failed.stderr));
+    let listed = shell.ok(&["occurrences", "list", "-o", "json"]).await;
+    let listed: Value = serde_json::from_str(&listed).expect("JSON");
+    let statuses: Vec<_> = listed.as_array().expect("a list").iter().map(|item| item["status"].clone()).collect();
+    assert_eq!(statuses, ["failed", "completed"]);
+    let id = listed[1]["id"].as_str().expect("an id");
+    assert!(shell.ok(&["occurrences", "logs", id]).await.contains("received: hello"));
+    assert_eq!(shell.code(&["occurrences", "wait", id]).await, Some(0));
+    assert!(shell.ok(&["failures", "list"]).await.contains("Report"));
+    assert_eq!(shell.code(&["jobs", "get", "missing"]).await, Some(4));
+    assert_eq!(shell.code(&["jobs", "delete", "report"]).await.filter(|code| *code == 0), None, "it needs --yes here");
+    shell.ok(&["jobs", "delete", "report", "--yes"]).await;
+    assert_eq!(shell.ok(&["jobs", "list", "-o", "json"]).await.trim(), "[]");
+    let unknown = Shell { harness: &harness, token: format!("milvaion_{}", "x".repeat(40)), home: shell.home.clone() };
+    assert_eq!(unknown.code(&["whoami"]).await, Some(3));
+    worker.stop().await;
+    harness.server.stop().await;
+}
