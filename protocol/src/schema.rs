@@ -2,7 +2,7 @@
 //!
 //! They exist for `docs/protocol`, which authors of workers in other languages read, and for the test that keeps those
 //! files up to date. Therefore they describe the input that a *reader* accepts: a field with a default may be missing,
-//! and unknown fields are allowed everywhere. The bounds that a type cannot express are listed in [`SCHEMA_BOUNDS`] by
+//! and unknown fields are allowed everywhere. The bounds that a type cannot express are listed in `SCHEMA_BOUNDS` by
 //! field name; a name means the same in every message.
 
 use std::borrow::Cow;

@@ -123,7 +123,8 @@ pub(super) async fn run(command: FailuresCommand, session: &mut Session<'_>) -> 
             };
             let mut total = RetryResult::default();
             loop {
-                let request = RetryFailures { selection: selection.clone(), expected: Some(expected), reason: reason.clone() };
+                let request =
+                    RetryFailures { selection: selection.clone(), expected: Some(expected), reason: reason.clone() };
                 let part = session.client.retry_failures(&request).await?;
                 total.retried.extend(part.retried.iter().cloned());
                 if !add(&mut total.result, part.result) {
@@ -139,7 +140,8 @@ pub(super) async fn run(command: FailuresCommand, session: &mut Session<'_>) -> 
             };
             let mut total = BulkResult::default();
             loop {
-                let request = ResolveFailures { selection: selection.clone(), expected: Some(expected), note: note.clone() };
+                let request =
+                    ResolveFailures { selection: selection.clone(), expected: Some(expected), note: note.clone() };
                 let part = session.client.resolve_failures(&request).await?;
                 if !add(&mut total, part) {
                     break;
