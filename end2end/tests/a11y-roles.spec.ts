@@ -38,7 +38,7 @@ function pages(): string[] {
     "/", "/jobs", `/jobs/${job}`, `/jobs/${job}?tab=history`, `/jobs/${job}/edit`, "/jobs/new",
     "/occurrences", `/occurrences/${completed}`, `/occurrences/${failed}`, `/occurrences/${running}`,
     "/failed", `${cause}?state=all`, `/failed/${failed}`, "/failed?tab=dead-letters",
-    "/calendars", `/calendars/${calendar}/edit`, "/calendars/new", "/workers", "/team", "/audit", "/account", "/help",
+    "/calendars", `/calendars/${calendar}/edit`, "/calendars/new", "/workers", "/team", "/audit", "/account", "/tokens", "/help",
   ];
 }
 

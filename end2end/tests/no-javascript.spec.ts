@@ -42,7 +42,7 @@ test("every page is readable", async ({ admin: page, stack, firstAdmin }) => {
 
   for (const [path, heading] of [["/", "Overview"], ["/jobs", "Jobs"], ["/occurrences", "Occurrences"], ["/failed", "Failures"],
     ["/failed?tab=dead-letters", "Failures"], ["/calendars", "Calendars"], ["/workers", "Workers"], ["/team", "Team"], ["/audit", "Audit log"],
-    ["/account", "Account"], ["/menu", "Menu"], ["/help", "Help"]] as const) {
+    ["/account", "Account"], ["/tokens", "API tokens"], ["/menu", "Menu"], ["/help", "Help"]] as const) {
     await page.goto(path);
     await expect(page.getByRole("heading", { level: 1 })).toHaveText(heading);
     await expect(page.getByText("Loading…")).toHaveCount(0);

@@ -167,7 +167,7 @@ async function fillInstallation(stack: TestStack, user: TestUser): Promise<Measu
     `/occurrences/${completed}`, `/occurrences/${failed}`, `/occurrences/${cancelled}`, `/occurrences/${running}`,
     "/failed", `${cause}?state=all`, `/failed/${failed}`, `/failed/${resolved}`, "/failed?tab=dead-letters",
     "/calendars", "/calendars/new", `/calendars/${calendar}/edit`, "/workers", "/team", `/team/${colleague}`,
-    "/audit", "/account", "/menu", "/help",
+    "/audit", "/account", "/tokens", "/menu", "/help",
   ];
   return [
     ...paths.map((path) => ({ path })),

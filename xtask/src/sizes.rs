@@ -23,7 +23,7 @@ const GROUP_LIMITS: [(&str, u64); 8] = [
     ("overview", 466),
     ("occurrence", 558),
     ("failures", 555),
-    ("govern", 641),
+    ("govern", 668),
     ("jobs", 644),
     ("define", 668),
 ];

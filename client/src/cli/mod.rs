@@ -96,7 +96,7 @@ pub enum RemoteCommand {
     /// Lists the users.
     Users(Remote<UsersCommand>),
     /// Prints a script with which a shell completes the commands of this program.
-    Completions {
+    Completion {
         /// The shell.
         shell: clap_complete::Shell,
     },
@@ -157,7 +157,7 @@ async fn dispatch<P: CommandFactory>(command: RemoteCommand, console: &mut Conso
         }
         RemoteCommand::Audit(remote) => audit::run(remote.command, &mut Session::open(&remote.globals, console)?).await,
         RemoteCommand::Users(remote) => users::run(remote.command, &mut Session::open(&remote.globals, console)?).await,
-        RemoteCommand::Completions { shell } => {
+        RemoteCommand::Completion { shell } => {
             let mut script = Vec::new();
             let mut parser = P::command();
             let name = parser.get_name().to_owned();

@@ -47,6 +47,6 @@ fn options_of_remote_commands_belong_to_them_only() {
 
 #[tokio::test]
 async fn completions_cover_the_whole_program() {
-    let outcome = Shell::new().run(&["completions", "bash"]).await;
+    let outcome = Shell::new().run(&["completion", "bash"]).await;
     assert!(outcome.output.contains("dead-letters") && outcome.output.contains("milvaion"), "{}", outcome.output);
 }

@@ -18,7 +18,7 @@ pub(crate) use error::CliError;
 /// Milvaion runs jobs when they are due. Without a command, this program runs the server. The commands from `login` on use
 /// a running server, with an API token.
 #[derive(Debug, Parser)]
-#[command(version, about)]
+#[command(version)]
 pub(crate) struct CliArguments {
     #[command(subcommand)]
     command: Option<CliCommand>,
@@ -85,4 +85,63 @@ fn stop_signal() -> Result<CancellationToken, ServerError> {
         received.cancel();
     });
     Ok(stop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use clap::{Command, CommandFactory};
+
+    use super::*;
+
+    /// The variable that makes the test write the page.
+    const WRITE: &str = "WRITE_CLI_DOCS";
+    /// The start of the page.
+    const HEAD: &str = "# Command line\n\n\
+        This page lists the commands of `milvaion` with their options.\n\
+        It is generated from the program; `milvaion COMMAND --help` prints the same.\n\
+        The commands from `login` on use a running server over its [API](api/README.md), with an API token.\n\
+        The token comes from `milvaion login` or from `MILVAION_TOKEN`, and the address from `--url` or `MILVAION_URL`.\n\n\
+        ## Exit codes\n\n\
+        | Code | Meaning |\n|---|---|\n\
+        | 0 | Success; for `occurrences wait`, `jobs run --wait` and `--follow`: the occurrence completed |\n\
+        | 1 | The command failed; its message names the cause |\n\
+        | 2 | The arguments are invalid, or a change needs `--yes` |\n\
+        | 3 | Not signed in, or the role or the token does not allow it |\n\
+        | 4 | There is no such object |\n\
+        | 5 | The state or the version of the object does not allow it |\n\
+        | 6 | The server cannot be reached |\n\
+        | 10 | The occurrence failed |\n\
+        | 11 | The occurrence exceeded its timeout |\n\
+        | 12 | The occurrence was cancelled |\n\
+        | 13 | The occurrence was skipped |\n\
+        | 14 | The wait ended before the occurrence did |\n\
+        | 130 | Ctrl-C ended the command |\n";
+
+    fn describe(command: &mut Command, path: &str, page: &mut String) {
+        let help = command.render_long_help().to_string();
+        let lines: Vec<_> = help.lines().map(str::trim_end).collect();
+        let _ = write!(page, "\n## {path}\n\n```text\n{}\n```\n", lines.join("\n").trim_end());
+        let names: Vec<_> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+        for name in names.iter().filter(|name| *name != "help") {
+            if let Some(command) = command.find_subcommand_mut(name) {
+                describe(command, &format!("{path} {name}"), page);
+            }
+        }
+    }
+
+    #[test]
+    fn page_of_the_commands_is_up_to_date() {
+        let mut command = CliArguments::command();
+        command.build();
+        let mut page = HEAD.to_owned();
+        describe(&mut command, "milvaion", &mut page);
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/cli.md");
+        if std::env::var_os(WRITE).is_some() {
+            std::fs::write(path, &page).expect("written");
+        }
+        let stored = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(stored == page, "docs/cli.md is out of date: run this test with {WRITE}=1");
+    }
 }
