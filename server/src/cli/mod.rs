@@ -18,7 +18,7 @@ pub(crate) use error::CliError;
 /// Milvaion runs jobs when they are due. Without a command, this program runs the server. The commands from `login` on use
 /// a running server, with an API token.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(name = "milvaion", version)]
 pub(crate) struct CliArguments {
     #[command(subcommand)]
     command: Option<CliCommand>,
