@@ -36,14 +36,16 @@ test("a token is shown once, used, rotated and revoked", async ({ admin: page, s
   await expect(page.getByRole("row", { name: /deploy script/ })).toContainText("GET /api/v1/account");
   expect(await page.content()).not.toContain(first);
 
-  await page.getByRole("row", { name: /deploy script/ }).getByText("Rotate…").click();
+  await page.getByRole("button", { name: "Rotate token deploy script" }).click();
   await page.getByRole("dialog").getByRole("button", { name: "Rotate token" }).click();
   await expect(secret).not.toHaveValue("");
   const second = await secret.inputValue();
   expect([await status(stack.url, first), await status(stack.url, second)]).toEqual([200, 200]);
 
+  // The table is read again after the rotation.
+  await expect(page.getByRole("row", { name: /deploy script/ }).filter({ hasText: "Rotated" })).toHaveCount(1);
   const row = page.getByRole("row", { name: /deploy script/ }).filter({ hasText: "Active" });
-  await row.getByText("Revoke…").click();
+  await row.getByRole("button", { name: "Revoke token deploy script" }).click();
   await page.getByRole("dialog").getByRole("button", { name: "Revoke token" }).click();
   await expect(page.getByRole("row", { name: /deploy script/ }).filter({ hasText: "Revoked" })).toHaveCount(1);
   expect([await status(stack.url, first), await status(stack.url, second)]).toEqual([200, 401]);
