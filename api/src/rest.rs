@@ -9,27 +9,31 @@
 //! [`FailureRow`](crate::failures::FailureRow), are used as they are. With the feature `schema`, all types describe
 //! themselves as JSON Schemas, from which the OpenAPI document is made and against which requests are checked.
 
+mod calendars;
+mod cluster;
 mod events;
+mod failures;
 mod jobs;
 mod occurrences;
-mod others;
+mod people;
 mod problem;
 mod status;
 
 use serde::{Deserialize, Serialize};
 
-pub use events::ApiEvent;
-pub use jobs::{DuplicateJob, Job, JobQuery, JobSummary, NewJob, RecentOccurrence, RunJob};
+pub use calendars::{CalendarDetail, CalendarJob};
+pub use cluster::{Cluster, OpenCount, PauseRequest, Statistics, StatisticsBar, StatisticsQuery, WorkerQuery};
+pub use events::{ApiEvent, EventQuery};
+pub use failures::{
+    BulkResult, DeadLetter, DeadLetterQuery, FailureQuery, ResolveDeadLetters, ResolveFailures, RetriedFailure,
+    RetryFailures, RetryResult,
+};
+pub use jobs::{CompareQuery, DuplicateJob, Job, JobQuery, JobSummary, NewJob, RecentOccurrence, RunJob, VersionQuery};
 pub use occurrences::{
     CancelOccurrence, LogPage, LogQuery, Occurrence, OccurrenceDetail, OccurrenceQuery, RetryOccurrence,
     StatusChangeEntry,
 };
-pub use others::{
-    AuditQuery, BulkResult, CalendarDetail, CalendarJob, ChangeRole, Cluster, CompareQuery, DeadLetter,
-    DeadLetterQuery, EventQuery, FailureQuery, InviteUser, JobAuditQuery, OneTimeLink, OpenCount, PauseRequest,
-    ResolveDeadLetters, ResolveFailures, RetriedFailure, RetryFailures, RetryResult, Statistics, StatisticsBar,
-    StatisticsQuery, TeamQuery, TokenQuery, VersionQuery, WorkerQuery,
-};
+pub use people::{AuditQuery, ChangeRole, InviteUser, JobAuditQuery, OneTimeLink, TeamQuery, TokenQuery};
 pub use problem::{Problem, ProblemField};
 pub use status::StatusName;
 

@@ -92,6 +92,20 @@ impl ApiEvent {
     }
 }
 
+/// The filter of the stream of events.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, rename_all = "camelCase")]
+pub struct EventQuery {
+    /// Only events of this job and its occurrences.
+    pub job_id: Option<JobId>,
+    /// Only events of this occurrence, and its log lines.
+    pub occurrence_id: Option<OccurrenceId>,
+    /// The id of the last event that the caller received. The header `Last-Event-ID` takes precedence.
+    #[cfg_attr(feature = "schema", schemars(length(max = 100)))]
+    pub last: Option<String>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

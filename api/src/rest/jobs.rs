@@ -180,3 +180,26 @@ pub struct DuplicateJob {
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9][a-z0-9._-]{0,99}$")))]
     pub key: Option<String>,
 }
+
+/// The cursor of the versions of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, rename_all = "camelCase")]
+pub struct VersionQuery {
+    /// Only versions before this one: the `next` of the previous page.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub before: Option<i32>,
+}
+
+/// The versions to compare.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct CompareQuery {
+    /// The earlier version.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub from: i32,
+    /// The later version.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub to: i32,
+}

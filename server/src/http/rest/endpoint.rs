@@ -19,7 +19,6 @@ use milvaion_api::permissions::Permission;
 use milvaion_app::backend::RequestUser;
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::Value;
 
 use super::{
     ApiState, guard, idempotency,
@@ -337,7 +336,7 @@ fn json_response<T: Serialize + 'static>(operation: &Operation, reply: Reply<T>)
     if TypeId::of::<T>() == TypeId::of::<()>() {
         return (status, headers).into_response();
     }
-    match serde_json::to_value(&reply.body).and_then(|value: Value| serde_json::to_vec(&value)) {
+    match serde_json::to_vec(&reply.body) {
         Ok(body) => {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             (status, headers, body).into_response()

@@ -10,7 +10,7 @@ use super::harness::{ApiHarness, echo, send};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_role_uses_its_operations_only() {
     let harness = ApiHarness::new().await;
-    let mut callers = vec![("nobody", None, String::new())];
+    let mut callers = vec![("a caller without a token", None, String::new())];
     for (name, role) in [("vera", Role::Viewer), ("oscar", Role::Operator), ("alice", Role::Admin)] {
         let user = harness.user(name, role).await;
         callers.push((name, Some(role), harness.token(&user).await));
