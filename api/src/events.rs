@@ -125,6 +125,8 @@ pub enum LiveEvent {
     Workers,
     /// The cluster was paused or resumed.
     Cluster,
+    /// Alerts started to fire or were resolved, or an alert rule or channel changed.
+    Alerts,
     /// A session of this user ended, or the user's role changed. Servers check their streams of this user again. The
     /// event is never sent to a browser.
     Session {

@@ -11,9 +11,10 @@
 //! Reading order: [`permissions`] lists the actions and the roles that may take them. [`views`] has one type per page
 //! or row, and [`page`] the filters and cursors of lists. [`requests`] has the job form and its checks, with the parts
 //! [`schema_form`] (input fields from a JSON Schema), [`rules_form`] and [`calendar_form`]. [`versions`] compares
-//! definitions. [`team`] covers users, sessions and the own account, and [`audit`] the audit log. [`events`] is the live stream to browsers. [`failures`] covers failures and dead letters, and
+//! definitions. [`team`] covers users, sessions and the own account, and [`audit`] the audit log. [`events`] is the live stream to browsers. [`failures`] covers failures and dead letters, [`alerts`] alert rules, channels and what fires, and
 //! [`duplicates`] finds attempts that were started twice.
 
+pub mod alerts;
 pub mod audit;
 pub mod calendar_form;
 pub mod duplicates;

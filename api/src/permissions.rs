@@ -68,6 +68,10 @@ pub enum Permission {
     DefineJob,
     /// Create, edit and delete calendars.
     DefineCalendar,
+    /// Create, edit, mute and delete alert rules, and read alert channels.
+    DefineAlert,
+    /// Create, edit, test and delete alert channels.
+    ManageAlertChannels,
     /// Pause and resume the cluster.
     PauseCluster,
     /// Delete a job.
@@ -89,13 +93,15 @@ pub enum Permission {
 }
 
 /// Every permission, for tests of the whole table.
-pub const ALL_PERMISSIONS: [Permission; 15] = [
+pub const ALL_PERMISSIONS: [Permission; 17] = [
     Permission::Read,
     Permission::RunJob,
     Permission::CancelOccurrence,
     Permission::SettleFailures,
     Permission::DefineJob,
     Permission::DefineCalendar,
+    Permission::DefineAlert,
+    Permission::ManageAlertChannels,
     Permission::PauseCluster,
     Permission::DeleteJob,
     Permission::ReadTeam,
@@ -118,9 +124,15 @@ impl Permission {
             | Self::SettleFailures
             | Self::DefineJob
             | Self::DefineCalendar
+            | Self::DefineAlert
             | Self::PauseCluster
             | Self::ReadObjectAudit => Role::Operator,
-            Self::DeleteJob | Self::ReadTeam | Self::ManageTeam | Self::ReadAudit | Self::Export => Role::Admin,
+            Self::ManageAlertChannels
+            | Self::DeleteJob
+            | Self::ReadTeam
+            | Self::ManageTeam
+            | Self::ReadAudit
+            | Self::Export => Role::Admin,
         }
     }
 
@@ -140,6 +152,8 @@ impl Permission {
             Self::SettleFailures => "resolve failures",
             Self::DefineJob => "change jobs",
             Self::DefineCalendar => "change calendars",
+            Self::DefineAlert => "change alert rules",
+            Self::ManageAlertChannels => "change alert channels",
             Self::PauseCluster => "pause or resume all schedules",
             Self::DeleteJob => "delete jobs",
             Self::ReadTeam => "view the team",

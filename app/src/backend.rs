@@ -7,6 +7,7 @@
 //! while the session cannot be read.
 
 mod account;
+mod alerts;
 mod audit;
 mod team;
 mod tokens;
@@ -37,7 +38,9 @@ use milvaion_protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use self::{account::AccountBackend, audit::AuditBackend, team::TeamBackend, tokens::TokenBackend};
+pub use self::{
+    account::AccountBackend, alerts::AlertBackend, audit::AuditBackend, team::TeamBackend, tokens::TokenBackend,
+};
 use crate::error::AppError;
 
 /// The user who sent a request, with the network address for the audit log.

@@ -78,6 +78,18 @@ uuid_id!(
     /// The id of an API token in lists. It grants nothing: only the secret of the token does.
     TokenId
 );
+uuid_id!(
+    /// The id of an alert: one episode in which an alert rule fires for one cause.
+    AlertId
+);
+uuid_id!(
+    /// The id of an alert rule.
+    AlertRuleId
+);
+uuid_id!(
+    /// The id of an alert channel.
+    AlertChannelId
+);
 
 #[cfg(test)]
 mod tests {

@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    id::{CalendarId, DeadLetterId, JobId, OccurrenceId, SessionId, TokenId, UserId},
+    id::{
+        AlertChannelId, AlertId, AlertRuleId, CalendarId, DeadLetterId, JobId, OccurrenceId, SessionId, TokenId, UserId,
+    },
     message::{
         CancelMessage, ClaimReply, ClaimRequest, JobMessage, LogMessage, RegistrationMessage, StatusMessage,
         StatusReport,
@@ -181,6 +183,9 @@ uuid_schema!(DeadLetterId, "a dead letter");
 uuid_schema!(UserId, "a user");
 uuid_schema!(SessionId, "a session");
 uuid_schema!(TokenId, "an API token");
+uuid_schema!(AlertId, "an alert");
+uuid_schema!(AlertRuleId, "an alert rule");
+uuid_schema!(AlertChannelId, "an alert channel");
 
 impl JsonSchema for OccurrenceStatus {
     fn schema_name() -> Cow<'static, str> {

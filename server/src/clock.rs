@@ -10,7 +10,9 @@
 //! [`Clock::held_for`].
 
 use chrono::{DateTime, Duration, Utc};
-use milvaion_protocol::id::{CalendarId, DeadLetterId, JobId, OccurrenceId, TokenId, UserId};
+use milvaion_protocol::id::{
+    AlertChannelId, AlertId, AlertRuleId, CalendarId, DeadLetterId, JobId, OccurrenceId, TokenId, UserId,
+};
 use std::{
     sync::{
         Arc,
@@ -192,6 +194,24 @@ impl Clock {
     #[must_use]
     pub fn token_id(&self) -> TokenId {
         TokenId::from_parts(self.now(), rand::random())
+    }
+
+    /// Creates the id of an alert.
+    #[must_use]
+    pub fn alert_id(&self) -> AlertId {
+        AlertId::from_parts(self.now(), rand::random())
+    }
+
+    /// Creates the id of an alert rule.
+    #[must_use]
+    pub fn alert_rule_id(&self) -> AlertRuleId {
+        AlertRuleId::from_parts(self.now(), rand::random())
+    }
+
+    /// Creates the id of an alert channel.
+    #[must_use]
+    pub fn alert_channel_id(&self) -> AlertChannelId {
+        AlertChannelId::from_parts(self.now(), rand::random())
     }
 
     /// Creates an occurrence id.

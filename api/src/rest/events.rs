@@ -45,6 +45,8 @@ pub enum ApiEvent {
     Workers,
     /// The cluster was paused or resumed.
     Cluster,
+    /// Alerts started to fire or were resolved, or an alert rule or channel changed.
+    Alerts,
     /// Events may have been missed: read again what the program keeps.
     Resync,
 }
@@ -61,6 +63,7 @@ impl ApiEvent {
             Self::Calendar { .. } => "calendar",
             Self::Workers => "workers",
             Self::Cluster => "cluster",
+            Self::Alerts => "alerts",
             Self::Resync => "resync",
         }
     }
@@ -86,6 +89,7 @@ impl ApiEvent {
             LiveEvent::Calendar { id } => is_unfiltered.then_some(Self::Calendar { id: *id }),
             LiveEvent::Workers => is_unfiltered.then_some(Self::Workers),
             LiveEvent::Cluster => is_unfiltered.then_some(Self::Cluster),
+            LiveEvent::Alerts => is_unfiltered.then_some(Self::Alerts),
             LiveEvent::Resync => Some(Self::Resync),
             LiveEvent::LogsWatched { .. } | LiveEvent::Session { .. } => None,
         }

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::OccurrenceRow;
-use crate::page::TimeWindow;
+use crate::{alerts::FiringAlerts, page::TimeWindow};
 use milvaion_protocol::{id::JobId, message::JobTypeInfo, status::OccurrenceStatus};
 
 /// A job type with the worker that announced it.
@@ -106,6 +106,9 @@ pub struct ClusterStatus {
     pub is_pause_known: bool,
     /// The cluster pause; `None` while the cluster is not paused, or if the pause is unknown.
     pub pause: Option<ClusterPause>,
+    /// The number of alerts that fire; zeros if it is unknown.
+    #[serde(default)]
+    pub alerts: FiringAlerts,
 }
 
 /// The name of PostgreSQL in the health list. Without it, no page can be read.
@@ -226,6 +229,7 @@ mod tests {
             health: vec![item(DATABASE_PART, database), item(DISPATCHER_PART, dispatcher), item(TASKS_PART, tasks)],
             is_pause_known: true,
             pause: None,
+            alerts: FiringAlerts::default(),
         }
     }
 

@@ -130,6 +130,7 @@ fn every_event() {
     enveloped(LiveEvent::Calendar { id: CalendarId(job().0) }, json!({ "kind": "calendar", "id": JOB_ID }));
     enveloped(LiveEvent::Workers, json!({ "kind": "workers" }));
     enveloped(LiveEvent::Cluster, json!({ "kind": "cluster" }));
+    enveloped(LiveEvent::Alerts, json!({ "kind": "alerts" }));
     enveloped(LiveEvent::Session { user_id: UserId(job().0) }, json!({ "kind": "session", "userId": JOB_ID }));
     enveloped(LiveEvent::Resync, json!({ "kind": "resync" }));
 }

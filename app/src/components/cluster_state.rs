@@ -113,7 +113,7 @@ impl ClusterState {
         use_live_updates({
             let refresh = refresh.clone();
             move |envelope| {
-                if matches!(envelope.event, LiveEvent::Cluster) || is_resync(envelope) {
+                if matches!(envelope.event, LiveEvent::Cluster | LiveEvent::Alerts) || is_resync(envelope) {
                     refresh.request();
                 }
             }
@@ -215,6 +215,7 @@ mod tests {
             health: vec![item],
             is_pause_known: database == HealthState::Ok,
             pause: pause.map(|reason| ClusterPause { since: now, by: "ana".into(), reason: reason.into() }),
+            alerts: milvaion_api::alerts::FiringAlerts::default(),
         }
     }
 

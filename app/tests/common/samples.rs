@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{
+    alerts::FiringAlerts,
     failures::{DeadLetterRow, FailureCause, FailureGroup, FailureRow},
     page::TimeWindow,
     permissions::Role,
@@ -325,13 +326,20 @@ pub(crate) fn cluster_status(pause: Option<ClusterPause>) -> ClusterStatus {
         ],
         is_pause_known: true,
         pause,
+        alerts: FiringAlerts::default(),
     }
 }
 
 /// Returns the state of a cluster whose PostgreSQL is down.
 pub(crate) fn outage_status() -> ClusterStatus {
     let down = health("PostgreSQL", HealthState::Down, "does not respond; nothing can be read until it does");
-    ClusterStatus { now: at(30), health: vec![down], is_pause_known: false, pause: None }
+    ClusterStatus {
+        now: at(30),
+        health: vec![down],
+        is_pause_known: false,
+        pause: None,
+        alerts: FiringAlerts::default(),
+    }
 }
 
 /// Returns the overview of a busy installation, or of one without jobs.

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use http::request::Parts;
 use milvaion_api::{
+    alerts::FiringAlerts,
     calendar_form::CalendarForm,
     events::LiveEvent,
     failures::{
@@ -227,7 +228,13 @@ impl Backend for ServerBackend {
             // PostgreSQL holds the session and the pause. Without it, only the health remains, which is public.
             Ok(Err(_)) | Err(_) => None,
         };
-        Ok(ClusterStatus { now: self.clock.now(), health, is_pause_known: pause.is_some(), pause: pause.flatten() })
+        Ok(ClusterStatus {
+            now: self.clock.now(),
+            health,
+            is_pause_known: pause.is_some(),
+            pause: pause.flatten(),
+            alerts: FiringAlerts::default(),
+        })
     }
 
     async fn pause_cluster(&self, me: &RequestUser, reason: &str) -> Result<(), AppError> {
