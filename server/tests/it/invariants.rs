@@ -158,6 +158,9 @@ fn crate_dependencies_go_one_way() {
     depends_on_none_of("client/Cargo.toml", &["milvaion-server", "milvaion-app", "milvaion-worker", "leptos", "axum"]);
     // The server's tests run a worker. The server does not depend on it.
     depends_on_none_of("server/Cargo.toml", &["milvaion-worker"]);
+    // The guard serves the worker and the server, so it belongs to neither.
+    let own: Vec<String> = dependencies("worker/address-guard/Cargo.toml");
+    assert!(own.iter().all(|name| !name.starts_with("milvaion-")), "the guard must depend on no other crate: {own:?}");
 }
 
 #[test]
@@ -176,7 +179,7 @@ fn domain_does_no_io() {
 fn only_the_clocks_read_the_time() {
     let clocks = ["server/src/clock.rs", "worker/src/clock.rs"];
     let folders =
-        ["protocol/src", "schedule/src", "api/src", "app/src", "server/src", "worker/src", "worker/builtin/src"];
+        ["protocol/src", "schedule/src", "api/src", "app/src", "server/src", "worker/src", "worker/builtin/src", "worker/address-guard/src"];
     for folder in folders {
         for word in ["Utc::now", "Local::now", "Uuid::now_v7", "Uuid::new_v4"] {
             only_in(folder, word, &clocks);

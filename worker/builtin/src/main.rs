@@ -35,8 +35,15 @@ use tokio_util::task::TaskTracker;
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    context::BuiltinAdapter, demo::Demo, guard::EgressGuard, http_request::HttpRequest, redact::RedactingMakeWriter,
-    secrets::SecretStore, send_email::SendEmail, settings::BuiltinSettings, shell_command::ShellCommand,
+    context::BuiltinAdapter,
+    demo::Demo,
+    guard::{EgressGuard, GUARD_WORDS},
+    http_request::HttpRequest,
+    redact::RedactingMakeWriter,
+    secrets::SecretStore,
+    send_email::SendEmail,
+    settings::BuiltinSettings,
+    shell_command::ShellCommand,
     sql_query::SqlQuery,
 };
 
@@ -102,7 +109,7 @@ async fn run() -> Result<(), BuiltinWorkerError> {
     let terminations = TaskTracker::new();
     let has_proxy = settings.http_proxy.is_some();
     let backends = settings.backends(&config);
-    let guard = EgressGuard::new(settings.http_allow, settings.http_deny, backends, has_proxy);
+    let guard = EgressGuard::new(GUARD_WORDS, settings.http_allow, settings.http_deny, backends, has_proxy);
     let mut builder = Worker::builder()
         .config(config)
         .job(BuiltinAdapter::new(Demo, secret_store.clone()))

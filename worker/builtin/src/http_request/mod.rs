@@ -30,7 +30,7 @@ use self::{
 };
 use crate::{
     context::{BuiltinContext, BuiltinError, BuiltinJob, truncate_to_fit},
-    guard::{EgressGuard, HttpClientCache},
+    guard::{EgressGuard, HttpClientCache, USER_AGENT},
 };
 
 /// The job type, with the connections and the tokens that can be reused.
@@ -41,7 +41,7 @@ pub(crate) struct HttpRequest {
 
 impl HttpRequest {
     pub(crate) fn new(guard: EgressGuard, proxy: Option<Proxy>) -> Self {
-        let caller = HttpCaller { guard: Arc::new(guard), clients: Arc::new(HttpClientCache::new(proxy)) };
+        let caller = HttpCaller { guard: Arc::new(guard), clients: Arc::new(HttpClientCache::new(proxy, USER_AGENT)) };
         Self { caller, tokens: TokenCache::default() }
     }
 

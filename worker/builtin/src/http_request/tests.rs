@@ -16,6 +16,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{any, post},
 };
+use milvaion_address_guard::testing::ScriptedLookup;
 use milvaion_protocol::status::OccurrenceStatus;
 use milvaion_worker::{CancellationToken, testing::TestReport};
 use serde_json::{Value, json};
@@ -24,7 +25,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::{
     context::tests::{all_of, test_run},
-    guard::tests::ScriptedLookup,
+    guard::GUARD_WORDS,
 };
 
 const SECRETS: &[(&str, &str)] = &[("key", "c4n4ry-key"), ("pass", "c4n4ry:p&ss")];
@@ -109,7 +110,10 @@ async fn endless(State(site): State<TestSite>) -> Body {
 }
 
 fn job() -> HttpRequest {
-    HttpRequest::new(EgressGuard::new(vec!["127.0.0.1".parse().expect("a rule")], Vec::new(), Vec::new(), false), None)
+    HttpRequest::new(
+        EgressGuard::new(GUARD_WORDS, vec!["127.0.0.1".parse().expect("a rule")], Vec::new(), Vec::new(), false),
+        None,
+    )
 }
 
 async fn call(input: Value) -> TestReport {
@@ -144,7 +148,7 @@ async fn request_arrives_and_response_is_the_result() {
 #[tokio::test]
 async fn internal_address_is_refused_unless_allowed() {
     let (url, site) = start_test_site().await;
-    let closed = HttpRequest::new(EgressGuard::new(Vec::new(), Vec::new(), Vec::new(), false), None);
+    let closed = HttpRequest::new(EgressGuard::new(GUARD_WORDS, Vec::new(), Vec::new(), Vec::new(), false), None);
     let record = test_run(closed, &[], json!({"url": format!("{url}/echo")})).run().await;
     assert!(exception(&record).contains("127.0.0.1, which is not public"), "{record:?}");
     assert!(site.seen.lock().expect("the mutex is not poisoned").is_empty(), "no request was sent");
@@ -155,7 +159,8 @@ async fn connection_uses_the_checked_address() {
     let (url, site) = start_test_site().await;
     let port = url.rsplit(':').next().expect("a port");
     // Only this resolver knows the name, and only its first answer is the site.
-    let guard = EgressGuard::new(vec!["127.0.0.1".parse().expect("a rule")], Vec::new(), Vec::new(), false);
+    let guard =
+        EgressGuard::new(GUARD_WORDS, vec!["127.0.0.1".parse().expect("a rule")], Vec::new(), Vec::new(), false);
     let guard = guard.with_lookup(ScriptedLookup::new(&[&["127.0.0.1"], &["127.0.0.2"]]));
     let job = HttpRequest::new(guard, None);
     let record = test_run(job, &[], json!({"url": format!("http://checked.test:{port}/echo")})).run().await;

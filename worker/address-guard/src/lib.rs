@@ -1,9 +1,12 @@
-//! The destinations that `http-request` can reach.
+//! The destinations that a program can reach whose users choose the URLs.
 //!
-//! The user who defines a job chooses the URL, and the worker, which runs inside a network, sends the request. Without
-//! a check, every internal service would be open to all users who may define jobs. A host name is therefore resolved
-//! once, here. Every address of the name is checked, and the connection is then made to exactly these addresses
-//! ([`client_cache`]). The name is not resolved a second time, so it cannot lead elsewhere in between.
+//! The user who defines a job chooses the URL of `http-request`, and the worker, which runs inside a network, sends the
+//! request. The server does the same with the webhooks of alerts. Without a check, every internal service would be open
+//! to all users who may define jobs or channels. A host name is therefore resolved once, here. Every address of the name
+//! is checked, and the connection is then made to exactly these addresses ([`HttpClientCache`]). The name is not resolved
+//! a second time, so it cannot lead elsewhere in between.
+//!
+//! The guard knows neither settings nor jobs: [`GuardWords`] has the words of its messages.
 //!
 //! ```text
 //!  text ─► parse_url() ─► url ─► EgressGuard::check() ─► ApprovedTarget ─► HttpClientCache::get() ─► connection
@@ -13,7 +16,9 @@
 
 mod address;
 mod client_cache;
+mod error;
 mod rules;
+pub mod testing;
 
 use std::{
     io,
@@ -25,12 +30,8 @@ use std::{
 use futures::{FutureExt, future::BoxFuture};
 use url::{Host, Url};
 
-pub(crate) use self::{
-    address::{canonical_ip, is_local_ip, is_public},
-    client_cache::HttpClientCache,
-    rules::EgressRule,
-};
-use crate::context::BuiltinError;
+use self::address::{canonical_ip, is_local_ip, is_public};
+pub use self::{client_cache::HttpClientCache, error::GuardError, rules::EgressRule};
 
 /// Timeout of resolving a name.
 const DNS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,13 +39,13 @@ const DNS_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_RESOLVED_ADDRESSES: usize = 32;
 
 /// Resolves host names.
-pub(crate) trait HostLookup: Send + Sync {
+pub trait HostLookup: Send + Sync {
     /// Returns the addresses of `host`, each with `port`.
     fn look_up<'a>(&'a self, host: &'a str, port: u16) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>>;
 }
 
 /// The resolver of the operating system.
-pub(crate) struct SystemLookup;
+struct SystemLookup;
 
 impl HostLookup for SystemLookup {
     fn look_up<'a>(&'a self, host: &'a str, port: u16) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
@@ -52,16 +53,19 @@ impl HostLookup for SystemLookup {
     }
 }
 
-/// A service that this worker depends on, and that no job may reach.
+/// A service that the program depends on, and that no request may reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ProtectedBackend {
-    pub(crate) host: String,
-    pub(crate) port: u16,
+pub struct ProtectedBackend {
+    /// The host name in its [normalized](normalize_host) form, or the address as text.
+    pub host: String,
+    /// The port.
+    pub port: u16,
 }
 
 impl ProtectedBackend {
     /// Returns the host and the port of `url`, or nothing if it has no host. `port` is used if the URL names none.
-    pub(crate) fn from_url(url: &str, port: u16) -> Option<Self> {
+    #[must_use]
+    pub fn from_url(url: &str, port: u16) -> Option<Self> {
         let url = Url::parse(url).ok()?;
         let host = url.host_str()?.trim_start_matches('[').trim_end_matches(']');
         Some(Self { host: normalize_host(host), port: url.port().unwrap_or(port) })
@@ -70,16 +74,31 @@ impl ProtectedBackend {
 
 /// A destination that was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ApprovedTarget {
+pub struct ApprovedTarget {
     /// The host name, or the address as text.
-    pub(crate) host: String,
-    pub(crate) port: u16,
+    pub host: String,
+    /// The port.
+    pub port: u16,
     /// The addresses to connect to. Empty if a proxy resolves the name.
-    pub(crate) addresses: Vec<SocketAddr>,
+    pub addresses: Vec<SocketAddr>,
+}
+
+/// The words with which messages name the program, its settings and what sends the requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuardWords {
+    /// The program, as in "this worker".
+    pub owner: &'static str,
+    /// What sends the requests, as in "job".
+    pub sender: &'static str,
+    /// The name of the setting with the allowed destinations.
+    pub allow: &'static str,
+    /// The name of the setting with the forbidden destinations.
+    pub deny: &'static str,
 }
 
 /// Checks the destinations of requests.
-pub(crate) struct EgressGuard {
+pub struct EgressGuard {
+    words: GuardWords,
     allow: Vec<EgressRule>,
     deny: Vec<EgressRule>,
     backends: Vec<ProtectedBackend>,
@@ -89,17 +108,22 @@ pub(crate) struct EgressGuard {
 }
 
 impl EgressGuard {
-    pub(crate) fn new(
+    /// Creates a guard. `allow` adds to the public addresses, and `deny` takes precedence over it. `backends` can never
+    /// be reached.
+    #[must_use]
+    pub fn new(
+        words: GuardWords,
         allow: Vec<EgressRule>,
         deny: Vec<EgressRule>,
         backends: Vec<ProtectedBackend>,
         has_proxy: bool,
     ) -> Self {
-        Self { allow, deny, backends, lookup: Arc::new(SystemLookup), has_proxy }
+        Self { words, allow, deny, backends, lookup: Arc::new(SystemLookup), has_proxy }
     }
 
-    #[cfg(test)]
-    pub(crate) fn with_lookup(mut self, lookup: Arc<dyn HostLookup>) -> Self {
+    /// Replaces the resolver of host names.
+    #[must_use]
+    pub fn with_lookup(mut self, lookup: Arc<dyn HostLookup>) -> Self {
         self.lookup = lookup;
         self
     }
@@ -108,8 +132,9 @@ impl EgressGuard {
     ///
     /// # Errors
     /// Returns a permanent error if the destination is not allowed, and a retryable one if its name cannot be resolved.
-    pub(crate) async fn check(&self, url: &Url) -> Result<ApprovedTarget, BuiltinError> {
-        let host = url.host().ok_or_else(|| BuiltinError::permanent("the URL has no host"))?;
+    pub async fn check(&self, url: &Url) -> Result<ApprovedTarget, GuardError> {
+        let GuardWords { owner, allow: setting, deny, .. } = self.words;
+        let host = url.host().ok_or_else(|| GuardError::permanent("the URL has no host"))?;
         let port = url.port_or_known_default().unwrap_or(0);
         let (host, addresses) = match host {
             Host::Domain(name) if self.has_proxy => (normalize_host(name), Vec::new()),
@@ -126,14 +151,14 @@ impl EgressGuard {
         for ip in ips {
             let shown = ip.map_or_else(|| host.clone(), |ip| ip.to_string());
             if self.deny.iter().any(|rule| rule.matches(&host, ip, port)) {
-                return Err(BuiltinError::permanent(format!(
-                    "the URL leads to {shown} port {port}, which this worker's MILVAION_HTTP_DENY forbids"
+                return Err(GuardError::permanent(format!(
+                    "the URL leads to {shown} port {port}, which {owner}'s {deny} forbids"
                 )));
             }
             let is_public = ip.map_or(!is_local_name, is_public);
             if !is_public && !self.allow.iter().any(|rule| rule.matches(&host, ip, port)) {
-                return Err(BuiltinError::permanent(format!(
-                    "the URL leads to {shown}, which is not public; to allow it, add {host}:{port} or its network to this worker's MILVAION_HTTP_ALLOW"
+                return Err(GuardError::permanent(format!(
+                    "the URL leads to {shown}, which is not public; to allow it, add {host}:{port} or its network to {owner}'s {setting}"
                 )));
             }
         }
@@ -142,7 +167,7 @@ impl EgressGuard {
         Ok(ApprovedTarget { host, port, addresses })
     }
 
-    async fn resolve(&self, name: &str, port: u16) -> Result<Vec<SocketAddr>, BuiltinError> {
+    async fn resolve(&self, name: &str, port: u16) -> Result<Vec<SocketAddr>, GuardError> {
         // RFC 6761: these names mean this machine, and no resolver is asked.
         if is_local(&normalize_host(name)) {
             return Ok(vec![(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()]);
@@ -150,11 +175,11 @@ impl EgressGuard {
         let found = tokio::time::timeout(DNS_TIMEOUT, self.lookup.look_up(name, port)).await;
         let mut addresses = match found {
             Ok(Ok(addresses)) if !addresses.is_empty() => addresses,
-            Ok(Ok(_)) => return Err(BuiltinError::retry(format!("the name {name} has no address"))),
-            Ok(Err(error)) => return Err(BuiltinError::retry(format!("the name {name} cannot be resolved: {error}"))),
+            Ok(Ok(_)) => return Err(GuardError::retry(format!("the name {name} has no address"))),
+            Ok(Err(error)) => return Err(GuardError::retry(format!("the name {name} cannot be resolved: {error}"))),
             Err(_) => {
                 let seconds = DNS_TIMEOUT.as_secs();
-                return Err(BuiltinError::retry(format!("the name {name} was not resolved within {seconds} s")));
+                return Err(GuardError::retry(format!("the name {name} was not resolved within {seconds} s")));
             }
         };
         addresses.sort_unstable();
@@ -168,7 +193,7 @@ impl EgressGuard {
     ///
     /// # Errors
     /// Returns a permanent error for such a destination, and a retryable one if a backend's name cannot be resolved.
-    async fn refuse_backends(&self, host: &str, port: u16, addresses: &[SocketAddr]) -> Result<(), BuiltinError> {
+    async fn refuse_backends(&self, host: &str, port: u16, addresses: &[SocketAddr]) -> Result<(), GuardError> {
         for backend in self.backends.iter().filter(|backend| backend.port == port) {
             let is_backend = if backend.host == host {
                 true
@@ -182,8 +207,9 @@ impl EgressGuard {
                 addresses.iter().any(|address| theirs.iter().any(|other| same(address, other)))
             };
             if is_backend {
-                return Err(BuiltinError::permanent(format!(
-                    "the URL leads to port {port} of a service that this worker depends on; no job may reach it"
+                let GuardWords { owner, sender, .. } = self.words;
+                return Err(GuardError::permanent(format!(
+                    "the URL leads to port {port} of a service that {owner} depends on; no {sender} may reach it"
                 )));
             }
         }
@@ -191,31 +217,31 @@ impl EgressGuard {
     }
 }
 
-/// Parses a URL. `field` is the input field that contains it.
+/// Parses a URL. `field` is the input field that contains it, and `credentials` says where a user name belongs.
 ///
 /// # Errors
 /// Returns a permanent error that names the field. The URL is not repeated, because it may contain a secret.
-pub(crate) fn parse_url(text: &str, field: &str) -> Result<Url, BuiltinError> {
+pub fn parse_url(text: &str, field: &str, credentials: &str) -> Result<Url, GuardError> {
     // Browsers drop control characters silently. Here they would be half of a forged header.
     if text.chars().any(char::is_control) {
-        return Err(BuiltinError::permanent(format!(
+        return Err(GuardError::permanent(format!(
             "the URL in `{field}` has a line break or another control character"
         )));
     }
     let url = Url::parse(text).map_err(|error| {
-        BuiltinError::permanent(format!(
+        GuardError::permanent(format!(
             "the URL in `{field}` is invalid ({error}); write it like https://example.org/path"
         ))
     })?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(BuiltinError::permanent(format!(
+        return Err(GuardError::permanent(format!(
             "the URL in `{field}` starts with {}:; only http:// and https:// are supported",
             url.scheme()
         )));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(BuiltinError::permanent(format!(
-            "the URL in `{field}` has a user name before its host; give it in `auth`, and the password as a reference to a secret"
+        return Err(GuardError::permanent(format!(
+            "the URL in `{field}` has a user name before its host; {credentials}"
         )));
     }
     Ok(url)
@@ -226,9 +252,10 @@ fn is_local(host: &str) -> bool {
 }
 
 /// Returns the form in which host names are compared: in lower case, without the dot of the root.
-pub(crate) fn normalize_host(name: &str) -> String {
+#[must_use]
+pub fn normalize_host(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

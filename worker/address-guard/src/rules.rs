@@ -1,14 +1,14 @@
-//! The entries of `MILVAION_HTTP_ALLOW` and `MILVAION_HTTP_DENY`.
+//! The entries of the lists of allowed and forbidden destinations.
 
 use std::{net::IpAddr, str::FromStr};
 
 use ipnet::IpNet;
 
-use super::address::is_in_network;
+use crate::address::is_in_network;
 
 /// An entry of a list: a set of destinations.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum EgressRule {
+pub enum EgressRule {
     /// A network on every port: `10.0.0.0/8`, or a single address.
     Network(IpNet),
     /// An address on one port: `10.0.0.7:8080`, `[fd00::7]:8080`.
@@ -19,7 +19,8 @@ pub(crate) enum EgressRule {
 
 impl EgressRule {
     /// Returns true if the entry covers `host`, the requested name or an address as text, at `ip` and `port`.
-    pub(crate) fn matches(&self, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
+    #[must_use]
+    pub fn matches(&self, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
         match self {
             Self::Network(net) => ip.is_some_and(|ip| is_in_network(ip, net)),
             Self::Address(address, only) => {
@@ -55,7 +56,7 @@ impl FromStr for EgressRule {
         if !is_name {
             return Err(wrong());
         }
-        Ok(Self::Name(super::normalize_host(host), port))
+        Ok(Self::Name(crate::normalize_host(host), port))
     }
 }
 

@@ -18,8 +18,7 @@ use reqwest::{
     redirect::Policy,
 };
 
-use super::{ApprovedTarget, normalize_host};
-use crate::context::BuiltinError;
+use crate::{ApprovedTarget, GuardError, normalize_host};
 
 /// Timeout of a connection attempt, including TLS.
 const HTTP_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,22 +30,25 @@ const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_HTTP2_HEADER_BYTES: u32 = 64 * 1024;
 
 /// The most recently used clients.
-pub(crate) struct HttpClientCache {
+pub struct HttpClientCache {
     /// Each client and its target, the least recently used first.
     clients: Mutex<VecDeque<(ApprovedTarget, Client)>>,
     proxy: Option<Proxy>,
+    user_agent: &'static str,
 }
 
 impl HttpClientCache {
-    pub(crate) fn new(proxy: Option<Proxy>) -> Self {
-        Self { clients: Mutex::default(), proxy }
+    /// Creates an empty cache, whose clients use `proxy` and the header `User-Agent: user_agent`.
+    #[must_use]
+    pub fn new(proxy: Option<Proxy>, user_agent: &'static str) -> Self {
+        Self { clients: Mutex::default(), proxy, user_agent }
     }
 
     /// Returns a client that connects to `target` only.
     ///
     /// # Errors
     /// Returns a retryable error if the client cannot be created.
-    pub(crate) fn get(&self, target: &ApprovedTarget) -> Result<Client, BuiltinError> {
+    pub fn get(&self, target: &ApprovedTarget) -> Result<Client, GuardError> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = clients.iter().position(|(other, _)| other == target)
             && let Some(found) = clients.remove(index)
@@ -57,7 +59,7 @@ impl HttpClientCache {
         }
         let client = self
             .build(target)
-            .map_err(|error| BuiltinError::retry(format!("no HTTP client can be created: {}", error.without_url())))?;
+            .map_err(|error| GuardError::retry(format!("no HTTP client can be created: {}", error.without_url())))?;
         if clients.len() >= MAX_CACHED_CLIENTS {
             clients.pop_front();
         }
@@ -75,7 +77,7 @@ impl HttpClientCache {
             .pool_idle_timeout(IDLE_CONNECTION_TIMEOUT)
             .pool_max_idle_per_host(4)
             .http2_max_header_list_size(MAX_HTTP2_HEADER_BYTES)
-            .user_agent(concat!("milvaion-worker/", env!("CARGO_PKG_VERSION")));
+            .user_agent(self.user_agent);
         match &self.proxy {
             Some(proxy) => builder.proxy(proxy.clone()).build(),
             None => builder.dns_resolver(PinnedResolver(target.clone())).build(),

@@ -1,37 +1,19 @@
 //! Tests with a corpus of URLs and a scripted resolver.
 
-use std::sync::Mutex;
+use super::{testing::ScriptedLookup, *};
 
-use super::*;
-
-/// A resolver that returns one answer per call, in order.
-pub(crate) struct ScriptedLookup(pub(crate) Mutex<Vec<Vec<&'static str>>>);
-
-impl ScriptedLookup {
-    pub(crate) fn new(answers: &[&[&'static str]]) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(answers.iter().rev().map(|answer| answer.to_vec()).collect())))
-    }
-}
-
-impl HostLookup for ScriptedLookup {
-    fn look_up<'a>(&'a self, _: &'a str, port: u16) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
-        let answer = self.0.lock().expect("the mutex is not poisoned").pop();
-        let answer = answer.ok_or_else(|| io::Error::other("no answer is left"));
-        let read = move |text: &&str| SocketAddr::new(text.parse().expect("an address"), port);
-        async move { answer.map(|texts| texts.iter().map(read).collect()) }.boxed()
-    }
-}
+const WORDS: GuardWords = GuardWords { owner: "this worker", sender: "job", allow: "HTTP_ALLOW", deny: "HTTP_DENY" };
 
 fn rules(texts: &[&str]) -> Vec<EgressRule> {
     texts.iter().map(|text| text.parse().expect("a rule")).collect()
 }
 
 fn guard(allow: &[&str]) -> EgressGuard {
-    EgressGuard::new(rules(allow), rules(&["192.0.2.66:80"]), Vec::new(), false)
+    EgressGuard::new(WORDS, rules(allow), rules(&["192.0.2.66:80"]), Vec::new(), false)
 }
 
-async fn check_url(guard: &EgressGuard, text: &str) -> Result<ApprovedTarget, BuiltinError> {
-    guard.check(&parse_url(text, "url")?).await
+async fn check_url(guard: &EgressGuard, text: &str) -> Result<ApprovedTarget, GuardError> {
+    guard.check(&parse_url(text, "url", "leave it out")?).await
 }
 
 #[tokio::test]
@@ -111,7 +93,7 @@ async fn name_with_one_internal_address_is_refused() {
     let guard = guard(&[]).with_lookup(ScriptedLookup::new(&[&["93.184.215.14", "192.168.0.7"]]));
     let failure = check_url(&guard, "http://mixed.test/").await.expect_err("must be refused");
     assert!(failure.is_permanent() && failure.to_string().contains("192.168.0.7"), "{failure}");
-    assert!(failure.to_string().contains("add mixed.test:80"), "{failure}");
+    assert!(failure.to_string().contains("add mixed.test:80 or its network to this worker's HTTP_ALLOW"), "{failure}");
 }
 
 #[tokio::test]
@@ -120,7 +102,7 @@ async fn name_is_resolved_once_per_check() {
     let guard = guard(&[]).with_lookup(script.clone());
     let target = check_url(&guard, "http://rebinding.test/").await.expect("public at first");
     assert_eq!(target.addresses, ["93.184.215.14:80".parse().expect("an address")]);
-    assert_eq!(script.0.lock().expect("the mutex is not poisoned").len(), 1, "one call");
+    assert_eq!(script.left(), 1, "one call");
     assert!(check_url(&guard, "http://rebinding.test/").await.expect_err("internal now").is_permanent());
 }
 
@@ -150,7 +132,7 @@ async fn own_backends_are_refused_even_if_allowed() {
     assert_eq!(backends.len(), 3);
     let everything = ["0.0.0.0/0", "::/0", "localhost:5672", "broker.test:5673"];
     let guard = |answers| {
-        EgressGuard::new(rules(&everything), Vec::new(), backends.clone(), false)
+        EgressGuard::new(WORDS, rules(&everything), Vec::new(), backends.clone(), false)
             .with_lookup(ScriptedLookup::new(answers))
     };
     let own: &[&[&str]] = &[&["127.0.0.1"], &["127.0.0.1"]];
@@ -179,13 +161,13 @@ async fn own_backends_are_refused_even_if_allowed() {
 #[tokio::test]
 async fn unresolvable_backend_blocks_its_port() {
     let backends = vec![ProtectedBackend { host: "broker.test".to_owned(), port: 5673 }];
-    let guard = EgressGuard::new(Vec::new(), Vec::new(), backends, false).with_lookup(ScriptedLookup::new(&[]));
+    let guard = EgressGuard::new(WORDS, Vec::new(), Vec::new(), backends, false).with_lookup(ScriptedLookup::new(&[]));
     assert!(!check_url(&guard, "http://8.8.8.8:5673/").await.expect_err("unknown").is_permanent());
 }
 
 #[tokio::test]
 async fn with_a_proxy_only_the_url_is_checked() {
-    let guard = EgressGuard::new(Vec::new(), Vec::new(), Vec::new(), true).with_lookup(ScriptedLookup::new(&[]));
+    let guard = EgressGuard::new(WORDS, Vec::new(), Vec::new(), Vec::new(), true).with_lookup(ScriptedLookup::new(&[]));
     assert!(check_url(&guard, "http://example.org/").await.expect("not resolved").addresses.is_empty());
     for text in ["http://127.1/", "http://localhost./", "http://a.localhost/", "http://[::1]/"] {
         assert!(check_url(&guard, text).await.is_err(), "{text}");
