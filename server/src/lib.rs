@@ -3,7 +3,7 @@
 //! The modules, in reading order. [`domain`] holds the rules of the product, without I/O. [`store`], [`cache`] and
 //! [`broker`] give access to PostgreSQL, Redis and RabbitMQ and never call each other. [`background`] holds the
 //! periodic tasks, [`ingest`] the messages from workers, [`command`] the changes that users request, and [`live`] the
-//! events for browsers. [`engine`] runs what the server does by itself. [`http`] and [`ui`] serve requests and pages.
+//! events for browsers; [`notify`] delivers messages about alerts. [`engine`] runs what the server does by itself. [`http`] and [`ui`] serve requests and pages.
 //! [`config`] reads the settings, [`embedded`] starts private services on one machine, and [`lifecycle`] wires
 //! everything together and stops it again. Time, ids and tokens come only from [`clock`]. [`error`] and [`telemetry`]
 //! format errors and log lines. [`faults`] marks the places where a test may end the process or switch a protection off.
@@ -18,6 +18,7 @@ pub mod background;
 pub mod command;
 pub mod ingest;
 pub mod live;
+pub mod notify;
 
 pub mod http;
 pub mod ui;

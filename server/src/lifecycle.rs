@@ -58,7 +58,8 @@ use crate::{
         claims::ClaimConsumer, dead_letters::DeadLetterConsumer, logs::LogConsumer, registration::RegistrationConsumer,
         status::StatusConsumer,
     },
-    live::{Hub, alerts::AlertSender, bridge::EventBridge},
+    live::{Hub, bridge::EventBridge},
+    notify::Notifier,
     store::{PoolUse, Store},
     ui::{backend::ServerBackend, job_counts::JobCounter},
 };
@@ -154,15 +155,6 @@ impl Server {
         connections.keep("publisher", keep_open);
         let (echo, keep_echo_open) = Echo::new(&broker);
         connections.keep("echo", keep_echo_open);
-        let (alerts, deliver) = AlertSender::new(config.alerts.webhook_url.clone());
-        connections.keep("alerts", move |stop| {
-            let delivery = deliver();
-            async move {
-                // It ends when the last sender is dropped, which happens shortly before the stop of the connections.
-                let _ = stop.run_until_cancelled(delivery).await;
-                stop.cancelled().await;
-            }
-        });
 
         let holder = lease::holder_name();
         let lease =
@@ -180,7 +172,7 @@ impl Server {
             publisher,
             sender: sender.clone(),
             hub: hub.clone(),
-            alerts,
+            notifier: Notifier::new(config),
             clock: clock.clone(),
             activators,
             leadership: leadership.clone(),

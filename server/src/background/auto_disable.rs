@@ -17,7 +17,6 @@ use crate::{
     domain::auto_disable,
     engine::{Service, context::Context},
     error::chain,
-    live::alerts::{Alert, AlertSender},
     store::auto_disable::FailureRecord,
 };
 
@@ -38,8 +37,6 @@ const DECISION_BATCH: usize = 200;
 pub struct AutoDisabler {
     /// The job commands, with access to the store and to live events.
     pub jobs: JobCommands,
-    /// The sender of webhook alerts.
-    pub alerts: AlertSender,
     /// The rule for jobs without their own; `None` disables no job.
     pub default_rule: Option<AutoDisable>,
     /// The look for failing jobs of the last tick.
@@ -73,12 +70,7 @@ impl AutoDisabler {
     /// Creates the service of a server.
     #[must_use]
     pub fn new(context: &Context) -> Self {
-        Self {
-            jobs: context.jobs(),
-            alerts: context.alerts.clone(),
-            default_rule: context.config.alerts.auto_disable,
-            last_look: LastLook::default(),
-        }
+        Self { jobs: context.jobs(), default_rule: context.config.alerts.auto_disable, last_look: LastLook::default() }
     }
 }
 
@@ -163,13 +155,6 @@ impl AutoDisabler {
         }
         tracing::warn!(job.id = %id, job.name = job.definition.display_name, reason, "job {id} was disabled automatically");
         self.jobs.publish_change(id, None, LiveEvent::Job { id }).await;
-        self.alerts.raise(Alert {
-            kind: "job.auto_disable",
-            job_id: id,
-            job_name: job.definition.display_name,
-            reason,
-            at: now,
-        });
         Ok(true)
     }
 

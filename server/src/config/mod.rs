@@ -13,6 +13,7 @@ pub mod error;
 pub mod http;
 pub mod lost_runs;
 pub mod retention;
+pub mod secret_text;
 
 use std::{env, fmt::Display, path::PathBuf, str::FromStr};
 

@@ -20,7 +20,8 @@ use crate::{
     clock::Clock,
     command::jobs::JobCommands,
     config::ServerConfig,
-    live::{Hub, alerts::AlertSender},
+    live::Hub,
+    notify::Notifier,
     store::Store,
 };
 
@@ -45,8 +46,8 @@ pub struct Context {
     pub sender: MessageSender,
     /// The live events for browsers.
     pub hub: Hub,
-    /// The sender of alerts to the webhook.
-    pub alerts: AlertSender,
+    /// The sender of messages about alerts.
+    pub notifier: Notifier,
     /// The clock of this server.
     pub clock: Clock,
     /// The activators of the services.

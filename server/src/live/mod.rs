@@ -7,7 +7,6 @@
 //!
 //! Log lines are published only while a page shows them; see [`log_watches`].
 
-pub mod alerts;
 pub mod bridge;
 mod event_size;
 pub mod hub;

@@ -1,7 +1,5 @@
 //! Auto-disable: a job whose runs keep failing is disabled once, and enabled again after the rule's cool-down.
 
-use std::time::Duration as StdDuration;
-
 use chrono::{DateTime, Duration, Utc};
 use milvaion_api::requests::JobInput;
 use milvaion_protocol::{
@@ -19,14 +17,9 @@ use milvaion_server::{
     domain::transition::fold,
     engine::Service,
     lifecycle::Server,
-    live::alerts::{Alert, AlertSender},
     store::{jobs::StoredJob, manual_runs::NewManualRun},
 };
 use milvaion_test_support::{database::TestConnection, jobs, server_env, wait};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-};
 
 const AUTO_DISABLE_RULE: AutoDisable = AutoDisable { threshold: 3, window_seconds: 600, cool_down_seconds: None };
 
@@ -45,8 +38,7 @@ async fn job(server: &Server, rule: Option<AutoDisable>) -> JobId {
 }
 
 fn auto_disabler(server: &Server, default_rule: Option<AutoDisable>) -> AutoDisabler {
-    let (jobs, alerts) = (server.jobs.clone(), AlertSender::new(None).0);
-    AutoDisabler { jobs, alerts, default_rule, last_look: LastLook::default() }
+    AutoDisabler { jobs: server.jobs.clone(), default_rule, last_look: LastLook::default() }
 }
 
 /// Creates a run that has ended with a status, whose report is applied `copies` times.
@@ -256,50 +248,4 @@ async fn manual_pause_overrides_the_cool_down() {
     assert!(!job.definition.is_active && job.auto_disabled_at.is_none());
     assert_eq!(job.paused_reason.as_deref(), Some("until Monday"));
     server.stop().await;
-}
-
-#[tokio::test]
-async fn alert_is_posted_until_it_is_accepted() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let url = format!("http://{}/hook?secret", listener.local_addr().expect("the listener is bound"));
-    let (alerts, sending) = AlertSender::new(Some(url));
-    let sending = tokio::spawn(sending());
-    let alert = Alert {
-        kind: "job.auto_disable",
-        job_id: JobId::default(),
-        job_name: "Import".into(),
-        reason: "it fails".into(),
-        at: chrono::DateTime::UNIX_EPOCH,
-    };
-    alerts.raise(alert);
-    let mut bodies = Vec::new();
-    // The receiver rejects the first request and accepts the second one.
-    for status in ["500 No", "204 Yes"] {
-        let (mut stream, _) = tokio::time::timeout(wait::WAIT_TIMEOUT, listener.accept())
-            .await
-            .expect("within the timeout")
-            .expect("a connection");
-        let mut text = String::new();
-        while !text.contains("\"at\"") {
-            let mut buffer = [0; 4_096];
-            let n = stream.read(&mut buffer).await.expect("it can be read");
-            assert!(n > 0, "the request is complete");
-            text.push_str(&String::from_utf8_lossy(&buffer[..n]));
-        }
-        let reply = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-        stream.write_all(reply.as_bytes()).await.expect("the response is sent");
-        assert!(text.starts_with("POST /hook?secret "));
-        bodies.push(text.rsplit_once("\r\n\r\n").expect("a body").1.to_owned());
-    }
-    let body: serde_json::Value = serde_json::from_str(&bodies[1]).expect("JSON");
-    assert_eq!(bodies[0], bodies[1]);
-    assert_eq!(
-        (&body["kind"], &body["jobName"], &body["reason"]),
-        (&"job.auto_disable".into(), &"Import".into(), &"it fails".into())
-    );
-    drop(alerts);
-    tokio::time::timeout(StdDuration::from_secs(5), sending)
-        .await
-        .expect("it ends when the last sender is dropped")
-        .expect("without an error");
 }

@@ -178,8 +178,16 @@ fn domain_does_no_io() {
 #[test]
 fn only_the_clocks_read_the_time() {
     let clocks = ["server/src/clock.rs", "worker/src/clock.rs"];
-    let folders =
-        ["protocol/src", "schedule/src", "api/src", "app/src", "server/src", "worker/src", "worker/builtin/src", "worker/address-guard/src"];
+    let folders = [
+        "protocol/src",
+        "schedule/src",
+        "api/src",
+        "app/src",
+        "server/src",
+        "worker/src",
+        "worker/builtin/src",
+        "worker/address-guard/src",
+    ];
     for folder in folders {
         for word in ["Utc::now", "Local::now", "Uuid::now_v7", "Uuid::new_v4"] {
             only_in(folder, word, &clocks);
@@ -198,7 +206,8 @@ fn service_modules_never_call_each_other() {
             let in_group = [format!("{{{other}::"), format!(" {other}::")];
             contains_none_of(&path, &in_group.each_ref().map(String::as_str));
         }
-        let others = ["engine", "background", "ingest", "command", "live", "http", "ui", "lifecycle", "embedded"];
+        let others =
+            ["engine", "background", "ingest", "command", "live", "notify", "http", "ui", "lifecycle", "embedded"];
         for other in others {
             contains_none_of(&format!("server/src/{service}"), &[&format!("crate::{other}")]);
         }
