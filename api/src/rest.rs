@@ -9,6 +9,7 @@
 //! [`FailureRow`](crate::failures::FailureRow), are used as they are. With the feature `schema`, all types describe
 //! themselves as JSON Schemas, from which the OpenAPI document is made and against which requests are checked.
 
+mod alerts;
 mod calendars;
 mod cluster;
 mod events;
@@ -21,6 +22,7 @@ mod status;
 
 use serde::{Deserialize, Serialize};
 
+pub use alerts::AlertQuery;
 pub use calendars::{CalendarDetail, CalendarJob};
 pub use cluster::{Cluster, OpenCount, PauseRequest, Statistics, StatisticsBar, StatisticsQuery, WorkerQuery};
 pub use events::{ApiEvent, EventQuery};

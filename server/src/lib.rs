@@ -12,13 +12,13 @@ pub mod domain;
 
 pub mod broker;
 pub mod cache;
+pub mod notify;
 pub mod store;
 
 pub mod background;
 pub mod command;
 pub mod ingest;
 pub mod live;
-pub mod notify;
 
 pub mod http;
 pub mod ui;

@@ -18,6 +18,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     background::{
         activators::Activators,
+        alert_sender::AlertSender,
+        alerts::AlertEvaluator,
         auto_disable::AutoDisabler,
         calendar_edits::CalendarEdits,
         cancellations::CancellationRepeater,
@@ -38,12 +40,13 @@ use crate::{
         slot_granter::SlotGranter,
         snapshot_watch::{LastSnapshot, SnapshotWatch},
         stats_folder::StatsFolder,
+        task_alerts::TaskAlerts,
         vacuum::Vacuum,
     },
     broker::{Broker, echo::Echo, publisher::Publisher},
     cache::Cache,
     clock::Clock,
-    command::{cluster::ClusterCommands, jobs::JobCommands, sign_in::PassphraseHasher},
+    command::{alerts::AlertCommands, cluster::ClusterCommands, jobs::JobCommands, sign_in::PassphraseHasher},
     config::ServerConfig,
     engine::{context::Context, status::ServiceStatuses, supervisor::Supervisor},
     http::{
@@ -173,6 +176,7 @@ impl Server {
             sender: sender.clone(),
             hub: hub.clone(),
             notifier: Notifier::new(config),
+            services: services.clone(),
             clock: clock.clone(),
             activators,
             leadership: leadership.clone(),
@@ -215,12 +219,15 @@ impl Server {
         };
         let (stop_http, http_group) = (CancellationToken::new(), TaskTracker::new());
         let http_config = Arc::new(config.http.clone());
+        let alert_commands =
+            AlertCommands { store: web.clone(), clock: clock.clone(), hub: hub.clone(), notifier: context.notifier };
         let backend = Arc::new(ServerBackend {
             store: web.clone(),
             job_counts: JobCounter::default(),
             clock: clock.clone(),
             jobs: jobs.clone(),
             cluster: cluster.clone(),
+            alerts: alert_commands,
             hasher: PassphraseHasher::new(),
             health: health.clone(),
             config: http_config.clone(),
@@ -328,6 +335,9 @@ fn start_services(supervisor: &Supervisor, context: &Context) {
     supervisor.start(context, CalendarEdits::new, &none);
     supervisor.start(context, SnapshotWatch::new, &none);
     supervisor.start(context, StatsFolder::new, &none);
+    supervisor.start(context, AlertEvaluator::new, &none);
+    supervisor.start(context, AlertSender::new, &none);
+    supervisor.start(context, TaskAlerts::new, &none);
     let (publisher, activator) = (context.publisher.clone(), activators.republisher.clone());
     supervisor.keep("republish-on-reconnect", move |stop| {
         let activate = republisher::activate_when_up(publisher.clone(), activator.clone());

@@ -7,6 +7,8 @@
 //! rules.
 
 pub mod activators;
+pub mod alert_sender;
+pub mod alerts;
 pub mod auto_disable;
 pub mod calendar_edits;
 pub mod cancellations;
@@ -27,4 +29,5 @@ pub mod sender;
 pub mod slot_granter;
 pub mod snapshot_watch;
 pub mod stats_folder;
+pub mod task_alerts;
 pub mod vacuum;

@@ -5,6 +5,7 @@
 //! failing the command: the background tasks find later what they missed.
 
 pub mod account;
+pub mod alerts;
 pub mod calendars;
 pub mod cluster;
 pub mod definitions;

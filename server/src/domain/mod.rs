@@ -4,7 +4,9 @@
 //! no logging; the caller acts on the result. Each decision therefore has a table of cases in its tests, and a reader
 //! can learn *what* the scheduler decides without reading *how* it is carried out.
 
+pub mod alert_delivery;
 pub mod alert_message;
+pub mod alerting;
 pub mod auto_disable;
 pub mod claim;
 pub mod device;

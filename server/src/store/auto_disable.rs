@@ -118,7 +118,7 @@ impl Store {
                 UPDATE jobs SET is_active = false, paused_reason = $3, auto_disabled_at = $4,
                        enable_again_at = $5, modified_at = $4, modified_by = $6, version = version + 1
                  WHERE id = $1 AND version = $2 AND is_active
-                RETURNING id, version
+                RETURNING id, version, display_name
              ),
              due AS (
                 UPDATE job_due d SET next_fire_at = NULL, version = c.version FROM changed c WHERE d.job_id = c.id
@@ -126,6 +126,10 @@ impl Store {
              kept AS (
                 INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
                 SELECT id, version, $7, $4, $6 FROM changed
+             ),
+             alerted AS (
+                INSERT INTO alert_events (kind, at, job_id, job_name, detail)
+                SELECT 'auto_disabled', $4, id, display_name, $3 FROM changed
              )
              INSERT INTO audit_log (at, who, action, object, after)
              SELECT $4, $6, 'job.auto_disable', 'job:' || id::text,

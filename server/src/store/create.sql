@@ -133,6 +133,12 @@ noted AS (
            jsonb_build_object('occurrence', id, 'reason', trigger_reason, 'forced', takes_slot), address
       FROM judged WHERE is_asked AND retry_of IS NULL
 ),
+-- A due time that is later than the grace of misfires, which is MISFIRE_GRACE in the crate milvaion-schedule.
+alerted AS (
+    INSERT INTO alert_events (kind, at, job_id, job_name, occurrence_id, detail)
+    SELECT 'misfire', $16, job_id, display_name, id, coalesce(skip_note, remark)
+      FROM judged WHERE NOT is_asked AND scheduled_for < $16::timestamptz - interval '60 seconds'
+),
 counted AS (
     INSERT INTO stats_deltas (minute, status, count)
     SELECT date_trunc('minute', $16::timestamptz), CASE WHEN skip_note IS NULL THEN 'queued'::run_status ELSE 'skipped' END,

@@ -163,9 +163,15 @@ impl Store {
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails or cannot store the values.
     pub async fn insert_dead_letter(&self, message: &NewDeadLetter, now: DateTime<Utc>) -> Result<()> {
         sqlx::query!(
-            "INSERT INTO dead_letters AS d (id, received_at, digest, reason, source, headers, body, body_bytes)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-             ON CONFLICT (digest) DO UPDATE SET copies = d.copies + 1",
+            "WITH stored AS (
+                INSERT INTO dead_letters AS d (id, received_at, digest, reason, source, headers, body, body_bytes)
+                VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+                ON CONFLICT (digest) DO UPDATE SET copies = d.copies + 1
+                RETURNING id, source, reason
+             )
+             -- A duplicate keeps the id of the first one, and raises no alert.
+             INSERT INTO alert_events (kind, at, subject, detail)
+             SELECT 'dead_letter', $2, left(source, 200), left(reason, 500) FROM stored WHERE id = $1",
             message.id.0,
             now,
             message.digest,

@@ -73,6 +73,13 @@ failed AS (
       FROM ended WHERE status IN ('failed', 'timed-out')
     ON CONFLICT (occurrence_id) DO NOTHING
 ),
+-- What alert rules are applied to; without a failure, nothing is inserted.
+alerted AS (
+    INSERT INTO alert_events (kind, at, job_id, job_name, occurrence_id, cause, detail)
+    SELECT 'occurrence_failed', $18, job_id, job_name, id,
+           coalesce(cause, CASE status WHEN 'timed-out' THEN 'timed_out' ELSE 'failed' END), left(coalesce(note, exception), 500)
+      FROM ended WHERE status IN ('failed', 'timed-out')
+),
 -- An end counts in the minute of its own time, by which the list behind a count filters. The worker dates it, and its
 -- report may arrive late.
 counted AS (

@@ -13,6 +13,7 @@ use super::{
     finish::{RunEnd, finish_runs},
     leases::FencingToken,
     partitions::with_partitions,
+    pool::StoreTransaction,
 };
 use crate::config::lost_runs::LostRunConfig;
 use crate::domain::{
@@ -304,8 +305,10 @@ impl Store {
         .into_iter()
         .collect();
         let lost_runs = lost_runs.into_iter().filter(|lost| still_lost.contains(&lost.id.0));
+        let lost_runs: Vec<&LostRunUpdate> = lost_runs.collect();
+        record_losses(&mut tx, &lost_runs, now).await?;
         let (ends, advances): (Vec<&LostRunUpdate>, Vec<&LostRunUpdate>) =
-            lost_runs.partition(|lost| lost.status.is_final());
+            lost_runs.into_iter().partition(|lost| lost.status.is_final());
         let ends: Vec<RunEnd> = ends.into_iter().map(|lost| end(lost, now)).collect();
         let advances: Vec<RunAdvance> = advances.into_iter().map(|lost| advance(lost, now)).collect();
         let mut updated = UpdatedLostRuns::default();
@@ -318,6 +321,28 @@ impl Store {
         tx.commit().await?;
         Ok(updated)
     }
+}
+
+/// Records losses for the alert rules. The end of a run whose outcome stayed unknown is not a second loss.
+async fn record_losses(tx: &mut StoreTransaction, lost_runs: &[&LostRunUpdate], now: DateTime<Utc>) -> Result<()> {
+    let lost = lost_runs.iter().filter(|lost| lost.was != OccurrenceStatus::Unknown);
+    let (ids, notes): (Vec<Uuid>, Vec<String>) =
+        lost.map(|lost| (lost.id.0, lost.note.chars().take(500).collect())).unzip();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    sqlx::query!(
+        "INSERT INTO alert_events (kind, at, job_id, job_name, occurrence_id, detail)
+         SELECT 'lost_run', $3, o.job_id, o.job_name, o.id, l.note
+           FROM unnest($1::uuid[], $2::text[]) AS l (id, note)
+          CROSS JOIN LATERAL (SELECT id, job_id, job_name FROM runs o WHERE o.id = l.id) o",
+        &ids,
+        &notes,
+        now
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
 }
 
 /// Returns the end of a lost run.

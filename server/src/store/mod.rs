@@ -11,6 +11,7 @@ pub mod error;
 mod pool;
 
 pub mod advance;
+pub mod alerts;
 pub mod api_requests;
 pub mod auto_disable;
 pub mod calendars;

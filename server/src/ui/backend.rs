@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use http::request::Parts;
 use milvaion_api::{
-    alerts::FiringAlerts,
     calendar_form::CalendarForm,
     events::LiveEvent,
     failures::{
@@ -36,6 +35,7 @@ use super::{calendars, failures, job_counts::JobCounter};
 use crate::{
     clock::Clock,
     command::{
+        alerts::AlertCommands,
         cluster::ClusterCommands,
         invite,
         jobs::JobCommands,
@@ -73,6 +73,8 @@ pub struct ServerBackend {
     pub jobs: JobCommands,
     /// The commands that pause and resume the cluster.
     pub cluster: ClusterCommands,
+    /// The commands that change alert rules and channels.
+    pub alerts: AlertCommands,
     /// The hasher of passphrases.
     pub hasher: PassphraseHasher,
     /// The health checks of the services and of the dispatcher.
@@ -218,7 +220,9 @@ impl Backend for ServerBackend {
     async fn cluster_status(&self, parts: &Parts) -> Result<ClusterStatus, AppError> {
         let pause = async {
             guard::authorize(&self.store, &self.clock, &self.config, parts, Permission::Read).await?;
-            self.cluster.state().await
+            let (pause, alerts) = tokio::join!(self.cluster.state(), self.store.firing_alerts());
+            // The number of alerts is shown beside the pause, and must not hide it.
+            Ok((pause?, alerts.unwrap_or_default()))
         };
         let (pause, health) =
             tokio::join!(tokio::time::timeout(PAUSE_READ_TIMEOUT, pause), self.health.items(self.clock.now()));
@@ -228,13 +232,9 @@ impl Backend for ServerBackend {
             // PostgreSQL holds the session and the pause. Without it, only the health remains, which is public.
             Ok(Err(_)) | Err(_) => None,
         };
-        Ok(ClusterStatus {
-            now: self.clock.now(),
-            health,
-            is_pause_known: pause.is_some(),
-            pause: pause.flatten(),
-            alerts: FiringAlerts::default(),
-        })
+        let is_pause_known = pause.is_some();
+        let (pause, alerts) = pause.unwrap_or_default();
+        Ok(ClusterStatus { now: self.clock.now(), health, is_pause_known, pause, alerts })
     }
 
     async fn pause_cluster(&self, me: &RequestUser, reason: &str) -> Result<(), AppError> {

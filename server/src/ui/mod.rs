@@ -1,6 +1,7 @@
 //! The dashboard: the routes of its pages, server functions and files.
 
 mod account;
+mod alerts;
 mod audit;
 pub mod backend;
 pub mod calendars;

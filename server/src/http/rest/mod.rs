@@ -5,6 +5,7 @@
 //! the other modules declare the operations by noun. `/api/openapi.json` describes them all, and `/api/docs` shows that
 //! description as a page.
 
+mod alerts;
 mod calendars;
 mod cluster;
 mod docs;
@@ -78,6 +79,7 @@ pub fn endpoints() -> Vec<Endpoint> {
         occurrences::endpoints(),
         failures::endpoints(),
         calendars::endpoints(),
+        alerts::endpoints(),
         cluster::endpoints(),
         people::endpoints(),
         tokens::endpoints(),

@@ -1,6 +1,7 @@
 //! The REST API, as a program uses it.
 
 mod access;
+mod alerts;
 mod conformance;
 mod document;
 pub(crate) mod harness;
