@@ -25,6 +25,7 @@ use crate::{
         clock_watch::ClockWatch,
         dispatcher::{self, Dispatcher},
         due_index::DueIndexRebuilder,
+        heartbeat_url::WatcherCalls,
         late_runs::LateRunStopper,
         lease::{self, LEADER_ROLE, Leadership, Lease},
         lost_messages::LostMessageDetector,
@@ -173,6 +174,7 @@ impl Server {
             sender: sender.clone(),
             hub: hub.clone(),
             notifier: Notifier::new(config),
+            services: services.clone(),
             clock: clock.clone(),
             activators,
             leadership: leadership.clone(),
@@ -328,6 +330,9 @@ fn start_services(supervisor: &Supervisor, context: &Context) {
     supervisor.start(context, CalendarEdits::new, &none);
     supervisor.start(context, SnapshotWatch::new, &none);
     supervisor.start(context, StatsFolder::new, &none);
+    if context.config.alerts.heartbeat_url.is_some() {
+        supervisor.start(context, WatcherCalls::new, &none);
+    }
     let (publisher, activator) = (context.publisher.clone(), activators.republisher.clone());
     supervisor.keep("republish-on-reconnect", move |stop| {
         let activate = republisher::activate_when_up(publisher.clone(), activator.clone());

@@ -20,6 +20,7 @@ use crate::{
     clock::Clock,
     command::jobs::JobCommands,
     config::ServerConfig,
+    engine::status::ServiceStatuses,
     live::Hub,
     notify::Notifier,
     store::Store,
@@ -48,6 +49,8 @@ pub struct Context {
     pub hub: Hub,
     /// The sender of messages about alerts.
     pub notifier: Notifier,
+    /// The state of each service of this server.
+    pub services: ServiceStatuses,
     /// The clock of this server.
     pub clock: Clock,
     /// The activators of the services.
