@@ -25,6 +25,8 @@ use crate::{
 
 /// The time between two calls.
 const CALL_INTERVAL: Duration = Duration::from_secs(60);
+/// The time until the next look while the first tick of the dispatcher has not ended.
+const FIRST_TICK_INTERVAL: Duration = Duration::from_secs(1);
 /// The time until the next try after a call that failed or was left out.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// The timeout of a call.
@@ -96,7 +98,11 @@ impl Service for WatcherCalls {
     }
 
     fn next_tick_in(&self) -> Option<Duration> {
-        (!self.last.was_accepted).then_some(RETRY_INTERVAL)
+        match &self.last {
+            WatcherReport { was_accepted: true, .. } => None,
+            WatcherReport { failure: Some(_), .. } => Some(RETRY_INTERVAL),
+            _ => Some(FIRST_TICK_INTERVAL),
+        }
     }
 
     /// Calls the watcher. A failure is no failure of the tick: the watcher itself raises the alarm, and the health of this
@@ -107,7 +113,7 @@ impl Service for WatcherCalls {
             DispatcherState::Works => self.call(&url).await?.err(),
             DispatcherState::Unwell(reason) => Some(reason.to_owned()),
             DispatcherState::Begins => {
-                self.last.was_accepted = false;
+                self.last = WatcherReport::default();
                 return Ok(self.last.clone());
             }
         };
