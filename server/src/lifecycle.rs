@@ -27,6 +27,7 @@ use crate::{
         clock_watch::ClockWatch,
         dispatcher::{self, Dispatcher},
         due_index::DueIndexRebuilder,
+        heartbeat_url::WatcherCalls,
         late_runs::LateRunStopper,
         lease::{self, LEADER_ROLE, Leadership, Lease},
         lost_messages::LostMessageDetector,
@@ -338,6 +339,9 @@ fn start_services(supervisor: &Supervisor, context: &Context) {
     supervisor.start(context, AlertEvaluator::new, &none);
     supervisor.start(context, AlertSender::new, &none);
     supervisor.start(context, TaskAlerts::new, &none);
+    if context.config.alerts.heartbeat_url.is_some() {
+        supervisor.start(context, WatcherCalls::new, &none);
+    }
     let (publisher, activator) = (context.publisher.clone(), activators.republisher.clone());
     supervisor.keep("republish-on-reconnect", move |stop| {
         let activate = republisher::activate_when_up(publisher.clone(), activator.clone());

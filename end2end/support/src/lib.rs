@@ -12,11 +12,13 @@
 
 pub mod broker_env;
 pub mod http;
+pub mod http_sink;
 pub mod lossy_network;
 pub mod messages;
 pub mod net;
 pub mod paths;
 pub mod services;
+pub mod smtp_sink;
 pub mod wait;
 
 #[cfg(feature = "server")]

@@ -16,6 +16,7 @@ pub mod clock_repair;
 pub mod clock_watch;
 pub mod dispatcher;
 pub mod due_index;
+pub mod heartbeat_url;
 pub mod late_runs;
 pub mod lease;
 pub mod lost_messages;

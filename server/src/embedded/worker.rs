@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use milvaion_api::alerts::ALERT_SECRET_VARIABLE;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +23,9 @@ const MAX_RESTART_PAUSE: Duration = Duration::from_secs(30);
 /// The run time after which the backoff starts again at its minimum.
 const RESTART_PAUSE_RESET: Duration = Duration::from_secs(60);
 
+/// The settings of the server that hold secrets and that no worker needs.
+const SECRET_SETTINGS: [&str; 3] = ["ALERT_SECRETS_DIR", "ALERT_SMTP_URL", "HEARTBEAT_URL"];
+
 /// A worker process that is restarted whenever it ends. Call [`LocalWorker::stop`] before the services stop.
 #[derive(Debug)]
 pub struct LocalWorker {
@@ -33,7 +37,7 @@ impl LocalWorker {
     /// Starts `program` (the `milvaion-worker` binary) with the two URLs as `AMQP_URL` and `REDIS_URL` and the worker
     /// id `local`. Its output goes to `log`. Reports that are unsent when it is killed stay in the folder `outbox` for
     /// the next process. The worker inherits our environment, including `MILVAION_SHELL` and `MILVAION_OUTBOX`, except
-    /// `DATABASE_URL`: a worker has no access to the scheduler's PostgreSQL.
+    /// `DATABASE_URL` and the secrets of alerts: a worker has no access to the scheduler's PostgreSQL and sends no alerts.
     ///
     /// # Errors
     /// Returns [`EmbeddedError`] if the first start fails, for example because the program does not exist.
@@ -58,6 +62,10 @@ impl LocalWorker {
             .env("MILVAION_WORKER_ID", "local")
             .env("MILVAION_OUTBOX", outbox)
             .without_env("DATABASE_URL");
+        let of_alerts = std::env::vars_os()
+            .filter_map(|(name, _)| name.into_string().ok())
+            .filter(|name| name.starts_with(ALERT_SECRET_VARIABLE) || SECRET_SETTINGS.contains(&name.as_str()));
+        let launch = of_alerts.fold(launch, |launch, name| launch.without_env(&name));
         let first = spawn(&launch, log).await?;
         let stop = CancellationToken::new();
         let watch = tokio::spawn(keep_alive(first, launch, log.to_owned(), stop.clone()));

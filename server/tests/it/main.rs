@@ -11,6 +11,7 @@
 mod access_matrix;
 mod admin_cli;
 mod admin_private;
+mod alert_channels;
 mod alerts;
 mod audit;
 mod auto_disable;

@@ -1,74 +1,15 @@
-//! Tests against a scripted SMTP server on a socket.
-
-use std::sync::{Arc, Mutex};
+//! Tests against an SMTP server on a socket.
 
 use milvaion_protocol::status::OccurrenceStatus;
+use milvaion_test_support::smtp_sink::SmtpSink;
 use milvaion_worker::{CancellationToken, testing::TestReport};
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
-    net::{TcpListener, TcpStream},
-};
+use tokio::net::TcpListener;
 
 use super::*;
 use crate::context::tests::{all_of, test_run};
 
 const SECRETS: &[(&str, &str)] = &[("code", "c4n4ry-code")];
-
-/// The lines that a client sent, the message included.
-type SmtpTranscript = Arc<Mutex<Vec<String>>>;
-
-/// Starts a server that answers a line that starts with `refused.0` with `refused.1`, and accepts everything else.
-/// Returns its port and its transcript.
-async fn start_server(refused: (&'static str, &'static str)) -> (u16, SmtpTranscript) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let port = listener.local_addr().expect("bound").port();
-    let transcript = SmtpTranscript::default();
-    let ours = transcript.clone();
-    tokio::spawn(async move {
-        while let Ok((socket, _)) = listener.accept().await {
-            tokio::spawn(serve_client(socket, refused, ours.clone()));
-        }
-    });
-    (port, transcript)
-}
-
-async fn serve_client(socket: TcpStream, refused: (&str, &str), transcript: SmtpTranscript) {
-    let (read, mut write) = socket.into_split();
-    let mut lines = BufReader::new(read).lines();
-    let mut in_message = false;
-    let mut answer = "220 mail.test ESMTP".to_owned();
-    loop {
-        if write.write_all(format!("{answer}\r\n").as_bytes()).await.is_err() {
-            return;
-        }
-        loop {
-            let Ok(Some(line)) = lines.next_line().await else { return };
-            transcript.lock().expect("the mutex is not poisoned").push(line.clone());
-            answer = if in_message {
-                if line != "." {
-                    continue;
-                }
-                in_message = false;
-                if refused.0 == "." { refused.1 } else { "250 2.0.0 queued as 4711" }.to_owned()
-            } else if !refused.0.is_empty() && line.starts_with(refused.0) {
-                refused.1.to_owned()
-            } else if line.starts_with("EHLO") {
-                "250-mail.test\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250 AUTH PLAIN".to_owned()
-            } else if line.starts_with("AUTH") {
-                "235 2.7.0 welcome".to_owned()
-            } else if line == "DATA" {
-                in_message = true;
-                "354 go on".to_owned()
-            } else if line == "QUIT" {
-                "221 bye".to_owned()
-            } else {
-                "250 2.1.0 ok".to_owned()
-            };
-            break;
-        }
-    }
-}
 
 fn job(port: u16) -> SendEmail {
     let url = format!("smtp://jobs:p4ss-c4n4ry@127.0.0.1:{port}?from=Jobs%20%3Cjobs@example.org%3E");
@@ -91,7 +32,7 @@ async fn send(port: u16, input: Value) -> TestReport {
 
 #[tokio::test]
 async fn message_arrives_with_all_parts() {
-    let (port, transcript) = start_server(("", "")).await;
+    let sink = SmtpSink::start().await;
     let input = with(
         email_input(),
         json!({
@@ -100,9 +41,9 @@ async fn message_arrives_with_all_parts() {
             "attachments": [{"name": "a b.csv", "contentType": "text/csv", "content": "YSxiCjEsMgo="}]
         }),
     );
-    let record = send(port, input).await;
+    let record = send(sink.port, input).await;
     assert_eq!(record.status(), OccurrenceStatus::Completed, "{record:?}");
-    let received = transcript.lock().expect("the mutex is not poisoned").join("\n");
+    let received = sink.lines().join("\n");
     for line in [
         "AUTH PLAIN AGpvYnMAcDRzcy1jNG40cnk=",
         "MAIL FROM:<jobs@example.org>",
@@ -144,7 +85,7 @@ async fn smtp_5xx_is_permanent_and_4xx_is_retryable() {
         ("AUTH", "535 5.7.8 wrong password", true),
         ("AUTH", "454 4.7.0 not now", false),
     ] {
-        let (port, _) = start_server((at, answer)).await;
+        let port = SmtpSink::start_refusing(at, answer).await.port;
         let account = &job(port).accounts["news"];
         let input: SendEmailInput = serde_json::from_value(email_input()).expect("an input");
         let (message, _) = message::compose(&input, account, "id").expect("a message");
@@ -179,7 +120,7 @@ async fn unreachable_or_slow_server_is_retryable() {
 
 #[tokio::test]
 async fn invalid_input_names_the_field_and_sends_nothing() {
-    let (port, transcript) = start_server(("", "")).await;
+    let sink = SmtpSink::start().await;
     let file = json!({"name": "x", "content": "eA=="});
     for (more, field) in [
         (json!({"account": "other"}), "`account`"),
@@ -202,9 +143,9 @@ async fn invalid_input_names_the_field_and_sends_nothing() {
         ),
         (json!({"attachments": vec![file; 11]}), "`attachments`"),
     ] {
-        let record = send(port, with(email_input(), more.clone())).await;
+        let record = send(sink.port, with(email_input(), more.clone())).await;
         assert!(record.end().exception.as_deref().is_some_and(|text| text.contains(field)), "{more}: {record:?}");
         assert!(!all_of(&record).contains("c4n4ry"), "{record:?}");
     }
-    assert!(transcript.lock().expect("the mutex is not poisoned").is_empty(), "{transcript:?}");
+    assert!(sink.lines().is_empty(), "{:?}", sink.lines());
 }
