@@ -1,6 +1,6 @@
 //! An SMTP server that keeps what it receives.
 //!
-//! It speaks as much of the protocol as a client needs to deliver a mail, and refuses what a test wants refused.
+//! It has as much of the protocol as a client needs to deliver a mail, and refuses the commands that a test names.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -40,7 +40,7 @@ const MAX_REDIRECTS: usize = 3;
 /// The background task that calls the watcher.
 #[derive(Debug)]
 pub struct WatcherCalls {
-    /// The address; none calls nobody.
+    /// The address; none makes no call.
     pub url: Option<SecretText>,
     /// The pulse of this server's dispatcher.
     pub pulse: DispatchPulse,

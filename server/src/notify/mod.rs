@@ -56,10 +56,10 @@ impl SendError {
 
 /// Delivers messages. Clones share the connections.
 #[derive(Clone)]
-pub struct Notifier(Arc<Hands>);
+pub struct Notifier(Arc<NotifierParts>);
 
-/// What the kinds of channels need.
-struct Hands {
+/// The parts that the kinds of channels need.
+struct NotifierParts {
     secrets: AlertSecrets,
     http: HttpSender,
     mail: Option<MailServer>,
@@ -71,7 +71,7 @@ impl Notifier {
     /// reachable by a webhook.
     #[must_use]
     pub fn new(config: &ServerConfig) -> Self {
-        Self(Arc::new(Hands {
+        Self(Arc::new(NotifierParts {
             secrets: AlertSecrets::new(config.alerts.secrets_dir.clone()),
             http: HttpSender::new(config),
             mail: MailServer::new(&config.alerts),
@@ -91,7 +91,7 @@ impl Notifier {
         message: &AlertMessage,
         now: DateTime<Utc>,
     ) -> Result<(), SendError> {
-        let Hands { secrets, http, mail, .. } = &*self.0;
+        let NotifierParts { secrets, http, mail, .. } = &*self.0;
         let sending = async {
             match target {
                 AlertTarget::Email { to } => match mail {

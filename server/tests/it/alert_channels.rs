@@ -15,7 +15,7 @@ use milvaion_server::{
     notify::{Notifier, SEND_LIMIT, SendError},
 };
 use milvaion_test_support::{
-    database::TestConnection,
+    database::{self, TestConnection},
     http_sink::{HttpAnswer, HttpSink},
     net, paths, server_env, services,
     smtp_sink::SmtpSink,
@@ -475,6 +475,8 @@ async fn watcher_is_called_only_while_the_dispatcher_works() {
 async fn leader_calls_its_watcher_also_while_the_cluster_is_paused() {
     let sink = HttpSink::start(&[]).await;
     let mut config = server_env::config().await;
+    // The tables are created.
+    database::open(&config.database.url).await.close().await;
     let mut connection = TestConnection::open(&config.database.url).await;
     connection.execute("INSERT INTO cluster_pause (since, by_whom, reason) VALUES (now(), 'ana', 'maintenance')").await;
     config.alerts.heartbeat_url = Some(SecretText::new(sink.url("/ping")));
