@@ -2,7 +2,8 @@
 //!
 //! A message goes to all recipients at once, as one mail. A mail server refuses the whole mail if it refuses one
 //! recipient, for example a person who has left. The others must not miss the alert for that, so the mail is then sent to
-//! each recipient alone, and the error names those that were refused.
+//! each recipient alone. If some of them have it, the message counts as sent, because a repetition would reach them again
+//! and again; the log names those that were refused, and a test of the channel fails.
 
 use std::{error::Error as _, time::SystemTime};
 
@@ -70,8 +71,8 @@ impl MailServer {
     ///
     /// # Errors
     ///
-    /// Returns a permanent error if the mail server refuses the mail or some of the recipients, and a retryable one if it
-    /// cannot be reached, is busy, or refuses the password.
+    /// Returns a permanent error if the mail server refuses the mail, or of a test some of the recipients, and a retryable
+    /// one if it cannot be reached, is busy, or refuses the password.
     pub(super) async fn send(
         &self,
         to: &[String],
@@ -96,12 +97,18 @@ impl MailServer {
         match (accepted, refused.len()) {
             (_, 0) => Ok(()),
             (0, _) => Err(refusal.into()),
-            // Permanent, because those who have the mail would get it again with each attempt.
-            (_, count) => Err(SendError::permanent(format!(
-                "{count} of {} recipients did not get the mail; correct or remove their addresses: {}",
-                to.len(),
-                refused.join("; ")
-            ))),
+            (_, count) => {
+                let reason = format!(
+                    "{count} of {} recipients did not get the mail; correct or remove their addresses: {}",
+                    to.len(),
+                    refused.join("; ")
+                );
+                if message.is_test {
+                    return Err(SendError::permanent(reason));
+                }
+                tracing::warn!(alert.rule = message.rule_name, error = reason, "a mail about an alert: {reason}");
+                Ok(())
+            }
         }
     }
 
