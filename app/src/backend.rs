@@ -106,7 +106,7 @@ pub struct RetryInput {
 /// The operations that the dashboard may request from a server. Implemented by the server, and by a fake for page
 /// tests.
 #[async_trait]
-pub trait Backend: TeamBackend + AccountBackend + AuditBackend + TokenBackend {
+pub trait Backend: TeamBackend + AccountBackend + AuditBackend + TokenBackend + AlertBackend {
     /// Returns the user who sent the request if they have `permission` and, for a change, sent it from our own pages.
     async fn authorize(&self, parts: &Parts, permission: Permission) -> Result<RequestUser, AppError>;
     /// Returns the signed-in user, if any.
