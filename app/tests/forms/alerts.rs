@@ -99,6 +99,19 @@ async fn filter_of_the_list_is_in_the_address() {
 }
 
 #[tokio::test]
+async fn script_reads_the_same_data() {
+    let fake = FakeBackend::signed_in(Role::Operator).ready();
+    let firing = get(&fake, "/api/alerts?filter%5Bfiring%5D=true&filter%5Blimit%5D=0").await;
+    assert_eq!(firing.status, StatusCode::OK, "{}", firing.body);
+    firing.assert_contains(&["\"Failures\"", &alert_id(1).to_string()]).assert_lacks(&[&alert_id(3).to_string()]);
+    let all = get(&fake, &format!("/api/alerts?filter%5Brule%5D={}&filter%5Blimit%5D=0", rule_id(1))).await;
+    all.assert_contains(&[&alert_id(3).to_string()]).assert_lacks(&[&alert_id(2).to_string()]);
+    for path in ["alert_rules", "alert_rule_page", &format!("alert_rule?id={}", rule_id(1)), "alert_channels"] {
+        assert_eq!(get(&fake, &format!("/api/{path}")).await.status, StatusCode::OK, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn empty_lists_explain_alerts_rules_and_channels() {
     let operator = FakeBackend::signed_in(Role::Operator).empty().ready();
     get(&operator, "/alerts").await.assert_contains(&["Nothing fires", "Set up alert rules", "href=\"/alerts/rules\""]);
@@ -122,7 +135,10 @@ async fn rules_are_listed_with_condition_and_state() {
     let found = rows(&page);
     assert_eq!(found.len(), 3);
     let link = format!("href=\"/alerts/rules/{}\"", rule_id(1));
-    assert_row(found[0], &[&link, "An occurrence fails for good.", "Critical", "Every job", "Pager, Team", "Firing: 1"]);
+    assert_row(
+        found[0],
+        &[&link, "An occurrence fails for good.", "Critical", "Every job", "Pager, Team", "Firing: 1"],
+    );
     // A mute that has ended is no state.
     assert!(!found[0].contains("Muted"), "{}", found[0]);
     assert_row(found[1], &["Warning", "The installation", "Dashboard only", "Not firing", "Muted", "15:02:00 UTC"]);
@@ -142,14 +158,16 @@ async fn viewer_reads_rules_and_sees_no_controls() {
     }
     let operator = FakeBackend::signed_in(Role::Operator).ready();
     let page = get(&operator, "/alerts/channels").await;
-    page.assert_contains(&["Team"]).assert_lacks(&["/alerts/channels/new", &format!("href=\"/alerts/channels/{}\"", channel_id(1))]);
+    page.assert_contains(&["Team"])
+        .assert_lacks(&["/alerts/channels/new", &format!("href=\"/alerts/channels/{}\"", channel_id(1))]);
 }
 
 #[tokio::test]
 async fn rule_is_created_without_a_script() {
     let fake = FakeBackend::signed_in(Role::Operator).ready();
     let page = get(&fake, "/alerts/rules/new").await;
-    for field in ["condition][percent", "condition][seconds", "condition][timesMedian", "jobs", "tags", "causes][lost"] {
+    for field in ["condition][percent", "condition][seconds", "condition][timesMedian", "jobs", "tags", "causes][lost"]
+    {
         page.assert_contains(&[&format!("name=\"form[{field}]\"")]);
     }
     page.assert_contains(&[
@@ -198,7 +216,12 @@ async fn edited_rule_shows_its_values_and_a_conflict() {
     let fake = FakeBackend::signed_in(Role::Operator).ready();
     let path = format!("/alerts/rules/{}", rule_id(3));
     let page = get(&fake, &path).await;
-    page.assert_contains(&["value=\"Slow\"", "value=\"long_run\" selected", "value=\"nightly, weekly\"", "value=\"web\""]);
+    page.assert_contains(&[
+        "value=\"Slow\"",
+        "value=\"long_run\" selected",
+        "value=\"nightly, weekly\"",
+        "value=\"web\"",
+    ]);
     page.assert_contains(&["name=\"form[version]\" value=\"3\"", "by ada@example.org, version 3"]);
     page.assert_lacks(&["name=\"form[isEnabled]\" value=\"on\" checked", "action=\"/api/delete_alert_rule\""]);
     let channels = get(&fake, &format!("/alerts/rules/{}", rule_id(1))).await;
@@ -230,7 +253,14 @@ async fn rule_is_muted_and_the_mute_ended() {
     let fake = FakeBackend::signed_in(Role::Operator).ready();
     let (id, path) = (rule_id(1), format!("/alerts/rules/{}", rule_id(1)));
     let page = get(&fake, &path).await;
-    page.assert_contains(&["action=\"/api/mute_alert_rule\"", "1 hour", "8 hours", "24 hours", "7 days", "Until a day"]);
+    page.assert_contains(&[
+        "action=\"/api/mute_alert_rule\"",
+        "1 hour",
+        "8 hours",
+        "24 hours",
+        "7 days",
+        "Until a day",
+    ]);
     let answer = post(&fake, "/api/mute_alert_rule", &format!("id={id}&length=8h&until=")).await;
     assert_eq!((answer.status, answer.location.as_deref()), (StatusCode::FOUND, Some(path.as_str())));
     let page = get(&fake, &path).await;
@@ -264,7 +294,11 @@ async fn rule_is_deleted_after_a_confirmation() {
     let path = format!("/alerts/rules/{}", rule_id(2));
     get(&fake, &path).await.assert_contains(&[&format!("href=\"{path}?confirm=delete#delete\"")]);
     let page = get(&fake, &format!("{path}?confirm=delete")).await;
-    page.assert_contains(&["Delete rule Queue age?", "action=\"/api/delete_alert_rule\"", "name=\"version\" value=\"3\""]);
+    page.assert_contains(&[
+        "Delete rule Queue age?",
+        "action=\"/api/delete_alert_rule\"",
+        "name=\"version\" value=\"3\"",
+    ]);
     let stale = post(&fake, "/api/delete_alert_rule", &format!("id={}&version=2", rule_id(2))).await;
     assert_eq!(stale.location.as_deref(), Some(path.as_str()));
     get(&fake, &path).await.assert_contains(&["This alert rule was changed in the meantime."]);
@@ -283,7 +317,10 @@ async fn channels_are_listed_without_secrets() {
     assert_eq!(found.len(), 3);
     let link = format!("href=\"/alerts/channels/{}\"", channel_id(1));
     assert_row(found[0], &[&link, "E-mail", "a@example.org, b@example.org", "1 rule", "2026-11-21 14:01:10 UTC"]);
-    assert_row(found[1], &["Webhook", "https://example.org/hook, signed with PAGER", "Not used yet", "the status 500."]);
+    assert_row(
+        found[1],
+        &["Webhook", "https://example.org/hook, signed with PAGER", "Not used yet", "the status 500."],
+    );
     assert_row(found[2], &["Slack", "The address in the secret SLACK_OPS", "No rule", "Off"]);
 }
 
@@ -291,7 +328,10 @@ async fn channels_are_listed_without_secrets() {
 async fn channel_is_created_and_tested_without_a_script() {
     let fake = FakeBackend::signed_in(Role::Admin).ready();
     let page = get(&fake, "/alerts/channels/new").await;
-    page.assert_contains(&["Set the environment variable ALERT_SECRET_NAME on every server", "name=\"form[target][to]\""]);
+    page.assert_contains(&[
+        "Set the environment variable ALERT_SECRET_NAME on every server",
+        "name=\"form[target][to]\"",
+    ]);
     page.assert_contains(&["name=\"form[target][url]\"", "name=\"form[target][urlSecret]\""]);
     page.assert_lacks(&["Send a test", "Delete…"]);
     let answer = post(&fake, "/api/save_alert_channel", VALID_CHANNEL_FORM).await;
@@ -307,7 +347,8 @@ async fn channel_is_created_and_tested_without_a_script() {
     page.assert_contains(&["1 problem needs attention", "not accepted. The name example.org has no address."]);
     let script = post_as_script(&fake, "/api/test_alert_channel", &format!("id={}", channel_id(2))).await;
     assert_eq!(script.status, StatusCode::OK, "the call itself succeeded");
-    let json = r#"{"name":"Night shift","target":{"kind":"email","to":["a@example.org","b@example.org"]},"isEnabled":true}"#;
+    let json =
+        r#"{"name":"Night shift","target":{"kind":"email","to":["a@example.org","b@example.org"]},"isEnabled":true}"#;
     let tested = "test alert channel Pager".to_owned();
     assert_eq!(done(&fake), [format!("save alert channel {json}"), tested.clone(), tested.clone(), tested]);
 }

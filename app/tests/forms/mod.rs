@@ -13,7 +13,14 @@ mod versions;
 use axum::http::StatusCode;
 use milvaion_api::permissions::{ALL_PERMISSIONS, Role};
 
-use crate::common::{FakeBackend, fake::{alerts::{channel_id, rule_id}, team::grace}, get, post, post_as_script, post_from, samples};
+use crate::common::{
+    FakeBackend,
+    fake::{
+        alerts::{channel_id, rule_id},
+        team::grace,
+    },
+    get, post, post_as_script, post_from, samples,
+};
 
 /// A valid job form, encoded as a browser encodes it.
 const VALID_JOB_FORM: &str = "form%5Bid%5D=&form%5Bversion%5D=&form%5Bdisplay_name%5D=Hourly+check&form%5Btarget%5D=local%2Fhttp-request\

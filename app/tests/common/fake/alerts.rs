@@ -115,7 +115,12 @@ fn rule(number: u8) -> AlertRuleRow {
             vec!["Pager".to_owned(), "Team".to_owned()],
         ),
         2 => ("Queue age", AlertCondition::QueueAge { seconds: 90 }, AlertSeverity::Warning, vec![]),
-        _ => ("Slow", AlertCondition::LongRun { times_median: Some(4), limit_seconds: None }, AlertSeverity::Warning, vec![]),
+        _ => (
+            "Slow",
+            AlertCondition::LongRun { times_median: Some(4), limit_seconds: None },
+            AlertSeverity::Warning,
+            vec![],
+        ),
     };
     AlertRuleRow {
         id: rule_id(number),
@@ -167,7 +172,9 @@ fn missing(noun: &str) -> AppError {
 }
 
 fn changed(noun: &str) -> AppError {
-    AppError::Conflict(format!("This alert {noun} was changed in the meantime. Reload the page and repeat your change."))
+    AppError::Conflict(format!(
+        "This alert {noun} was changed in the meantime. Reload the page and repeat your change."
+    ))
 }
 
 #[async_trait]
@@ -291,7 +298,9 @@ impl AlertBackend for FakeBackend {
         }
         if row.rules > 0 {
             let name = row.definition.name;
-            return Err(AppError::Conflict(format!("One alert rule still uses {name}. Remove it from the rules first.")));
+            return Err(AppError::Conflict(format!(
+                "One alert rule still uses {name}. Remove it from the rules first."
+            )));
         }
         self.record(format!("delete alert channel {}", row.definition.name));
         Ok(row.definition.name)
