@@ -26,6 +26,13 @@ use leptos_meta::Title;
 
 use crate::pages::{
     account::AccountPage,
+    alerts::{
+        AlertsPage,
+        channel::{AlertChannelPage, NewAlertChannelPage},
+        channels::AlertChannelsPage,
+        rule::{AlertRulePage, NewAlertRulePage},
+        rules::AlertRulesPage,
+    },
     audit::AuditPage,
     calendars::{
         CalendarsPage,
@@ -117,6 +124,13 @@ lazy_page!(lists, OccurrencesRoute, occurrences_view, __preload_occurrences_view
 lazy_page!(occurrence, OccurrenceRoute, occurrence_view, __preload_occurrence_view, OccurrencePage);
 lazy_page!(failures, FailuresRoute, failures_view, __preload_failures_view, FailuresPage);
 lazy_page!(failures, FailureRoute, failure_view, __preload_failure_view, FailurePage);
+lazy_page!(alerts, AlertsRoute, alerts_view, __preload_alerts_view, AlertsPage);
+lazy_page!(alerts, AlertRulesRoute, alert_rules_view, __preload_alert_rules_view, AlertRulesPage);
+lazy_page!(alerts, NewAlertRuleRoute, new_alert_rule_view, __preload_new_alert_rule_view, NewAlertRulePage);
+lazy_page!(alerts, AlertRuleRoute, alert_rule_view, __preload_alert_rule_view, AlertRulePage);
+lazy_page!(alerts, AlertChannelsRoute, alert_channels_view, __preload_alert_channels_view, AlertChannelsPage);
+lazy_page!(alerts, NewAlertChannelRoute, new_alert_channel_view, __preload_new_alert_channel_view, NewAlertChannelPage);
+lazy_page!(alerts, AlertChannelRoute, alert_channel_view, __preload_alert_channel_view, AlertChannelPage);
 lazy_page!(lists, WorkersRoute, workers_view, __preload_workers_view, WorkersPage);
 lazy_page!(govern, TeamRoute, team_view, __preload_team_view, TeamPage);
 lazy_page!(govern, PersonRoute, person_view, __preload_person_view, PersonPage);
@@ -180,6 +194,20 @@ pub enum LazyPage {
     Failures,
     /// The page `FailurePage`.
     Failure,
+    /// The page `AlertsPage`.
+    Alerts,
+    /// The page `AlertRulesPage`.
+    AlertRules,
+    /// The page `NewAlertRulePage`.
+    NewAlertRule,
+    /// The page `AlertRulePage`.
+    AlertRule,
+    /// The page `AlertChannelsPage`.
+    AlertChannels,
+    /// The page `NewAlertChannelPage`.
+    NewAlertChannel,
+    /// The page `AlertChannelPage`.
+    AlertChannel,
     /// The page `WorkersPage`.
     Workers,
     /// The page `TeamPage`.
@@ -221,6 +249,13 @@ impl LazyPage {
             ["occurrences", _] => Self::Occurrence,
             ["failed"] => Self::Failures,
             ["failed", _] => Self::Failure,
+            ["alerts"] => Self::Alerts,
+            ["alerts", "rules"] => Self::AlertRules,
+            ["alerts", "rules", "new"] => Self::NewAlertRule,
+            ["alerts", "rules", _] => Self::AlertRule,
+            ["alerts", "channels"] => Self::AlertChannels,
+            ["alerts", "channels", "new"] => Self::NewAlertChannel,
+            ["alerts", "channels", _] => Self::AlertChannel,
             ["workers"] => Self::Workers,
             ["team"] => Self::Team,
             ["team", _] => Self::Person,
@@ -257,6 +292,13 @@ impl LazyPage {
             Self::Occurrence => __preload_occurrence_view().await,
             Self::Failures => __preload_failures_view().await,
             Self::Failure => __preload_failure_view().await,
+            Self::Alerts => __preload_alerts_view().await,
+            Self::AlertRules => __preload_alert_rules_view().await,
+            Self::NewAlertRule => __preload_new_alert_rule_view().await,
+            Self::AlertRule => __preload_alert_rule_view().await,
+            Self::AlertChannels => __preload_alert_channels_view().await,
+            Self::NewAlertChannel => __preload_new_alert_channel_view().await,
+            Self::AlertChannel => __preload_alert_channel_view().await,
             Self::Workers => __preload_workers_view().await,
             Self::Team => __preload_team_view().await,
             Self::Person => __preload_person_view().await,

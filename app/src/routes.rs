@@ -66,6 +66,13 @@ pub fn App() -> impl IntoView {
                     <Route path=path!("/occurrences/:id") view={Lazy::<lazy_pages::OccurrenceRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/failed") view={Lazy::<lazy_pages::FailuresRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/failed/:key") view={Lazy::<lazy_pages::FailureRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/alerts") view={Lazy::<lazy_pages::AlertsRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/alerts/rules") view={Lazy::<lazy_pages::AlertRulesRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/alerts/rules/new") view={Lazy::<lazy_pages::NewAlertRuleRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/alerts/rules/:id") view={Lazy::<lazy_pages::AlertRuleRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/alerts/channels") view={Lazy::<lazy_pages::AlertChannelsRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/alerts/channels/new") view={Lazy::<lazy_pages::NewAlertChannelRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/alerts/channels/:id") view={Lazy::<lazy_pages::AlertChannelRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/workers") view={Lazy::<lazy_pages::WorkersRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/team") view={Lazy::<lazy_pages::TeamRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/team/:id") view={Lazy::<lazy_pages::PersonRoute>::new()} ssr=SsrMode::Async/>
@@ -94,7 +101,7 @@ fn Layout() -> impl IntoView {
     view! {
         <div class="app">
             <a class="skip-link" href="#content" rel="external">"Skip to content"</a>
-            <TopBar session=session.clone()/>
+            <TopBar session=session.clone() cluster=cluster.clone()/>
             <SideNav session=session.clone()/>
             <main class="content" id="content" tabindex="-1">
                 <SessionEndNotice/>

@@ -38,7 +38,8 @@ function pages(): string[] {
     "/", "/jobs", `/jobs/${job}`, `/jobs/${job}?tab=history`, `/jobs/${job}/edit`, "/jobs/new",
     "/occurrences", `/occurrences/${completed}`, `/occurrences/${failed}`, `/occurrences/${running}`,
     "/failed", `${cause}?state=all`, `/failed/${failed}`, "/failed?tab=dead-letters",
-    "/calendars", `/calendars/${calendar}/edit`, "/calendars/new", "/workers", "/team", "/audit", "/account", "/tokens", "/help",
+    "/calendars", `/calendars/${calendar}/edit`, "/calendars/new", "/alerts?state=all", "/alerts/rules", "/alerts/rules/new", "/alerts/channels",
+    "/alerts/channels/new", "/workers", "/team", "/audit", "/account", "/tokens", "/help",
   ];
 }
 

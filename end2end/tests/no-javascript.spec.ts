@@ -41,7 +41,9 @@ test("every page is readable", async ({ admin: page, stack, firstAdmin }) => {
   await reloadUntilStatus(page, run, "completed");
 
   for (const [path, heading] of [["/", "Overview"], ["/jobs", "Jobs"], ["/occurrences", "Occurrences"], ["/failed", "Failures"],
-    ["/failed?tab=dead-letters", "Failures"], ["/calendars", "Calendars"], ["/workers", "Workers"], ["/team", "Team"], ["/audit", "Audit log"],
+    ["/failed?tab=dead-letters", "Failures"], ["/calendars", "Calendars"], ["/alerts", "Alerts"],
+    ["/alerts/rules", "Alert rules"], ["/alerts/rules/new", "New alert rule"], ["/alerts/channels", "Alert channels"],
+    ["/alerts/channels/new", "New alert channel"], ["/workers", "Workers"], ["/team", "Team"], ["/audit", "Audit log"],
     ["/account", "Account"], ["/tokens", "API tokens"], ["/menu", "Menu"], ["/help", "Help"]] as const) {
     await page.goto(path);
     await expect(page.getByRole("heading", { level: 1 })).toHaveText(heading);

@@ -166,7 +166,8 @@ async function fillInstallation(stack: TestStack, user: TestUser): Promise<Measu
     "/occurrences", `/occurrences?job=${job}`, `/occurrences?status=failed&job=${failing}`,
     `/occurrences/${completed}`, `/occurrences/${failed}`, `/occurrences/${cancelled}`, `/occurrences/${running}`,
     "/failed", `${cause}?state=all`, `/failed/${failed}`, `/failed/${resolved}`, "/failed?tab=dead-letters",
-    "/calendars", "/calendars/new", `/calendars/${calendar}/edit`, "/workers", "/team", `/team/${colleague}`,
+    "/calendars", "/calendars/new", `/calendars/${calendar}/edit`, "/alerts", "/alerts?state=all", "/alerts/rules", "/alerts/rules/new", "/alerts/channels", "/alerts/channels/new",
+    "/workers", "/team", `/team/${colleague}`,
     "/audit", "/account", "/tokens", "/menu", "/help",
   ];
   return [

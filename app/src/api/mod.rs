@@ -12,6 +12,7 @@
 #![expect(missing_docs, reason = "each server function generates a struct whose fields are its parameters")]
 
 pub mod account;
+pub mod alerts;
 pub mod audit;
 pub mod calendars;
 pub mod cluster;

@@ -1,4 +1,4 @@
-//! The state of the cluster on every page: its pause, and the health of its parts.
+//! The state of the cluster on every page: its pause, the health of its parts, and the number of firing alerts.
 //!
 //! The layout requests both once, with the user, so that the server's HTML contains them. In an open page they are kept
 //! current by events and by a timer. The health must not depend on the page's own data: while PostgreSQL is down, no
@@ -52,11 +52,13 @@ impl KnownStatus {
         }
         if !status.is_pause_known {
             status.pause = known.and_then(|known| known.status.pause.clone());
+            status.alerts = known.map(|known| known.status.alerts).unwrap_or_default();
         }
         let data_at = if status.is_database_up() { Some(status.now) } else { known.and_then(|known| known.data_at) };
         let is_same = known.is_some_and(|known| {
             known.status.health == status.health
                 && known.status.pause == status.pause
+                && known.status.alerts == status.alerts
                 && known.status.is_pause_known == status.is_pause_known
         });
         Some((Self { status, data_at }, !is_same))
@@ -203,7 +205,10 @@ pub fn use_cluster_pause() -> Signal<Option<ClusterPause>> {
 
 #[cfg(test)]
 mod tests {
-    use milvaion_api::views::{DATABASE_PART, HealthItem, HealthState};
+    use milvaion_api::{
+        alerts::FiringAlerts,
+        views::{DATABASE_PART, HealthItem, HealthState},
+    };
 
     use super::*;
 
@@ -215,7 +220,7 @@ mod tests {
             health: vec![item],
             is_pause_known: database == HealthState::Ok,
             pause: pause.map(|reason| ClusterPause { since: now, by: "ana".into(), reason: reason.into() }),
-            alerts: milvaion_api::alerts::FiringAlerts::default(),
+            alerts: FiringAlerts::default(),
         }
     }
 
@@ -236,6 +241,21 @@ mod tests {
         assert_eq!(apply(&mut known, status(3, HealthState::Ok, None)), Some(true));
         let now = known.as_ref().expect("a status");
         assert_eq!((now.status.pause.is_none(), now.data_at.map(|at| at.timestamp())), (true, Some(3)));
+    }
+
+    #[test]
+    fn change_of_the_firing_alerts_is_a_change() {
+        let firing = |second, database, warning| {
+            let alerts = FiringAlerts { critical: 0, warning };
+            ClusterStatus { alerts, ..status(second, database, None) }
+        };
+        let mut known = None;
+        assert_eq!(apply(&mut known, firing(1, HealthState::Ok, 1)), Some(true));
+        assert_eq!(apply(&mut known, firing(2, HealthState::Ok, 1)), Some(false));
+        assert_eq!(apply(&mut known, firing(3, HealthState::Ok, 2)), Some(true));
+        // While PostgreSQL is down, the alerts cannot be counted.
+        assert_eq!(apply(&mut known, firing(4, HealthState::Down, 0)), Some(true));
+        assert_eq!(known.map(|known| known.status.alerts.warning), Some(2));
     }
 
     #[test]

@@ -5,7 +5,9 @@
 //! attribute, because the content security policy forbids both.
 
 pub mod action_error;
+pub mod alert_bell;
 pub mod audit_list;
+pub mod check_field;
 pub mod cluster_state;
 pub mod collapsible_section;
 pub mod copy_button;

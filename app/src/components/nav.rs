@@ -6,6 +6,8 @@ use milvaion_api::{permissions::Permission, views::CurrentUser};
 
 use super::{
     action_error::{ActionError, LastError, error_text},
+    alert_bell::AlertBell,
+    cluster_state::ClusterState,
     icon::{Icon, LiveIcon},
     preferences::{ThemeButton, ZoneButton},
     session_context::{SessionContext, may, use_signed_in_user},
@@ -21,6 +23,8 @@ use crate::{
 pub fn TopBar(
     /// The session of the user.
     session: SessionContext,
+    /// The state of the cluster, with the number of firing alerts.
+    cluster: ClusterState,
 ) -> impl IntoView {
     let user = move || {
         let session = session.clone();
@@ -37,10 +41,11 @@ pub fn TopBar(
             </a>
             <span class="grow"></span>
             <div class="topbar-actions">
+                <AlertBell cluster/>
                 <LivePill/>
                 <ZoneButton/>
                 <ThemeButton/>
-                <a class="icon-btn" href="/help" aria-label="Help" title="Help">
+                <a class="icon-btn topbar-help" href="/help" aria-label="Help" title="Help">
                     <Icon name="circle-help"/>
                 </a>
                 <Transition>{user}</Transition>
@@ -244,6 +249,7 @@ pub fn SideNav(
                 <NavLink href="/" icon="layout-dashboard" word="Overview"/>
                 <NavLink href="/occurrences" icon="list-checks" word="Occurrences"/>
                 <NavLink href="/failed" icon="octagon-x" word="Failures"/>
+                <NavLink href="/alerts" icon="bell" word="Alerts"/>
             </div>
             <div class="nav-group">
                 <p class="nav-title">"Define"</p>
@@ -260,7 +266,8 @@ pub fn SideNav(
 }
 
 /// The first segments of the paths whose pages the bottom bar reaches only through the menu.
-const MENU_SECTIONS: [&str; 8] = ["menu", "workers", "calendars", "team", "audit", "account", "tokens", "help"];
+const MENU_SECTIONS: [&str; 9] =
+    ["menu", "alerts", "workers", "calendars", "team", "audit", "account", "tokens", "help"];
 
 /// The navigation at the bottom of a phone's screen. Its last link leads to the menu with all pages.
 #[component]

@@ -16,11 +16,12 @@ use crate::browser;
 const SECOND_KEY_TIMEOUT_MILLIS: i64 = 1_500;
 
 /// The keys and their actions, for the dialog and the help page.
-pub const SHORTCUT_KEYS: [(&str, &str); 8] = [
+pub const SHORTCUT_KEYS: [(&str, &str); 9] = [
     ("g o", "Go to the overview"),
     ("g j", "Go to the jobs"),
     ("g r", "Go to the occurrences"),
     ("g f", "Go to the failures"),
+    ("g a", "Go to the alerts"),
     ("g w", "Go to the workers"),
     ("g c", "Go to the calendars"),
     ("n", "New job, on the jobs page (Operator or Admin)"),
@@ -62,6 +63,7 @@ pub fn Shortcuts() -> impl IntoView {
                 "j" if is_second => go("/jobs"),
                 "r" if is_second => go("/occurrences"),
                 "f" if is_second => go("/failed"),
+                "a" if is_second => go("/alerts"),
                 "w" if is_second => go("/workers"),
                 "c" if is_second => go("/calendars"),
                 "n" if may_define() && browser::current_path().split('?').next() == Some("/jobs") => {

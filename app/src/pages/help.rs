@@ -11,7 +11,7 @@ use crate::components::{
 };
 
 /// The terms of the dashboard with their definitions.
-const GLOSSARY: [(&str, &str); 15] = [
+const GLOSSARY: [(&str, &str); 18] = [
     ("Job", "A definition of what runs, with which input, and on which schedule."),
     (
         "Schedule",
@@ -31,6 +31,15 @@ const GLOSSARY: [(&str, &str); 15] = [
         "Dead letter",
         "A message that cannot be read, or that belongs to no known occurrence. An operator should inspect it.",
     ),
+    (
+        "Alert",
+        "A condition that holds now for a job, worker, queue or background task. It fires until the condition is over.",
+    ),
+    (
+        "Alert rule",
+        "A condition, the jobs that it applies to, and the channels that get its messages. It can be muted.",
+    ),
+    ("Alert channel", "A destination of messages about alerts: e-mail, a webhook or Slack."),
     ("Version", "One state of a job's definition. Each change creates a new version; an earlier one can be restored."),
     (
         "API token",

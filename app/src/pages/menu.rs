@@ -14,11 +14,12 @@ use crate::components::{
 };
 
 /// Address, icon and name of the pages that every user may open.
-const PAGES: [(&str, &str, &str); 9] = [
+const PAGES: [(&str, &str, &str); 10] = [
     ("/", "layout-dashboard", "Overview"),
     ("/jobs", "briefcase-business", "Jobs"),
     ("/occurrences", "list-checks", "Occurrences"),
     ("/failed", "octagon-x", "Failures"),
+    ("/alerts", "bell", "Alerts"),
     ("/workers", "server", "Workers"),
     ("/calendars", "calendar-off", "Calendars"),
     ("/account", "user-cog", "Account"),

@@ -5,6 +5,7 @@
 //! it current with [`live`](crate::live) from then on.
 
 pub mod account;
+pub mod alerts;
 pub mod audit;
 pub mod calendars;
 pub mod failures;

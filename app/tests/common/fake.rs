@@ -1,12 +1,13 @@
 //! A backend that returns fixed values and records changes.
 
 mod account;
+pub(crate) mod alerts;
 mod audit;
 mod backend;
 pub(crate) mod team;
 pub(crate) mod tokens;
 
-use std::sync::{Arc, Mutex, atomic::AtomicBool};
+use std::sync::{Arc, Mutex, MutexGuard, atomic::AtomicBool};
 
 use milvaion_api::{
     permissions::Role,
@@ -16,7 +17,7 @@ use milvaion_api::{
 use milvaion_app::{backend::FlashMessage, error::AppError};
 use milvaion_protocol::{id::JobId, status::OccurrenceStatus};
 
-use self::team::FakeTeam;
+use self::{alerts::FakeAlerts, team::FakeTeam};
 use super::samples;
 
 /// A backend that pages and forms are tested against: its settings, and a record of the calls that changed something.
@@ -47,6 +48,8 @@ pub(crate) struct FakeBackend {
     pub(crate) team: Mutex<FakeTeam>,
     /// The API tokens, newest first.
     pub(crate) tokens: Mutex<Vec<TokenRow>>,
+    /// The alerts, their rules and channels.
+    pub(crate) alerts: Mutex<FakeAlerts>,
     /// The flash messages that plain forms left behind.
     pub(crate) flashes: Mutex<Vec<FlashMessage>>,
     /// The changes that were made, one line each.
@@ -72,6 +75,7 @@ impl FakeBackend {
             was_read: AtomicBool::default(),
             team: Mutex::new(FakeTeam::around(samples::me(role))),
             tokens: Mutex::new(tokens::tokens_of(&samples::me(role))),
+            alerts: Mutex::new(FakeAlerts::busy()),
             flashes: Mutex::default(),
             done: Mutex::default(),
             reads: Mutex::default(),
@@ -86,7 +90,7 @@ impl FakeBackend {
     /// Empties the installation.
     pub(crate) fn empty(self) -> Self {
         let team = self.me.clone().map_or(self.team, |me| Mutex::new(FakeTeam::only(me)));
-        Self { empty: true, team, tokens: Mutex::default(), ..self }
+        Self { empty: true, team, tokens: Mutex::default(), alerts: Mutex::default(), ..self }
     }
 
     /// Sets the status of every occurrence.
@@ -138,6 +142,11 @@ impl FakeBackend {
     /// Wraps the backend for use in requests.
     pub(crate) fn ready(self) -> Arc<Self> {
         Arc::new(self)
+    }
+
+    /// Returns the alerts.
+    pub(crate) fn lock_alerts(&self) -> MutexGuard<'_, FakeAlerts> {
+        self.alerts.lock().expect("the mutex is not poisoned")
     }
 
     fn record(&self, change: impl Into<String>) {

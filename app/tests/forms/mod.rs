@@ -2,6 +2,7 @@
 
 mod account;
 mod action_errors;
+mod alerts;
 mod calendars;
 mod cancel_and_pause;
 mod failures;
@@ -12,7 +13,14 @@ mod versions;
 use axum::http::StatusCode;
 use milvaion_api::permissions::{ALL_PERMISSIONS, Role};
 
-use crate::common::{FakeBackend, fake::team::grace, get, post, post_as_script, post_from, samples};
+use crate::common::{
+    FakeBackend,
+    fake::{
+        alerts::{channel_id, rule_id},
+        team::grace,
+    },
+    get, post, post_as_script, post_from, samples,
+};
 
 /// A valid job form, encoded as a browser encodes it.
 const VALID_JOB_FORM: &str = "form%5Bid%5D=&form%5Bversion%5D=&form%5Bdisplay_name%5D=Hourly+check&form%5Btarget%5D=local%2Fhttp-request\
@@ -437,6 +445,13 @@ async fn server_refuses_forbidden_calls_of_any_role() {
         ("/api/pause_cluster", "reason=the+disk+is+full".to_owned(), Role::Operator),
         ("/api/resume_cluster", String::new(), Role::Operator),
         ("/api/run_sample_job", String::new(), Role::Operator),
+        ("/api/save_alert_rule", alerts::VALID_RULE_FORM.to_owned(), Role::Operator),
+        ("/api/mute_alert_rule", format!("id={}&length=1h", rule_id(1)), Role::Operator),
+        ("/api/unmute_alert_rule", format!("id={}", rule_id(1)), Role::Operator),
+        ("/api/delete_alert_rule", format!("id={}&version=3", rule_id(1)), Role::Operator),
+        ("/api/save_alert_channel", alerts::VALID_CHANNEL_FORM.to_owned(), Role::Admin),
+        ("/api/delete_alert_channel", format!("id={}&version=5", channel_id(3)), Role::Admin),
+        ("/api/test_alert_channel", format!("id={}", channel_id(1)), Role::Admin),
         ("/api/delete_job", format!("id={id}"), Role::Admin),
         ("/api/invite_user", "name=Eve&role=admin".to_owned(), Role::Admin),
         ("/api/renew_invite", format!("id={id}"), Role::Admin),

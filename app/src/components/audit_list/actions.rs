@@ -14,7 +14,7 @@ pub struct ActionGroup {
 }
 
 /// Every known action, in the order of the filter.
-pub const ACTION_GROUPS: [ActionGroup; 10] = [
+pub const ACTION_GROUPS: [ActionGroup; 12] = [
     ActionGroup {
         label: "jobs",
         prefix: Some("job."),
@@ -54,6 +54,27 @@ pub const ACTION_GROUPS: [ActionGroup; 10] = [
             ("calendar.create", "Created the calendar"),
             ("calendar.update", "Changed the calendar"),
             ("calendar.delete", "Deleted the calendar"),
+        ],
+    },
+    ActionGroup {
+        label: "alert rules",
+        prefix: Some("alert_rule."),
+        actions: &[
+            ("alert_rule.create", "Created the alert rule"),
+            ("alert_rule.update", "Changed the alert rule"),
+            ("alert_rule.mute", "Muted the alert rule"),
+            ("alert_rule.unmute", "Ended the mute of the alert rule"),
+            ("alert_rule.delete", "Deleted the alert rule"),
+        ],
+    },
+    ActionGroup {
+        label: "alert channels",
+        prefix: Some("alert_channel."),
+        actions: &[
+            ("alert_channel.create", "Created the alert channel"),
+            ("alert_channel.update", "Changed the alert channel"),
+            ("alert_channel.test", "Tested the alert channel"),
+            ("alert_channel.delete", "Deleted the alert channel"),
         ],
     },
     ActionGroup {

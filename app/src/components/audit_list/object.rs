@@ -17,7 +17,7 @@ struct NamedObject {
     href: Option<String>,
 }
 
-/// Shows an object, which is `kind:id` in the log. Only Admins have pages of users.
+/// Shows an object, which is `kind:id` in the log. Only Admins have pages of users and channels.
 pub(super) fn object_view(object: &str, name: Option<&str>, links_users: bool) -> AnyView {
     let NamedObject { name, kind, href } = named(object, name, links_users);
     let title = clip(object, NAME_MAX_CHARS);
@@ -40,6 +40,8 @@ fn named(object: &str, name: Option<&str>, links_users: bool) -> NamedObject {
         "occurrence" => ("Occurrence", Some(("/occurrences/", ""))),
         "user" => ("User", links_users.then_some(("/team/", ""))),
         "calendar" => ("Calendar", Some(("/calendars/", "/edit"))),
+        "alert_rule" => ("Alert rule", Some(("/alerts/rules/", ""))),
+        "alert_channel" => ("Alert channel", links_users.then_some(("/alerts/channels/", ""))),
         "invite" => ("Invitation", None),
         "dead_letter" => ("Dead letter", None),
         "cluster" => return NamedObject { name: "Cluster".into(), kind: None, href: None },

@@ -157,7 +157,8 @@ impl Backend for FakeBackend {
         if self.me.is_none() {
             return Err(AppError::SignedOut);
         }
-        Ok(samples::cluster_status(self.paused.lock().expect("the mutex is not poisoned").clone()))
+        let pause = self.paused.lock().expect("the mutex is not poisoned").clone();
+        Ok(ClusterStatus { alerts: self.lock_alerts().firing(), ..samples::cluster_status(pause) })
     }
 
     async fn pause_cluster(&self, _me: &RequestUser, reason: &str) -> Result<(), AppError> {

@@ -1,0 +1,134 @@
+//! Mutes a rule for a while, and ends the mute.
+
+use chrono::{DateTime, Utc};
+use leptos::{html, prelude::*};
+use milvaion_api::alerts::MAX_MUTE_DAYS;
+use milvaion_protocol::id::AlertRuleId;
+
+use super::edited_form::show_errors;
+use crate::{
+    api::alerts::{MUTE_CHOICES, MUTE_UNTIL, MuteAlertRule, UnmuteAlertRule},
+    components::{
+        form::{FormField, described_by},
+        icon::Icon,
+        input_form::FormState,
+        time::Time,
+        toast::{ToastKind, toasts},
+    },
+    error::AppError,
+};
+
+/// The forms that mute a rule and end its mute. One of them is shown.
+#[component]
+pub fn MuteForms(
+    /// The rule.
+    id: AlertRuleId,
+    /// The end of the mute, if the rule is muted.
+    muted_until: Memo<Option<DateTime<Utc>>>,
+    /// The form on the page, which shows a refusal.
+    state: FormState,
+    /// Called after a change.
+    on_change: Callback<()>,
+) -> impl IntoView {
+    let mute = ServerAction::<MuteAlertRule>::new();
+    let unmute = ServerAction::<UnmuteAlertRule>::new();
+    let toasts = toasts();
+    let report = move |answer: Option<Result<String, AppError>>| match answer {
+        Some(Ok(notice)) => {
+            toasts.show(ToastKind::Success, notice);
+            on_change.run(());
+        }
+        Some(Err(error)) => show_errors(state, &error),
+        None => {}
+    };
+    Effect::new(move |_| report(mute.value().get()));
+    Effect::new(move |_| report(unmute.value().get()));
+    let end = move || {
+        muted_until.get().map(|until| {
+            view! { <p>"Muted until " <Time at=until/> ". No messages are sent. Alerts still show on the dashboard."</p> }
+        })
+    };
+    view! {
+        <div hidden=move || muted_until.get().is_some()>
+            <ActionForm action=mute attr:class="filterbar" attr:id="mute">
+                <input type="hidden" name="id" value=id.to_string()/>
+                <MuteFields state/>
+                <button type="submit" class="btn" disabled=move || mute.pending().get()>
+                    <Icon name="bell-off"/>
+                    "Mute"
+                </button>
+            </ActionForm>
+        </div>
+        <div hidden=move || muted_until.get().is_none()>
+            <ActionForm action=unmute attr:class="stack" attr:id="unmute">
+                <input type="hidden" name="id" value=id.to_string()/>
+                {end}
+                <div class="form-actions">
+                    <button type="submit" class="btn" disabled=move || unmute.pending().get()>
+                        <Icon name="bell"/>
+                        "End the mute"
+                    </button>
+                </div>
+            </ActionForm>
+        </div>
+    }
+}
+
+/// The choice of the length, and the day of a mute that ends on a chosen day.
+#[component]
+fn MuteFields(state: FormState) -> impl IntoView {
+    let (length_error, until_error) = (state.error("length"), state.error("until"));
+    let length = RwSignal::new(MUTE_CHOICES[0].0.to_owned());
+    let select = NodeRef::<html::Select>::new();
+    // Without a script nothing is hidden, because nothing could show it again.
+    let has_script = RwSignal::new(false);
+    Effect::new(move |_| {
+        has_script.set(true);
+        // A length may have been chosen before the script ran.
+        if let Some(select) = select.get() {
+            length.set(select.value());
+        }
+    });
+    let choices = MUTE_CHOICES.into_iter().map(|(value, label, _)| (value, label));
+    let options: Vec<_> = choices
+        .chain([(MUTE_UNTIL, "Until a day")])
+        .map(|(value, label)| view! { <option value=value>{label}</option> })
+        .collect();
+    let hides_day =
+        move || has_script.get() && length.with(|length| length != MUTE_UNTIL) && until_error.get().is_none();
+    view! {
+        <FormField
+            id="f-length"
+            label="Mute for"
+            hint="A muted rule sends no messages. Its alerts still show on the dashboard."
+            error=length_error
+        >
+            <select
+                id="f-length"
+                name="length"
+                node_ref=select
+                aria-describedby=described_by("f-length")
+                aria-invalid=move || length_error.get().is_some().then_some("true")
+                on:change=move |event| length.set(event_target_value(&event))
+            >
+                {options}
+            </select>
+        </FormField>
+        <div hidden=hides_day>
+            <FormField
+                id="f-until"
+                label="Until the start of the day (UTC)"
+                hint=format!("Used with Until a day; at most {MAX_MUTE_DAYS} days from now.")
+                error=until_error
+            >
+                <input
+                    type="date"
+                    id="f-until"
+                    name="until"
+                    aria-describedby=described_by("f-until")
+                    aria-invalid=move || until_error.get().is_some().then_some("true")
+                />
+            </FormField>
+        </div>
+    }
+}
