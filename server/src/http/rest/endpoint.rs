@@ -76,6 +76,16 @@ pub struct Operation {
     pub is_versioned: bool,
 }
 
+impl Operation {
+    /// Returns the method and the whole path.
+    #[must_use]
+    pub fn route(&self) -> String {
+        // The metrics are at the path that Prometheus expects.
+        let base = if self.path == super::METRICS.path { "" } else { "/api/v1" };
+        format!("{} {base}{}", self.method, self.path)
+    }
+}
+
 /// A request that may be carried out.
 #[derive(Debug)]
 pub struct Call<P, Q, B> {

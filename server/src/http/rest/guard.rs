@@ -303,7 +303,7 @@ async fn note_use(state: &ApiState, operation: &Operation, token: &TokenPrincipa
     if token.last_used_at.is_some_and(|at| now - at < USE_INTERVAL) {
         return;
     }
-    let route = format!("{} /api/v1{}", operation.method, operation.path);
+    let route = operation.route();
     if let Err(error) = state.store.note_token_use(token.id, now, address.as_deref(), &route).await {
         tracing::warn!(token.id = %token.id, error = %chain(&error), "the last use of token {} was not stored", token.id);
     }
