@@ -86,15 +86,15 @@ pub struct StatusLabels {
 /// A job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct JobLabel {
-    /// The name of the job.
-    pub job: String,
+    /// The name of the job. The label `job` is that of Prometheus.
+    pub job_name: String,
 }
 
 /// A status that occurrences of a job have reached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct JobStatusLabels {
     /// The name of the job.
-    pub job: String,
+    pub job_name: String,
     /// The status.
     pub status: &'static str,
 }

@@ -148,8 +148,9 @@ impl Metrics {
         let statement = self.0.statement_names.admit(name.to_owned()).unwrap_or_else(labels::other);
         let label = StatementLabel { statement };
         self.0.statements.get_or_create(&label).observe(took.as_secs_f64());
+        let errors = self.0.statement_errors.get_or_create(&label);
         if has_failed {
-            self.0.statement_errors.get_or_create(&label).inc();
+            errors.inc();
         }
     }
 
@@ -179,8 +180,8 @@ impl Metrics {
         let status = status.slug();
         self.0.occurrences.get_or_create(&StatusLabels { worker, job_type, status }).inc();
         if self.0.job_labels {
-            let job = self.job(run);
-            self.0.job_occurrences.get_or_create(&JobStatusLabels { job, status }).inc();
+            let job_name = self.job_name(run);
+            self.0.job_occurrences.get_or_create(&JobStatusLabels { job_name, status }).inc();
         }
     }
 
@@ -190,11 +191,11 @@ impl Metrics {
             self.0.run_seconds.get_or_create(&self.job_type(run)).observe(duration.as_secs_f64());
         }
         if let Some(at) = success_at.filter(|_| self.0.job_labels) {
-            self.0.job_last_success.get_or_create(&JobLabel { job: self.job(run) }).set(at.timestamp());
+            self.0.job_last_success.get_or_create(&JobLabel { job_name: self.job_name(run) }).set(at.timestamp());
         }
     }
 
-    fn job(&self, run: RunLabels<'_>) -> String {
+    fn job_name(&self, run: RunLabels<'_>) -> String {
         self.0.job_names.admit(run.job_name.to_owned()).unwrap_or_else(labels::other)
     }
 
