@@ -15,7 +15,8 @@ use prometheus_client::{
 };
 
 use super::labels::{
-    JobTypeLabels, PartLabel, PoolLabel, PoolStateLabels, QueueLabel, ServiceLabel, StateLabel, StatusLabel, WorkerLabel,
+    JobTypeLabels, PartLabel, PoolLabel, PoolStateLabels, QueueLabel, ServiceLabel, StateLabel, StatusLabel,
+    WorkerLabel,
 };
 
 /// A gauge of seconds or of other fractions.

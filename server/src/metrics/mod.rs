@@ -320,13 +320,15 @@ mod tests {
         let id = OccurrenceId(uuid::Uuid::from_u128(0x0197_0000_0000_7000_8000_0000_0000_00ab));
         metrics.created(id, DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH + chrono::TimeDelta::milliseconds(7));
         let text = metrics.text().expect("formatted");
-        let bucket = r#"milvaion_created_after_due_seconds_bucket{le="0.01"} 1 # {trace_id="0197000000007000800000000000"#;
+        let bucket =
+            r#"milvaion_created_after_due_seconds_bucket{le="0.01"} 1 # {trace_id="0197000000007000800000000000"#;
         assert!(text.lines().any(|line| line.starts_with(bucket)), "{text}");
         // A worker whose clock is behind must not count a negative time.
         metrics.started(id, DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH - chrono::TimeDelta::seconds(9));
-        assert_eq!(series(&metrics, "milvaion_started_after_due_seconds_sum"), [
-            "milvaion_started_after_due_seconds_sum 0.0"
-        ]);
+        assert_eq!(
+            series(&metrics, "milvaion_started_after_due_seconds_sum"),
+            ["milvaion_started_after_due_seconds_sum 0.0"]
+        );
     }
 
     #[test]

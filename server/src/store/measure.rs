@@ -84,12 +84,7 @@ impl Store {
     }
 
     /// Counts a start that was not known before, and records the delay of a first attempt.
-    fn measure_start(
-        &self,
-        labels: RunLabels<'_>,
-        status: OccurrenceStatus,
-        row: &milvaion_api::views::OccurrenceRow,
-    ) {
+    fn measure_start(&self, labels: RunLabels<'_>, status: OccurrenceStatus, row: &milvaion_api::views::OccurrenceRow) {
         // A change to Running counts as such.
         if status != OccurrenceStatus::Running {
             self.metrics().status_reached(labels, OccurrenceStatus::Running);

@@ -94,9 +94,15 @@ mod tests {
     fn statement_is_named_by_what_it_changes_or_reads() {
         for (sql, expected) in [
             ("SELECT id FROM jobs WHERE id = $1 FOR NO KEY UPDATE", "select jobs"),
-            ("select min(e.at) FROM (VALUES (5)) AS p (priority) CROSS JOIN LATERAL (SELECT at FROM job_due) e", "select job_due"),
+            (
+                "select min(e.at) FROM (VALUES (5)) AS p (priority) CROSS JOIN LATERAL (SELECT at FROM job_due) e",
+                "select job_due",
+            ),
             ("WITH r AS (SELECT * FROM unnest($1::uuid[])) SELECT * FROM r JOIN runs o ON o.id = r.id", "select runs"),
-            ("WITH taken AS (DELETE FROM stats_deltas RETURNING *) INSERT INTO stats_folded SELECT * FROM taken", "delete stats_deltas"),
+            (
+                "WITH taken AS (DELETE FROM stats_deltas RETURNING *) INSERT INTO stats_folded SELECT * FROM taken",
+                "delete stats_deltas",
+            ),
             ("INSERT INTO workers (id) VALUES ($1) ON CONFLICT (id) DO UPDATE SET id = excluded.id", "insert workers"),
             ("UPDATE runs SET note = 'FROM x -- y' WHERE id = $1", "update runs"),
             ("-- create_runs: Creates occurrences.\nWITH w AS (SELECT 1) SELECT * FROM w", "create_runs"),

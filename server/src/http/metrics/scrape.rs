@@ -211,9 +211,7 @@ impl MetricsReader {
         Some(types.into_iter().map(|offered| (offered.worker_id, offered.job_type)).collect())
     }
 
-    async fn read_schedule(
-        &self,
-    ) -> StoreResult<(ScheduleState, JobCounts)> {
+    async fn read_schedule(&self) -> StoreResult<(ScheduleState, JobCounts)> {
         Ok((self.store.schedule_state().await?, self.store.job_counts().await?))
     }
 
@@ -232,7 +230,11 @@ impl MetricsReader {
         self.gauges().scrape_error.get_or_create(&PartLabel { part }).set(i64::from(found.is_err()));
         found
             .inspect_err(|error| {
-                tracing::warn!(metrics.part = part, error, "the part {part} of the metrics could not be read and is missing");
+                tracing::warn!(
+                    metrics.part = part,
+                    error,
+                    "the part {part} of the metrics could not be read and is missing"
+                );
             })
             .ok()
     }
@@ -247,9 +249,7 @@ impl MetricsReader {
         let oldest = counts.as_ref().map(|all| all.unsent_since.map_or(0.0, |since| seconds(now - since)));
         gauges.unsent_oldest.set(oldest);
         let Some(counts) = counts else { return };
-        for (status, value) in
-            [("queued", counts.queued), ("running", counts.running), ("unknown", counts.unknown)]
-        {
+        for (status, value) in [("queued", counts.queued), ("running", counts.running), ("unknown", counts.unknown)] {
             gauges.open.get_or_create(&StatusLabel { status }).set(value);
         }
     }
@@ -265,11 +265,7 @@ impl MetricsReader {
         }
     }
 
-    fn set_schedule(
-        &self,
-        state: Option<(ScheduleState, JobCounts)>,
-        now: DateTime<Utc>,
-    ) {
+    fn set_schedule(&self, state: Option<(ScheduleState, JobCounts)>, now: DateTime<Utc>) {
         let gauges = self.gauges();
         let schedule = state.as_ref().map(|(schedule, _)| schedule);
         gauges.cluster_paused.set(schedule.map(|schedule| f64::from(u8::from(schedule.is_paused))));
@@ -348,7 +344,8 @@ fn health_part(name: &str) -> Option<&'static str> {
 
 /// Sets the gauges of the process, as far as the system shows them.
 fn set_process(gauges: &Gauges) {
-    if let Some(kilobytes) = fs::read_to_string("/proc/self/status").ok().and_then(|status| resident_kilobytes(&status)) {
+    if let Some(kilobytes) = fs::read_to_string("/proc/self/status").ok().and_then(|status| resident_kilobytes(&status))
+    {
         gauges.process_memory.set(kilobytes.saturating_mul(1_024));
     }
     if let Ok(files) = fs::read_dir("/proc/self/fd") {

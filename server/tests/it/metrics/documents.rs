@@ -21,12 +21,8 @@ async fn busy_server() -> (ApiHarness, worker_env::RunningWorker, reqwest::Respo
     .await;
     let worker = worker_env::start(&harness.config);
     let server = &harness.server;
-    let scheduled = JobForm {
-        kind: "cron".into(),
-        cron: "* * * * * *".into(),
-        zone: "UTC".into(),
-        ..jobs::form("Every second")
-    };
+    let scheduled =
+        JobForm { kind: "cron".into(), cron: "* * * * * *".into(), zone: "UTC".into(), ..jobs::form("Every second") };
     server.jobs.save(&jobs::admin(), &scheduled).await.expect("saved");
     let unserved = JobForm { target: "nobody/echo".into(), ..jobs::form("Without a worker") };
     let unserved = server.jobs.save(&jobs::admin(), &unserved).await.expect("saved");
@@ -38,9 +34,14 @@ async fn busy_server() -> (ApiHarness, worker_env::RunningWorker, reqwest::Respo
         ["milvaion_stored_after_end_seconds_count 0", "milvaion_confirmed_after_due_seconds_count 0"]
             .iter()
             .all(|missing| !text.lines().any(|line| line == *missing))
-            && ["milvaion_runs_queued{", "milvaion_job_queue_messages{", "milvaion_job_last_success", "milvaion_permits{"]
-                .iter()
-                .all(|wanted| text.lines().any(|line| line.starts_with(wanted)))
+            && [
+                "milvaion_runs_queued{",
+                "milvaion_job_queue_messages{",
+                "milvaion_job_last_success",
+                "milvaion_permits{",
+            ]
+            .iter()
+            .all(|wanted| text.lines().any(|line| line.starts_with(wanted)))
     })
     .await;
     (harness, worker, stream)
@@ -134,7 +135,8 @@ fn every_alert_is_tested_and_has_a_remedy() {
     let (rules, tests) = (read("prometheus-rules.yaml"), read("prometheus-rules.test.yaml"));
     let troubleshooting = paths::repository_root().join("docs/troubleshooting.md");
     let troubleshooting = fs::read_to_string(troubleshooting).expect("the page");
-    let field = |line: &str, name: &str| line.trim().strip_prefix(name).map(|value| value.trim().trim_matches('"').to_owned());
+    let field =
+        |line: &str, name: &str| line.trim().strip_prefix(name).map(|value| value.trim().trim_matches('"').to_owned());
     let alerts: Vec<String> = rules.lines().filter_map(|line| field(line, "- alert:")).collect();
     let runbooks: Vec<String> = rules.lines().filter_map(|line| field(line, "runbook:")).collect();
     assert!(alerts.len() >= 15 && alerts.len() == runbooks.len(), "{alerts:?} {runbooks:?}");

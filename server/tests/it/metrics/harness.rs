@@ -19,7 +19,8 @@ pub(crate) async fn config() -> ServerConfig {
 
 /// Scrapes a server without authentication, as Prometheus does.
 pub(crate) async fn scrape(server: &Server) -> String {
-    let accept = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,*/*;q=0.1";
+    let accept =
+        "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,*/*;q=0.1";
     scrape_as(server, accept).await
 }
 
