@@ -30,6 +30,7 @@ pub mod plan;
 mod readable;
 pub mod redeliveries;
 pub mod reports;
+pub mod request_token;
 pub mod rules;
 pub mod slots;
 pub mod versions;

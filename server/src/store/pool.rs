@@ -43,6 +43,7 @@ use sqlx::{
 
 use super::{
     error::{Result, StoreError},
+    request_token,
     statement_name::statement_name,
 };
 use crate::{
@@ -302,7 +303,28 @@ impl StorePool {
         let mut connection = self.acquire().await?;
         connection.run_named("begin", async |connection| connection.execute("BEGIN").await).await?;
         connection.is_idle = false;
-        Ok(StoreTransaction { connection: Some(connection) })
+        let mut transaction = StoreTransaction { connection: Some(connection) };
+        if let Some(token) = request_token::current() {
+            let set = sqlx::query("SELECT set_config('milvaion.token', $1, true)").bind(token);
+            set.execute(&mut transaction).await?;
+        }
+        Ok(transaction)
+    }
+
+    /// Runs a statement that is a transaction by itself. The audit rows of a request with a token name it, so its
+    /// statement needs a transaction in which the token is set.
+    async fn run_alone<T>(
+        &self,
+        name: &str,
+        statement: impl AsyncFnOnce(&mut PgConnection) -> sqlx::Result<T>,
+    ) -> sqlx::Result<T> {
+        if request_token::current().is_none() {
+            return self.acquire().await?.run_named(name, statement).await;
+        }
+        let mut transaction = self.begin().await?;
+        let answer = transaction.connection()?.run_named(name, statement).await?;
+        transaction.commit().await?;
+        Ok(answer)
     }
 
     /// Closes all connections.
@@ -499,9 +521,8 @@ impl<'p> Executor<'p> for &'p StorePool {
     {
         let answer = async move {
             let (name, query) = named(query)?;
-            let mut connection = self.acquire().await?;
             let statement = async |connection: &mut PgConnection| connection.fetch_many(query).try_collect().await;
-            let steps: Vec<_> = connection.run_named(&name, statement).await?;
+            let steps: Vec<_> = self.run_alone(&name, statement).await?;
             Ok::<_, sqlx::Error>(stream::iter(steps.into_iter().map(Ok)))
         };
         stream::once(answer).try_flatten().boxed()
@@ -514,8 +535,7 @@ impl<'p> Executor<'p> for &'p StorePool {
     {
         async move {
             let (name, query) = named(query)?;
-            let mut connection = self.acquire().await?;
-            connection.run_named(&name, async |connection| connection.fetch_optional(query).await).await
+            self.run_alone(&name, async |connection| connection.fetch_optional(query).await).await
         }
         .boxed()
     }

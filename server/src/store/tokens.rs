@@ -8,7 +8,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use milvaion_api::{
     page::{ListPage, effective_limit},
     permissions::Role,
-    tokens::{EXPIRY_WARNING_DAYS, TokenRow, TokenState},
+    tokens::{EXPIRY_WARNING_DAYS, TOKEN_PREFIX, TokenRow, TokenState},
     views::CurrentUser,
 };
 use milvaion_protocol::id::{TokenId, UserId};
@@ -54,6 +54,8 @@ pub struct StoredToken {
 pub struct TokenPrincipal {
     /// Identifier of the token.
     pub id: TokenId,
+    /// Name and last characters of the secret, for the audit log.
+    pub label: String,
     /// The owner with the role that applies; for a service token, a user with the id of the token.
     pub user: CurrentUser,
     /// True if the token may only read.
@@ -220,7 +222,7 @@ impl Store {
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn token_principal(&self, hash: &[u8; 32], now: DateTime<Utc>) -> Result<Option<TokenPrincipal>> {
         let row = sqlx::query!(
-            r#"SELECT t.id, t.name, t.role, t.read_only, t.tag, t.expires_at, t.rotated_at, t.revoked_at, t.last_used_at,
+            r#"SELECT t.id, t.name, t.hint, t.role, t.read_only, t.tag, t.expires_at, t.rotated_at, t.revoked_at, t.last_used_at,
                       t.user_id, u.name AS "user_name?", u.email AS "user_email?", u.role AS "user_role?",
                       u.is_active AS "user_is_active?"
                  FROM api_tokens t LEFT JOIN users u ON u.id = t.user_id WHERE t.token_hash = $1"#,
@@ -244,6 +246,7 @@ impl Store {
         let is_revoked = row.revoked_at.is_some() || row.user_is_active == Some(false);
         Ok(Some(TokenPrincipal {
             id: TokenId(row.id),
+            label: format!("{} ({TOKEN_PREFIX}…{})", row.name, row.hint),
             user,
             read_only: row.read_only,
             tag: row.tag,

@@ -26,6 +26,7 @@ use super::{
     openapi,
     problem::ApiError,
 };
+use crate::store::request_token::with_token;
 
 /// The longest time for an operation other than a stream.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(25);
@@ -314,7 +315,11 @@ impl Endpoint {
         };
         let limits = caller.limits.clone();
         let mut response = match to_bytes(body, MAX_BODY_BYTES).await {
-            Ok(body) => (self.handler)(state, caller, head, body.to_vec()).await,
+            Ok(body) => {
+                // A request that only reads writes no audit rows.
+                let token = caller.token.clone().filter(|_| self.operation.method != "GET");
+                with_token(token, (self.handler)(state, caller, head, body.to_vec())).await
+            }
             Err(_) => ApiError::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 format!("The body has more than {} KiB, which is the limit.", MAX_BODY_BYTES / 1024),
