@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs whatever is missing, and prints what it installs. Each step is skipped if it is done.
 #   install.sh run    what `make run` needs
-#   install.sh test   the same, a browser for the tests, and Python packages for the worker in Python and for the API
+#   install.sh test   the same, a browser and Prometheus for the tests, and Python packages for the worker in Python and for
+#                     the API
 set -eu
 cd "$(dirname "$0")/.."
 purpose=${1:-run}
@@ -24,6 +25,8 @@ has node || need nodejs
 has npm || need npm
 if [ "$purpose" = test ]; then
     has chromium || need chromium
+    # For the metrics: the program that checks alert rules, and Prometheus itself.
+    has promtool && has prometheus || need prometheus
     # For the worker in Python. Debian's own Python comes first, because its packages are built for that version.
     python() { for python in /usr/bin/python3 python3; do "$python" -c "import $1" 2>/dev/null && return; done; return 1; }
     python pika || need python3-pika
@@ -65,7 +68,7 @@ if [ -n "$missing" ]; then
 
     # The services also stay off after the next boot. Only the ones installed just now are changed.
     if [ -d /run/systemd/system ]; then
-        for service in postgresql redis-server rabbitmq-server; do
+        for service in postgresql redis-server rabbitmq-server prometheus; do
             case " $missing " in
                 *" $service "*) $root systemctl --quiet disable "$service" || true ;;
             esac

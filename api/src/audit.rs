@@ -171,6 +171,9 @@ pub struct AuditRow {
     pub cursor: AuditCursor,
     /// The author: an e-mail address, `system` or `unknown`.
     pub who: String,
+    /// The API token of the request, as its name and the last characters of its secret; none for a session.
+    #[serde(default)]
+    pub token: Option<String>,
     /// The action, as in `job.pause`.
     pub action: String,
     /// The object, as `kind:id`.

@@ -24,6 +24,8 @@ pub const DEFAULT_TOKEN_DAYS: u32 = 90;
 pub const TOKEN_DAYS_CHOICES: [u32; 3] = [30, 90, 365];
 /// The time for which a rotated token still works, in hours.
 pub const ROTATION_OVERLAP_HOURS: i64 = 24;
+/// The time before the end of an active token from which on it is marked, in days.
+pub const EXPIRY_WARNING_DAYS: i64 = 7;
 /// The maximum number of active tokens of one owner.
 pub const MAX_ACTIVE_TOKENS: i64 = 100;
 
@@ -88,6 +90,9 @@ pub struct TokenRow {
     pub created_by: String,
     /// The time at which it expires; none means never.
     pub expires_at: Option<DateTime<Utc>>,
+    /// True if the token is active and expires within seven days.
+    #[serde(default)]
+    pub expires_soon: bool,
     /// The last use, to the minute.
     pub last_used_at: Option<DateTime<Utc>>,
     /// The network address of the last use, if it was known.

@@ -65,7 +65,7 @@ paged!(JobAuditQuery, before);
 paged!(VersionQuery, before);
 paged!(WorkerQuery);
 paged!(TeamQuery);
-paged!(TokenQuery);
+paged!(TokenQuery, after, limit);
 paged!(());
 
 /// The items of a list, up to a limit.

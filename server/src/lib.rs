@@ -5,8 +5,8 @@
 //! periodic tasks, [`ingest`] the messages from workers, [`command`] the changes that users request, and [`live`] the
 //! events for browsers; [`notify`] delivers messages about alerts. [`engine`] runs what the server does by itself. [`http`] and [`ui`] serve requests and pages.
 //! [`config`] reads the settings, [`embedded`] starts private services on one machine, and [`lifecycle`] wires
-//! everything together and stops it again. Time, ids and tokens come only from [`clock`]. [`error`] and [`telemetry`]
-//! format errors and log lines. [`faults`] marks the places where a test may end the process or switch a protection off.
+//! everything together and stops it again. Time, ids and tokens come only from [`clock`]. [`metrics`] counts what all of
+//! them do. [`error`] and [`telemetry`] format errors and log lines. [`faults`] marks the places where a test may end the process or switch a protection off.
 
 pub mod domain;
 
@@ -31,4 +31,5 @@ pub mod engine;
 pub mod error;
 pub mod faults;
 pub mod lifecycle;
+pub mod metrics;
 pub mod telemetry;

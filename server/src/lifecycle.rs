@@ -56,6 +56,10 @@ use crate::{
         export::ExportState,
         health::{HealthCheck, HealthHistory, LastCheck},
         listener::{ConnectionLimits, raise_file_limit, serve},
+        metrics::{
+            self as metrics_http,
+            scrape::{LastRead, MetricsReader},
+        },
         rest::{ApiState, guard::RateLimits},
     },
     ingest::{
@@ -63,6 +67,7 @@ use crate::{
         status::StatusConsumer,
     },
     live::{Hub, bridge::EventBridge},
+    metrics::Metrics,
     notify::Notifier,
     store::{PoolUse, Store},
     ui::{backend::ServerBackend, job_counts::JobCounter},
@@ -81,6 +86,10 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Server {
     /// The address that the HTTP listener is bound to.
     pub address: SocketAddr,
+    /// The address at which the metrics are served without authentication, if there is one.
+    pub metrics_address: Option<SocketAddr>,
+    /// The reader of the metrics.
+    pub metrics: MetricsReader,
     /// Access to PostgreSQL, with the connections of the services.
     pub store: Store,
     /// Access to PostgreSQL, with the connections of requests.
@@ -121,7 +130,8 @@ impl Server {
         let listener = listener::listen(config.http.host, config.http.port).await?;
         let address = listener.local_addr().map_err(ServerError::ListenerAddress)?;
         let store = Store::connect(&config.database.for_background()).await.map_err(ServerError::Postgres)?;
-        let store = store.with_retention(config.retention.clone());
+        let metrics = Metrics::new(config.metrics.job_labels);
+        let store = store.with_retention(config.retention.clone()).with_metrics(metrics.clone());
         let connect = async |pool_use| store.with_connections_for(pool_use, &config.database).await;
         let dispatching = connect(PoolUse::Own).await.map_err(ServerError::Postgres)?;
         let reports = connect(PoolUse::Reports).await.map_err(ServerError::Postgres)?;
@@ -140,7 +150,7 @@ impl Server {
         }
 
         let activators = Activators::default();
-        let services = ServiceStatuses::default();
+        let services = ServiceStatuses::new(metrics.clone());
         // The connections are closed last, when the background services have written to them for the last time.
         let (connections, background) = (Supervisor::new(services.clone()), Supervisor::new(services.clone()));
 
@@ -218,6 +228,17 @@ impl Server {
             history: HealthHistory::default(),
             last: LastCheck::default(),
         };
+        let metrics = MetricsReader {
+            metrics,
+            store: web.clone(),
+            pools: vec![store.clone(), web.clone(), reports.clone()],
+            health: health.clone(),
+            services: services.clone(),
+            leadership: leadership.clone(),
+            clock: clock.clone(),
+            last: LastRead::new(health.broker.clone()),
+        };
+        metrics.set_start();
         let (stop_http, http_group) = (CancellationToken::new(), TaskTracker::new());
         let http_config = Arc::new(config.http.clone());
         let alert_commands =
@@ -258,13 +279,23 @@ impl Server {
             limits: RateLimits::new(state.config.api_rate_limit),
             stop: stop_http.clone(),
         };
-        let router = crate::http::router(&state, exports, &api, pages);
+        let mut metrics_address = None;
+        if let Some(address) = config.metrics.address {
+            let unusable = |source| ServerError::MetricsAddress { address, source };
+            let (bound, serve_metrics) = metrics_http::listen(address, &metrics).await.map_err(unusable)?;
+            tracing::info!(http.address = %bound, "serving metrics at http://{bound}/metrics without authentication");
+            http_group.spawn(serve_metrics(stop_http.clone()));
+            metrics_address = Some(bound);
+        }
+        let router = crate::http::router(&state, exports, &api, &metrics, pages);
         let limits = ConnectionLimits::of(&state.config);
         raise_file_limit(limits.total);
         warn_of_unknown_clients(&state.config);
         http_group.spawn(serve(listener, router, state.config, limits, stop_http.clone()));
         Ok(Self {
             address,
+            metrics_address,
+            metrics,
             store,
             web,
             reports,
@@ -297,6 +328,7 @@ impl Server {
             self.jobs.in_flight.wait().await;
             self.connections.request_stop();
             self.connections.stopped().await;
+            self.metrics.last.close().await;
             // A browser may keep an idle connection open for minutes.
             let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.http_group.wait()).await;
         };

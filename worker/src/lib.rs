@@ -107,6 +107,8 @@ pub use api::{
     worker::{Worker, WorkerBuilder},
 };
 pub use milvaion_protocol::message::LogLevel;
+/// The crate of the registry that [`WorkerBuilder::register_metrics`] takes.
+pub use prometheus_client;
 pub use reporting::outbox::Outbox;
 pub use run::capture::CaptureLayer;
 pub use tokio_util::sync::CancellationToken;

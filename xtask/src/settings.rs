@@ -31,6 +31,7 @@ const TABLES: [(&str, &[&str]); 3] = [
             "server/src/config/background.rs",
             "server/src/config/lost_runs.rs",
             "server/src/config/alerts.rs",
+            "server/src/config/metrics.rs",
             "server/src/config/retention.rs",
             "server/src/telemetry.rs",
         ],

@@ -1,6 +1,7 @@
 //! The audit log, users and tokens.
 
 use chrono::NaiveDate;
+use milvaion_protocol::id::TokenId;
 use serde::{Deserialize, Serialize};
 
 use crate::{audit::AuditResult, permissions::Role, team::UserState};
@@ -91,4 +92,9 @@ pub struct OneTimeLink {
 pub struct TokenQuery {
     /// True for the tokens of all users and services, for Admins.
     pub all: bool,
+    /// The cursor: the `next` of the previous page.
+    pub after: Option<TokenId>,
+    /// The maximum number of items; 50 without it.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 200)))]
+    pub limit: Option<u32>,
 }

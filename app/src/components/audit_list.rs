@@ -87,6 +87,9 @@ fn audit_row(row: AuditRow, style: RowStyle) -> impl IntoView {
     } else {
         who.into_any()
     };
+    let token = row.token.as_deref().map(|token| {
+        view! { <div class="row-note">{format!("With token {}", clip(token, NAME_MAX_CHARS))}</div> }
+    });
     let object = style.names_object.then(|| {
         let object = object_view(&row.object, row.object_name.as_deref(), style.links_users);
         view! { <td role="cell" data-label="Object" class="breaks">{object}</td> }
@@ -102,7 +105,7 @@ fn audit_row(row: AuditRow, style: RowStyle) -> impl IntoView {
     view! {
         <tr role="row" data-action=row.action.clone() data-result=row.result.slug()>
             <th role="rowheader" scope="row" data-label="Time"><Time at/></th>
-            <td role="cell" data-label="User" class="breaks">{who}</td>
+            <td role="cell" data-label="User" class="breaks">{who} {token}</td>
             <td role="cell" data-label="Action" class="breaks">{action_view(&row)}</td>
             {object}
             <td role="cell" data-label="Result">{result_view(&row)}</td>

@@ -38,6 +38,7 @@ async fn own_tokens_are_listed_with_rights_state_and_last_use() {
     for (row, state) in found.iter().zip(["Active", "Rotated", "Expired", "Revoked"]) {
         assert!(row.contains(state), "{state}: {row}");
         assert_eq!(row.contains("?rotate="), state == "Active", "{row}");
+        assert_eq!(row.contains("Expires soon"), state == "Active", "{row}");
         assert_eq!(row.contains("?revoke="), ["Active", "Rotated"].contains(&state), "{row}");
     }
     for text in [

@@ -73,7 +73,7 @@ pub enum TokensCommand {
 pub(super) async fn run(command: TokensCommand, session: &mut Session<'_>) -> Result<u8, CliError> {
     match command {
         TokensCommand::List { everyone, list } => {
-            let query = TokenQuery { all: everyone };
+            let query = TokenQuery { all: everyone, ..TokenQuery::default() };
             let found = session.list(&query, list, async |client, query| client.tokens(query).await).await?;
             session.print_list(&found, list, "tokens", tokens_table)
         }

@@ -39,6 +39,7 @@ pub async fn config() -> ServerConfig {
             expire_queued: chrono::Duration::days(30),
         },
         lost_runs: Default::default(),
+        metrics: Default::default(),
         retention: Default::default(),
     }
 }

@@ -39,6 +39,7 @@ use crate::{
         seams::{SEAMS, Seams},
     },
     live::Hub,
+    metrics::LostRunOutcome,
     store::{
         Store,
         lost_runs::{LostRunTimeouts, LostRunUpdate, UpdatedLostRuns},
@@ -332,11 +333,13 @@ impl LostRunDetector {
 
     async fn publish_changes(&self, done: UpdatedLostRuns, report: &mut LostRunReport) {
         for row in &done.rows {
-            match row.status {
-                OccurrenceStatus::Queued => report.requeued += 1,
-                OccurrenceStatus::Unknown => report.unknown += 1,
-                _ => report.ended += 1,
-            }
+            let (count, outcome) = match row.status {
+                OccurrenceStatus::Queued => (&mut report.requeued, LostRunOutcome::Requeued),
+                OccurrenceStatus::Unknown => (&mut report.unknown, LostRunOutcome::Unknown),
+                _ => (&mut report.ended, LostRunOutcome::Ended),
+            };
+            *count += 1;
+            self.store.metrics().lost(outcome);
             tracing::warn!(
                 occurrence.id = %row.id,
                 occurrence.attempt = row.attempt,

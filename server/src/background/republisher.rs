@@ -14,6 +14,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use milvaion_protocol::id::OccurrenceId;
 use tokio::{sync::Notify, time::Instant};
 
+use super::sender::measure_confirms;
 use crate::{
     broker::publisher::{MAX_UNSENT, OutgoingMessage, Publisher},
     clock::Clock,
@@ -113,6 +114,7 @@ impl Service for Republisher {
                 })
                 .collect();
             let sent = self.publisher.publish(&messages).await;
+            measure_confirms(&self.store, &messages, &sent, self.clock.now());
             self.store.mark_published(&sent, self.clock.now()).await?;
             total.found += messages.len();
             total.sent += sent.len();

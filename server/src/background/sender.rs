@@ -8,10 +8,12 @@
 //! crashes in between, its messages are published once more, which the worker's claim makes harmless.
 
 use std::{
+    collections::HashSet,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+use chrono::{DateTime, Utc};
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::task::TaskTracker;
 
@@ -106,6 +108,7 @@ impl MessageSender {
             SEAMS.after_publish(&self.store, &self.clock, messages, &sent).await;
             self.activate_republisher.notify_one();
         }
+        measure_confirms(&self.store, messages, &sent, self.clock.now());
         if let Ok(mut confirmed) = self.confirmed.lock() {
             confirmed.extend(sent);
         }
@@ -133,6 +136,22 @@ impl MessageSender {
             }
             marked += self.store.mark_published(&batch, self.clock.now()).await?;
             confirmed().drain(..batch.len());
+        }
+    }
+}
+
+/// Records the delay of the first messages that the broker has confirmed by `at`.
+pub(crate) fn measure_confirms(
+    store: &Store,
+    messages: &[OutgoingMessage],
+    sent: &[ConfirmedMessage],
+    at: DateTime<Utc>,
+) {
+    let sent: HashSet<ConfirmedMessage> = sent.iter().copied().collect();
+    for out in messages {
+        let message = &out.message;
+        if message.attempt == 1 && sent.contains(&(message.occurrence_id, 1)) {
+            store.metrics().confirmed(message.occurrence_id, message.scheduled_for, at);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Counts the messages that wait in a queue.
+//! Counts the messages that wait in queues.
 
 use std::time::Duration;
 
@@ -8,6 +8,18 @@ use super::{Broker, BrokerError};
 
 /// The timeout of one count.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The most time for the counts of all queues together.
+const ALL_PROBES_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The messages that wait in a queue, and its consumers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// Messages, without those that consumers have prefetched.
+    pub messages: u32,
+    /// Consumers.
+    pub consumers: u32,
+}
 
 /// A probe that counts waiting messages, over a connection of its own: a request about a missing queue closes the
 /// channel, and must not close a channel that other code uses.
@@ -44,6 +56,23 @@ impl QueueProbe {
         Ok(waiting?)
     }
 
+    /// Returns the counts of several queues, in their order; `None` for a queue that does not exist.
+    ///
+    /// # Errors
+    ///
+    /// The same as of [`waiting`](Self::waiting).
+    pub async fn counts(&mut self, queues: &[String]) -> Result<Vec<Option<QueueCounts>>, BrokerError> {
+        let connection = match self.connection.take() {
+            Some(connection) if connection.status().connected() => connection,
+            _ => self.broker.connect("milvaion server metrics").await?,
+        };
+        let counts = tokio::time::timeout(ALL_PROBES_TIMEOUT, count_all(&connection, queues))
+            .await
+            .map_err(|_| BrokerError::Timeout { timeout: ALL_PROBES_TIMEOUT })?;
+        self.connection = Some(connection);
+        Ok(counts?)
+    }
+
     /// Closes the connection. The next count opens another.
     pub async fn close(&mut self) {
         if let Some(connection) = self.connection.take() {
@@ -51,6 +80,31 @@ impl QueueProbe {
             let _ = tokio::time::timeout(Duration::from_secs(2), closing).await;
         }
     }
+}
+
+/// Counts queue by queue on one channel, and on a new one after a queue that does not exist.
+async fn count_all(connection: &Connection, queues: &[String]) -> Result<Vec<Option<QueueCounts>>, lapin::Error> {
+    let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+    let mut channel = None;
+    let mut counts = Vec::with_capacity(queues.len());
+    for queue in queues {
+        let open = match channel.take() {
+            Some(open) => open,
+            None => connection.create_channel().await?,
+        };
+        match open.queue_declare(queue.as_str().into(), options, FieldTable::default()).await {
+            Ok(queue) => {
+                counts.push(Some(QueueCounts { messages: queue.message_count(), consumers: queue.consumer_count() }));
+                channel = Some(open);
+            }
+            Err(error) if is_missing(&error) => counts.push(None),
+            Err(error) => return Err(error),
+        }
+    }
+    if let Some(open) = channel {
+        let _ = open.close(200, "counted".into()).await;
+    }
+    Ok(counts)
 }
 
 async fn count(connection: &Connection, queue: &str) -> Result<u32, lapin::Error> {

@@ -16,6 +16,7 @@ use super::{
     occurrences::reason,
 };
 use crate::{
+    background::sender::measure_confirms,
     broker::publisher::OutgoingMessage,
     domain::message::message,
     error::chain,
@@ -117,6 +118,7 @@ impl JobCommands {
         let commands = self.clone();
         self.in_flight.spawn(async move {
             let sent = commands.publisher.publish(&messages).await;
+            measure_confirms(&commands.store, &messages, &sent, commands.clock.now());
             if sent.len() < messages.len() {
                 commands.activate_republisher.notify_one();
             }

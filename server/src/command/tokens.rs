@@ -7,7 +7,9 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use milvaion_api::{
+    page::ListPage,
     permissions::Role,
+    rest::TokenQuery,
     tokens::{
         CreatedToken, MAX_ACTIVE_TOKENS, NewToken, ROTATION_OVERLAP_HOURS, TOKEN_PREFIX, TOKEN_SECRET_CHARS, TokenRow,
     },
@@ -35,10 +37,30 @@ const SERVICE_AUTHOR_PREFIX: &str = "service:";
 ///
 /// Returns `Denied` for `all` below Admin.
 pub async fn list(store: &Store, clock: &Clock, me: &RequestUser, all: bool) -> Result<Vec<TokenRow>, AppError> {
+    may_list(me, all)?;
+    Ok(store.tokens((!all).then_some(me.id), clock.now()).await?)
+}
+
+/// Returns a page of the own tokens, or with `all` of every token, newest first, after the token `after`.
+///
+/// # Errors
+///
+/// Returns `Denied` for `all` below Admin.
+pub async fn page(
+    store: &Store,
+    clock: &Clock,
+    me: &RequestUser,
+    query: &TokenQuery,
+) -> Result<ListPage<TokenRow>, AppError> {
+    may_list(me, query.all)?;
+    Ok(store.token_page((!query.all).then_some(me.id), query.after, query.limit, clock.now()).await?)
+}
+
+fn may_list(me: &RequestUser, all: bool) -> Result<(), AppError> {
     if all && me.role < Role::Admin {
         return Err(AppError::Denied("Only an Admin may view the tokens of other users.".into()));
     }
-    Ok(store.tokens((!all).then_some(me.id), clock.now()).await?)
+    Ok(())
 }
 
 /// Returns one token that the user may manage.

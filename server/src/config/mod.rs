@@ -12,6 +12,7 @@ pub mod database;
 pub mod error;
 pub mod http;
 pub mod lost_runs;
+pub mod metrics;
 pub mod retention;
 pub mod secret_text;
 
@@ -46,6 +47,8 @@ pub struct ServerConfig {
     pub background: background::BackgroundConfig,
     /// The settings for lost runs and lost messages.
     pub lost_runs: lost_runs::LostRunConfig,
+    /// The settings for metrics.
+    pub metrics: metrics::MetricsConfig,
     /// The settings for retention.
     pub retention: retention::RetentionConfig,
 }
@@ -78,6 +81,7 @@ impl ServerConfig {
             alerts: alerts::AlertsConfig::read(&mut read),
             background: background::BackgroundConfig::read(&mut read),
             lost_runs: lost_runs::LostRunConfig::read(&mut read),
+            metrics: metrics::MetricsConfig::read(&mut read),
             retention: retention::RetentionConfig::read(&mut read),
         };
         if read.errors.is_empty() { Ok(config) } else { Err(error::InvalidSettings(read.errors)) }

@@ -8,6 +8,8 @@ use std::{
 
 use tokio::time::Instant;
 
+use crate::metrics::Metrics;
+
 /// The failed ticks in a row from which on a service is in trouble.
 const LASTING_FAILURES: u32 = 3;
 /// The time for which a panic shows in the health of a service that has no ticks.
@@ -44,6 +46,7 @@ pub struct ServiceCounts {
 #[derive(Clone, Debug, Default)]
 pub struct ServiceStatuses {
     entries: Arc<Mutex<BTreeMap<&'static str, ServiceRecord>>>,
+    metrics: Metrics,
 }
 
 /// The health of one service.
@@ -60,13 +63,21 @@ pub enum ServiceHealth {
 }
 
 impl ServiceStatuses {
+    /// Creates statuses that also count in the metrics of the server.
+    #[must_use]
+    pub fn new(metrics: Metrics) -> Self {
+        Self { metrics, ..Self::default() }
+    }
+
     /// Records the start of a service.
     pub(super) fn record_start(&self, name: &'static str) {
+        self.metrics.add_service(name);
         self.update(name, |_| {});
     }
 
     /// Records a tick. Without another one within `due_in`, the service counts as stalled.
     pub fn record_tick(&self, name: &'static str, took: Duration, due_in: Duration, failure: Option<String>) {
+        self.metrics.tick(name, took, failure.is_some());
         self.update(name, |record| {
             record.at = Instant::now();
             record.due = Some(record.at + due_in);
@@ -94,6 +105,7 @@ impl ServiceStatuses {
 
     /// Records a panic.
     pub fn record_panic(&self, name: &'static str, reason: &str) {
+        self.metrics.restarted(name);
         self.update(name, |record| {
             record.counts.panics += 1;
             record.panicked_at = Some(Instant::now());
@@ -120,6 +132,14 @@ impl ServiceStatuses {
     pub fn health(&self, name: &str) -> ServiceHealth {
         let Ok(entries) = self.entries.lock() else { return ServiceHealth::Stalled };
         entries.get(name).map_or(ServiceHealth::Stalled, health)
+    }
+
+    /// Returns every service with its health and, if it has ticks, the time since the last one.
+    #[must_use]
+    pub fn all(&self) -> Vec<(&'static str, ServiceHealth, Option<Duration>)> {
+        let Ok(entries) = self.entries.lock() else { return Vec::new() };
+        let age = |record: &ServiceRecord| record.due.map(|_| record.at.elapsed());
+        entries.iter().map(|(name, record)| (*name, health(record), age(record))).collect()
     }
 
     /// Returns the services that fail again and again, have panicked or have stalled, with the reason.

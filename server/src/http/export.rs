@@ -55,7 +55,7 @@ const MAX_DOWNLOADS: usize = 2;
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("10");
 
 /// The columns of the audit log.
-const AUDIT_COLUMNS: [&str; 12] = [
+const AUDIT_COLUMNS: [&str; 13] = [
     "at",
     "last_at",
     "repeats",
@@ -68,6 +68,7 @@ const AUDIT_COLUMNS: [&str; 12] = [
     "address",
     "before",
     "after",
+    "token",
 ];
 /// The columns of the team.
 const TEAM_COLUMNS: [&str; 9] =
@@ -295,7 +296,7 @@ async fn send(sender: &mpsc::Sender<Bytes>, part: Bytes) -> Result<bool, Downloa
     sent.map(|sent| sent.is_ok()).map_err(|_| DownloadError::Stalled)
 }
 
-fn audit_record(row: &AuditRow) -> [String; 12] {
+fn audit_record(row: &AuditRow) -> [String; 13] {
     let text = |value: &Option<Value>| value.as_ref().map(Value::to_string).unwrap_or_default();
     [
         row.at().to_rfc3339(),
@@ -310,6 +311,7 @@ fn audit_record(row: &AuditRow) -> [String; 12] {
         row.address.clone().unwrap_or_default(),
         text(&row.before),
         text(&row.after),
+        row.token.clone().unwrap_or_default(),
     ]
 }
 

@@ -1,6 +1,6 @@
 //! The HTTP server: all routes and the layers around them.
 //!
-//! [`listener`] accepts the connections. From the outside in, a request passes the security headers, the check that a
+//! [`listener`] accepts the connections. From the outside in, a request is measured, and passes the security headers, the check that a
 //! change comes from the dashboard's own pages, the size limit and, unless it is a health check, the session. It then
 //! reaches a health check, the event stream, a download, a server function or a page. Pages and server functions also
 //! have a time limit. Permissions are not checked here but in each handler, by [`guard::authorize`]. This module does
@@ -13,6 +13,7 @@ pub mod guard;
 pub mod headers;
 pub mod health;
 pub mod listener;
+pub mod metrics;
 pub mod rest;
 pub mod session;
 pub mod sse;
@@ -48,8 +49,15 @@ pub struct WebState {
     pub stop: CancellationToken,
 }
 
-/// Builds the router of the server. `exports` serves the downloads, `api` the REST API, and `pages` the dashboard, its server functions and its files.
-pub fn router(state: &WebState, exports: export::ExportState, api: &rest::ApiState, pages: Router) -> Router {
+/// Builds the router of the server. `exports` serves the downloads, `api` the REST API, `reader` the metrics, and `pages`
+/// the dashboard, its server functions and its files.
+pub fn router(
+    state: &WebState,
+    exports: export::ExportState,
+    api: &rest::ApiState,
+    reader: &metrics::scrape::MetricsReader,
+    pages: Router,
+) -> Router {
     let pages = pages
         .layer(tower_http::timeout::TimeoutLayer::with_status_code(http::StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT));
     // An event stream does not end and a download has a limit of its own, so the time limit does not apply to them.
@@ -65,8 +73,10 @@ pub fn router(state: &WebState, exports: export::ExportState, api: &rest::ApiSta
         .layer(tower_http::limit::RequestBodyLimitLayer::new(MAX_BODY_BYTES))
         // The API has limits of its own, which answer with a problem document.
         .merge(rest::router(api))
+        .merge(metrics::router(reader, api))
         .layer(session::layer(state.store.clone(), state.clock.clone(), &state.config))
         .merge(checks)
         .layer(middleware::from_fn_with_state(state.config.clone(), guard::origin_layer))
         .layer(middleware::from_fn_with_state(state.config.clone(), headers::headers_layer))
+        .layer(middleware::from_fn_with_state(reader.metrics.clone(), metrics::requests::measure_layer))
 }

@@ -94,6 +94,12 @@ impl DeadLetterConsumer {
     }
 
     async fn insert(&self, message: &RawMessage, reason: String) -> Result<(), StoreError> {
+        self.store_letter(message, reason).await?;
+        self.store.metrics().dead_letter();
+        Ok(())
+    }
+
+    async fn store_letter(&self, message: &RawMessage, reason: String) -> Result<(), StoreError> {
         let source = source(message);
         let mut digest = Sha256::new();
         digest.update(source.as_bytes());

@@ -147,6 +147,7 @@ impl StatusConsumer {
                 return Ok(());
             }
         };
+        self.store.metrics().duplicate_starts(rows.len());
         for row in &rows {
             tracing::warn!(
                 occurrence.id = %row.id,

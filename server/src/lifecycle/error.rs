@@ -50,6 +50,15 @@ pub enum ServerError {
         source: io::Error,
     },
 
+    /// The address given by `METRICS_ADDR` cannot be bound.
+    #[error("The metrics cannot be served on {address}. Set METRICS_ADDR to a free port of this machine, or unset it.")]
+    MetricsAddress {
+        /// The address given by `METRICS_ADDR`.
+        address: SocketAddr,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+
     /// Every port of the default range is in use.
     #[error("No port from {first} to {last} is free on {host}. Check HOST, or set PORT to a free port.")]
     NoFreePort {

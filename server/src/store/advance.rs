@@ -58,6 +58,14 @@ pub struct AdvancedRun {
     pub row: OccurrenceRow,
     /// True if the row named another instance for this attempt before.
     pub was_elsewhere: bool,
+    /// Its worker.
+    pub worker_id: String,
+    /// Its job type.
+    pub job_type: String,
+    /// True if its status is another than before.
+    pub has_new_status: bool,
+    /// True if the start of the attempt was not known before.
+    pub has_new_start: bool,
 }
 
 /// Changes occurrences where their present status allows it. Returns those that changed.
@@ -112,6 +120,15 @@ pub(super) async fn advance_runs<'c>(
     .fetch_all(executor)
     .await?;
     rows.into_iter()
-        .map(|row| Ok(AdvancedRun { was_elsewhere: row.was_elsewhere, row: occurrence_row!(row)? }))
+        .map(|row| {
+            Ok(AdvancedRun {
+                was_elsewhere: row.was_elsewhere,
+                worker_id: row.worker_id,
+                job_type: row.job_type,
+                has_new_status: row.has_new_status,
+                has_new_start: row.has_new_start,
+                row: occurrence_row!(row)?,
+            })
+        })
         .collect()
 }

@@ -1,4 +1,4 @@
--- Changes open occurrences that stay open: a start, progress, a lost run, a further attempt. Called by advance.rs.
+-- advance_runs: Changes open occurrences that stay open: a start, progress, a lost run, a further attempt. Called by advance.rs.
 --
 -- $1 to $15 are arrays with one element per change, in the order of ids; their names are in `r` below. $16: now.
 -- The parameters are read by subqueries; see create.sql.
@@ -94,5 +94,6 @@ counted AS (
 SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", status::text AS "status!", version AS "version!",
        trigger AS "trigger!", attempt AS "attempt!", scheduled_for AS "scheduled_for!", started_at,
        NULL::timestamptz AS ended_at, NULL::bigint AS duration_ms, instance_id, progress, note, not_before AS waits_until,
-       cancel_requested_at, was_elsewhere AS "was_elsewhere!"
+       cancel_requested_at, was_elsewhere AS "was_elsewhere!", worker_id AS "worker_id!", job_type AS "job_type!",
+       status <> was AS "has_new_status!", has_new_start AS "has_new_start!"
   FROM locked

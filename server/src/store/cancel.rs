@@ -99,8 +99,10 @@ impl Store {
             }
         }
         let mut rows = Vec::with_capacity(statuses.len());
+        let mut ended = Vec::new();
         if !ends.is_empty() {
-            rows.extend(finish_runs(&mut tx, &ends, edit.at).await?.into_iter().map(|run| run.row));
+            ended = finish_runs(&mut tx, &ends, edit.at).await?;
+            rows.extend(ended.iter().map(|run| run.row.clone()));
         }
         if !running.is_empty() {
             let asked = sqlx::query!(
@@ -150,6 +152,7 @@ impl Store {
         .execute(&mut tx)
         .await?;
         tx.commit().await?;
+        self.measure_ended(&ended);
         Ok(outcomes)
     }
 

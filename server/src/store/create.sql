@@ -1,4 +1,4 @@
--- Creates occurrences: the one statement for every birth, whether the schedule, a user or a retry asks for it. One round
+-- create_runs: Creates occurrences, the one statement for every birth, whether the schedule, a user or a retry asks for it. One round
 -- trip, all or nothing. Called by create.rs.
 --
 -- $1 to $15, $19, $20 and $22 are arrays with one element per occurrence; their names are in `wanted` below. A scheduled

@@ -113,6 +113,7 @@ impl Store {
         };
         let ended = finish_runs(&mut tx, &[end], now).await?;
         tx.commit().await?;
+        self.measure_ended(&ended);
         Ok(ended
             .into_iter()
             .next()

@@ -288,6 +288,7 @@ impl Store {
         .execute(&mut tx)
         .await?;
         tx.commit().await?;
+        self.measure_created(&runs);
         runs.into_iter()
             .filter_map(|run| Some((OccurrenceId(run.retry_of?), run)))
             .map(|(old, run)| Ok((old, CreatedOccurrence::try_from(run)?)))

@@ -86,6 +86,14 @@ pub struct EndedRun {
     pub starts_pause: bool,
     /// True if the row named another instance for this attempt before.
     pub was_elsewhere: bool,
+    /// Its worker.
+    pub worker_id: String,
+    /// Its job type.
+    pub job_type: String,
+    /// True if the start of the attempt became known with its end.
+    pub has_new_start: bool,
+    /// The cause, if it failed.
+    pub failure_cause: Option<String>,
 }
 
 /// Ends occurrences that are open and in the given attempt. Returns those that ended.
@@ -148,6 +156,10 @@ pub(super) async fn finish_runs<'c>(
                 frees_slot: row.frees_slot,
                 starts_pause: row.starts_pause,
                 was_elsewhere: row.was_elsewhere,
+                worker_id: row.worker_id,
+                job_type: row.job_type,
+                has_new_start: row.has_new_start,
+                failure_cause: row.failure_cause,
                 row: occurrence_row!(row)?,
             })
         })
@@ -196,6 +208,7 @@ impl Store {
         let ends: Vec<RunEnd> = waiting.into_iter().map(|row| skip(row.id, row.attempt)).collect();
         let ended = finish_runs(&mut tx, &ends, now).await?;
         tx.commit().await?;
+        self.measure_ended(&ended);
         Ok(ended)
     }
 }

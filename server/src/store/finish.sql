@@ -1,4 +1,4 @@
--- Ends occurrences: the one statement for every end, whether a worker, a user or the server causes it. Called by
+-- finish_runs: Ends occurrences, the one statement for every end, whether a worker, a user or the server causes it. Called by
 -- finish.rs.
 --
 -- $1 to $17 are arrays with one element per end, in the order of ids; their names are in `r` below. $18: now.
@@ -41,7 +41,10 @@ ended AS (
            o.status AS was, o.slot_group IS NOT NULL OR o.slot_key IS NOT NULL AS frees_slot,
            o.pause_after_seconds IS NOT NULL AS starts_pause,
            coalesce(o.status <> 'queued' AND o.instance_id <> r.instance_id, false) AS was_elsewhere,
-           o.status <> 'running' AND r.started_at IS NOT NULL AS has_new_start, r.fingerprint, r.cause
+           o.status <> 'running' AND r.started_at IS NOT NULL AS has_new_start, r.fingerprint, r.cause,
+           CASE WHEN r.status IN ('failed', 'timed-out')
+                THEN coalesce(r.cause, CASE r.status WHEN 'timed-out' THEN 'timed_out' ELSE 'failed' END)
+                END AS failure_cause
       FROM r CROSS JOIN LATERAL (
            SELECT * FROM runs o WHERE o.id = r.id AND o.attempt = r.attempt FOR UPDATE) o
 ),
@@ -66,7 +69,7 @@ failed AS (
     INSERT INTO failed_occurrences (occurrence_id, job_id, job_name, failed_at, cause, exception, fingerprint, job_data,
                                     job_version, worker_id, job_type, attempt)
     -- Dated by the server's clock: auto-disable does not depend on the workers' clocks.
-    SELECT id, job_id, job_name, $18, coalesce(cause, CASE status WHEN 'timed-out' THEN 'timed_out' ELSE 'failed' END),
+    SELECT id, job_id, job_name, $18, failure_cause,
            exception, coalesce(fingerprint, cause || ':' || worker_id || '/' || job_type, ''),
            coalesce(run_input(id, own_input, has_long_input, job_id, job_version), 'null'), job_version, worker_id, job_type,
            attempt
@@ -93,5 +96,6 @@ counted AS (
 SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", status::text AS "status!", version AS "version!",
        trigger AS "trigger!", attempt AS "attempt!", scheduled_for AS "scheduled_for!", started_at, ended_at,
        duration_ms, instance_id, progress, note, NULL::timestamptz AS waits_until, cancel_requested_at,
-       frees_slot AS "frees_slot!", starts_pause AS "starts_pause!", was_elsewhere AS "was_elsewhere!"
+       frees_slot AS "frees_slot!", starts_pause AS "starts_pause!", was_elsewhere AS "was_elsewhere!",
+       worker_id AS "worker_id!", job_type AS "job_type!", has_new_start AS "has_new_start!", failure_cause
   FROM ended

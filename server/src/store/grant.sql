@@ -1,4 +1,4 @@
--- Grants slots to waiting occurrences, by descending priority, then oldest first. Runs under the slots lock.
+-- grant_slots: Grants slots to waiting occurrences, by descending priority, then oldest first. Runs under the slots lock.
 -- $1: the maximum number of grants. $2: now.
 --
 -- Each group is looked at by itself, from the index: its first and its last waiting occurrence, the number of its taken

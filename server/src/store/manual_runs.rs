@@ -167,6 +167,7 @@ impl Store {
             } else {
                 with_partitions!(self, now, self.create_run_with_lock(&birth(true), now))?
             };
+            self.measure_created(&created);
             if let Some(run) = created.into_iter().next() {
                 return Ok(ManualRunOutcome::Created(Box::new(run.try_into()?)));
             }

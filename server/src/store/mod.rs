@@ -9,6 +9,7 @@
 
 pub mod error;
 mod pool;
+mod statement_name;
 
 pub mod advance;
 pub mod alerts;
@@ -30,6 +31,7 @@ pub mod plan;
 mod readable;
 pub mod redeliveries;
 pub mod reports;
+pub mod request_token;
 pub mod rules;
 pub mod slots;
 pub mod versions;
@@ -44,6 +46,9 @@ pub mod overview;
 pub mod partitions;
 pub mod workers;
 
+pub mod gauges;
+mod measure;
+
 pub mod audit;
 pub mod sample_job;
 pub mod sessions;
@@ -57,12 +62,13 @@ use sqlx::{PgPool, migrate::Migrator};
 
 pub use error::{Result, StoreError};
 use partitions::{PartitionedTable, RECEIPT_RETENTION};
-pub use pool::PoolUse;
 use pool::StorePool;
+pub use pool::{PoolState, PoolUse};
 
 use crate::{
     clock::Clock,
     config::{database::DatabaseConfig, retention::RetentionConfig},
+    metrics::Metrics,
 };
 
 pub use migrations::MIGRATOR;
@@ -130,7 +136,27 @@ impl Store {
     ///
     /// Returns [`StoreError`] if PostgreSQL cannot be reached within four seconds.
     pub async fn with_connections_for(&self, pool_use: PoolUse, config: &DatabaseConfig) -> Result<Self> {
-        Ok(Self { pool: StorePool::connect(config, pool_use).await?, ..self.clone() })
+        let pool = StorePool::connect(config, pool_use).await?;
+        Ok(Self { pool, ..self.clone() }.with_metrics(self.metrics().clone()))
+    }
+
+    /// Sets the metrics of the server; statements are measured for nothing otherwise.
+    #[must_use]
+    pub fn with_metrics(mut self, metrics: Metrics) -> Self {
+        self.pool.metrics = metrics;
+        self
+    }
+
+    /// Returns the metrics of the server.
+    #[must_use]
+    pub const fn metrics(&self) -> &Metrics {
+        &self.pool.metrics
+    }
+
+    /// Returns the number of connections.
+    #[must_use]
+    pub fn pool_state(&self) -> PoolState {
+        self.pool.state()
     }
 
     /// Sets the retention periods; the default ones apply otherwise.

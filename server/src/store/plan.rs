@@ -1,5 +1,7 @@
 //! The dispatch of due jobs: the most frequent statement, and the one in which an error would lose or duplicate runs.
 
+use std::time::Instant;
+
 use chrono::{DateTime, Utc};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
@@ -183,6 +185,7 @@ impl Store {
                 },
             })
             .collect();
+        let since = Instant::now();
         let created = match with_partitions!(self, now, create_runs(self.pool(), &births, epoch, now)) {
             Err(error) if error.is_unanswered() => {
                 let found = self.created_runs(runs, now).await?;
@@ -190,6 +193,8 @@ impl Store {
             }
             created => created?,
         };
+        self.measure_created(&created);
+        self.measure_dispatched(&created, now + since.elapsed());
         Ok(created
             .into_iter()
             .map(|run| ScheduledRunResult {

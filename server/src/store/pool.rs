@@ -38,11 +38,18 @@ use futures::{
 use sqlx::{
     Connection, Describe, Either, Execute, Executor, PgConnection, PgPool, Postgres, SqlStr,
     pool::PoolConnection,
-    postgres::{PgConnectOptions, PgPoolOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo},
+    postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo},
 };
 
-use super::error::{Result, StoreError};
-use crate::config::database::{DatabaseConfig, REPORT_CONNECTIONS};
+use super::{
+    error::{Result, StoreError},
+    request_token,
+    statement_name::statement_name,
+};
+use crate::{
+    config::database::{DatabaseConfig, REPORT_CONNECTIONS},
+    metrics::Metrics,
+};
 
 /// The prepared statements that a connection keeps: more than the server has, so that none is planned twice.
 const STATEMENT_CACHE: usize = 500;
@@ -89,6 +96,17 @@ impl PoolUse {
             Self::Own => {
                 StatementLimits { server: "3s", client: Duration::from_secs(4), acquire: Duration::from_secs(10) }
             }
+        }
+    }
+
+    /// Returns the name in metrics.
+    #[must_use]
+    pub const fn slug(self) -> &'static str {
+        match self {
+            Self::Background => "background",
+            Self::Web => "web",
+            Self::Reports => "reports",
+            Self::Own => "own",
         }
     }
 
@@ -169,6 +187,21 @@ pub struct StorePool {
     limits: StatementLimits,
     last_loss: LastLoss,
     lent: LentConnections,
+    pool_use: PoolUse,
+    pub(super) metrics: Metrics,
+}
+
+/// The connections of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolState {
+    /// The use of the pool.
+    pub pool_use: PoolUse,
+    /// Connections that callers hold.
+    pub in_use: u32,
+    /// Connections that nothing uses now.
+    pub idle: u32,
+    /// The most connections.
+    pub limit: u32,
 }
 
 impl StorePool {
@@ -221,7 +254,14 @@ impl StorePool {
             PoolUse::Reports | PoolUse::Web => pool_options.connect_lazy_with(options),
             PoolUse::Background | PoolUse::Own => pool_options.connect_with(options).await?,
         };
-        Ok(Self { pool, limits, last_loss, lent: LentConnections::default() })
+        Ok(Self { pool, limits, last_loss, lent: LentConnections::default(), pool_use, metrics: Metrics::default() })
+    }
+
+    /// Returns the number of connections.
+    pub(super) fn state(&self) -> PoolState {
+        let in_use = self.lent.count();
+        let limit = self.pool.options().get_max_connections();
+        PoolState { pool_use: self.pool_use, in_use, idle: self.pool.size().saturating_sub(in_use), limit }
     }
 
     /// Returns the address of the database and the session parameters.
@@ -235,17 +275,21 @@ impl StorePool {
     ///
     /// Fails if PostgreSQL cannot be reached, or if no connection is free in time.
     pub async fn acquire(&self) -> sqlx::Result<StoreConnection> {
-        let connection = match self.pool.acquire().await {
-            Err(sqlx::Error::PoolTimedOut) if self.lent.count() >= self.pool.options().get_max_connections() => {
-                return Err(sqlx::Error::AnyDriverError(Box::new(PoolExhausted)));
-            }
-            answer => answer?,
-        };
+        let since = Instant::now();
+        let acquired = self.pool.acquire().await;
+        let is_exhausted = matches!(acquired, Err(sqlx::Error::PoolTimedOut))
+            && self.lent.count() >= self.pool.options().get_max_connections();
+        self.metrics.waited_for_connection(self.pool_use.slug(), since.elapsed(), is_exhausted);
+        if is_exhausted {
+            return Err(sqlx::Error::AnyDriverError(Box::new(PoolExhausted)));
+        }
+        let connection = acquired?;
         Ok(StoreConnection {
             connection,
             is_idle: true,
             limit: self.limits.client,
             last_loss: self.last_loss.clone(),
+            metrics: self.metrics.clone(),
             _lent: self.lent.lend(),
         })
     }
@@ -257,9 +301,30 @@ impl StorePool {
     /// Fails if PostgreSQL cannot be reached, or if no connection is free in time.
     pub async fn begin(&self) -> sqlx::Result<StoreTransaction> {
         let mut connection = self.acquire().await?;
-        connection.run(async |connection| connection.execute("BEGIN").await).await?;
+        connection.run_named("begin", async |connection| connection.execute("BEGIN").await).await?;
         connection.is_idle = false;
-        Ok(StoreTransaction { connection: Some(connection) })
+        let mut transaction = StoreTransaction { connection: Some(connection) };
+        if let Some(token) = request_token::current() {
+            let set = sqlx::query("SELECT set_config('milvaion.token', $1, true)").bind(token);
+            set.execute(&mut transaction).await?;
+        }
+        Ok(transaction)
+    }
+
+    /// Runs a statement that is a transaction by itself. The audit rows of a request with a token name it, so its
+    /// statement needs a transaction in which the token is set.
+    async fn run_alone<T>(
+        &self,
+        name: &str,
+        statement: impl AsyncFnOnce(&mut PgConnection) -> sqlx::Result<T>,
+    ) -> sqlx::Result<T> {
+        if request_token::current().is_none() {
+            return self.acquire().await?.run_named(name, statement).await;
+        }
+        let mut transaction = self.begin().await?;
+        let answer = transaction.connection()?.run_named(name, statement).await?;
+        transaction.commit().await?;
+        Ok(answer)
     }
 
     /// Closes all connections.
@@ -270,8 +335,9 @@ impl StorePool {
 
 impl From<PgPool> for StorePool {
     fn from(pool: PgPool) -> Self {
-        let limits = PoolUse::Background.limits();
-        Self { pool, limits, last_loss: LastLoss::default(), lent: LentConnections::default() }
+        let pool_use = PoolUse::Background;
+        let (last_loss, lent) = (LastLoss::default(), LentConnections::default());
+        Self { pool, limits: pool_use.limits(), last_loss, lent, pool_use, metrics: Metrics::default() }
     }
 }
 
@@ -326,6 +392,8 @@ pub struct StoreConnection {
     limit: Duration,
     /// The losses of the pool.
     last_loss: LastLoss,
+    /// The metrics of the server.
+    metrics: Metrics,
     /// Counts the connection while it is held.
     _lent: LentConnection,
 }
@@ -341,6 +409,18 @@ impl StoreConnection {
         statement: impl AsyncFnOnce(&mut PgConnection) -> sqlx::Result<T>,
     ) -> sqlx::Result<T> {
         self.run_within(self.limit, statement).await
+    }
+
+    /// Runs a statement and measures it under a name.
+    async fn run_named<T>(
+        &mut self,
+        name: &str,
+        statement: impl AsyncFnOnce(&mut PgConnection) -> sqlx::Result<T>,
+    ) -> sqlx::Result<T> {
+        let since = Instant::now();
+        let answer = self.run(statement).await;
+        self.metrics.statement(name, since.elapsed(), answer.is_err());
+        answer
     }
 
     /// Runs a statement that may take longer than others.
@@ -397,7 +477,7 @@ impl StoreTransaction {
     /// Fails if PostgreSQL refuses it, or if it does not respond within the limit of a statement; it may then be committed.
     pub async fn commit(mut self) -> sqlx::Result<()> {
         let Some(mut connection) = self.connection.take() else { return Ok(()) };
-        connection.run(async |connection| connection.execute("COMMIT").await).await.map(drop)
+        connection.run_named("commit", async |connection| connection.execute("COMMIT").await).await.map(drop)
     }
 }
 
@@ -420,6 +500,16 @@ impl Drop for StoreTransaction {
     }
 }
 
+/// A statement as its text and its arguments.
+type NamedQuery = (SqlStr, Option<PgArguments>);
+
+/// Returns the name of a statement, and the statement.
+fn named<'q>(mut query: impl Execute<'q, Postgres>) -> sqlx::Result<(String, NamedQuery)> {
+    let arguments = query.take_arguments().map_err(sqlx::Error::Encode)?;
+    let sql = query.sql();
+    Ok((statement_name(sql.as_str()), (sql, arguments)))
+}
+
 /// Runs single statements. All rows are read before the first is returned.
 impl<'p> Executor<'p> for &'p StorePool {
     type Database = Postgres;
@@ -430,9 +520,9 @@ impl<'p> Executor<'p> for &'p StorePool {
         E: 'q + Execute<'q, Postgres>,
     {
         let answer = async move {
-            let mut connection = self.acquire().await?;
-            let steps: Vec<_> =
-                connection.run(async |connection| connection.fetch_many(query).try_collect().await).await?;
+            let (name, query) = named(query)?;
+            let statement = async |connection: &mut PgConnection| connection.fetch_many(query).try_collect().await;
+            let steps: Vec<_> = self.run_alone(&name, statement).await?;
             Ok::<_, sqlx::Error>(stream::iter(steps.into_iter().map(Ok)))
         };
         stream::once(answer).try_flatten().boxed()
@@ -443,8 +533,11 @@ impl<'p> Executor<'p> for &'p StorePool {
         'p: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        async move { self.acquire().await?.run(async |connection| connection.fetch_optional(query).await).await }
-            .boxed()
+        async move {
+            let (name, query) = named(query)?;
+            self.run_alone(&name, async |connection| connection.fetch_optional(query).await).await
+        }
+        .boxed()
     }
 
     fn prepare_with<'e>(self, sql: SqlStr, parameters: &'e [PgTypeInfo]) -> BoxFuture<'e, sqlx::Result<PgStatement>>
@@ -473,9 +566,10 @@ impl<'t> Executor<'t> for &'t mut StoreTransaction {
         E: 'q + Execute<'q, Postgres>,
     {
         let answer = async move {
+            let (name, query) = named(query)?;
             let connection = self.connection()?;
-            let steps: Vec<_> =
-                connection.run(async |connection| connection.fetch_many(query).try_collect().await).await?;
+            let statement = async |connection: &mut PgConnection| connection.fetch_many(query).try_collect().await;
+            let steps: Vec<_> = connection.run_named(&name, statement).await?;
             Ok::<_, sqlx::Error>(stream::iter(steps.into_iter().map(Ok)))
         };
         stream::once(answer).try_flatten().boxed()

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use chrono::{DateTime, Utc};
@@ -61,6 +61,7 @@ impl Store {
     }
 
     async fn try_apply(&self, changes: &[AttemptChange], now: DateTime<Utc>) -> Result<AppliedChanges> {
+        let since = Instant::now();
         let (ends, advances): (Vec<&AttemptChange>, Vec<&AttemptChange>) =
             changes.iter().partition(|change| change.status.is_final());
         let ends: Vec<RunEnd> = ends.into_iter().map(end).collect();
@@ -79,6 +80,9 @@ impl Store {
                 (advanced, ended)
             }
         };
+        self.measure_advanced(&advanced);
+        self.measure_ended(&ended);
+        self.measure_stored(changes, &ended, now + since.elapsed());
         let mut applied = AppliedChanges::default();
         for run in advanced {
             applied.has_delayed |= run.row.waits_until.is_some();

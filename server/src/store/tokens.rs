@@ -4,10 +4,11 @@
 //! do is read from the database with each request, so that a revocation, a deactivated owner or a lower role takes
 //! effect with the next one.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use milvaion_api::{
+    page::{ListPage, effective_limit},
     permissions::Role,
-    tokens::{TokenRow, TokenState},
+    tokens::{EXPIRY_WARNING_DAYS, TOKEN_PREFIX, TokenRow, TokenState},
     views::CurrentUser,
 };
 use milvaion_protocol::id::{TokenId, UserId};
@@ -53,6 +54,8 @@ pub struct StoredToken {
 pub struct TokenPrincipal {
     /// Identifier of the token.
     pub id: TokenId,
+    /// Name and last characters of the secret, for the audit log.
+    pub label: String,
     /// The owner with the role that applies; for a service token, a user with the id of the token.
     pub user: CurrentUser,
     /// True if the token may only read.
@@ -98,6 +101,8 @@ fn state(now: DateTime<Utc>, expires_at: Option<DateTime<Utc>>, is_rotated: bool
 
 impl RawToken {
     fn row(self, now: DateTime<Utc>) -> Result<TokenRow> {
+        let state = state(now, self.expires_at, self.rotated_at.is_some(), self.revoked_at.is_some());
+        let warned_from = now + TimeDelta::days(EXPIRY_WARNING_DAYS);
         Ok(TokenRow {
             id: TokenId(self.id),
             name: self.name,
@@ -106,10 +111,11 @@ impl RawToken {
             read_only: self.read_only,
             tag: self.tag,
             hint: self.hint,
-            state: state(now, self.expires_at, self.rotated_at.is_some(), self.revoked_at.is_some()),
+            state,
             created_at: self.created_at,
             created_by: self.created_by,
             expires_at: self.expires_at,
+            expires_soon: state == TokenState::Active && self.expires_at.is_some_and(|at| at <= warned_from),
             last_used_at: self.last_used_at,
             last_used_address: self.last_used_address,
             last_used_route: self.last_used_route,
@@ -125,15 +131,49 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn tokens(&self, owner: Option<UserId>, now: DateTime<Utc>) -> Result<Vec<TokenRow>> {
+        self.tokens_after(owner, None, MAX_LISTED_TOKENS, now).await
+    }
+
+    /// Returns a page of the tokens of a user, or of all tokens without `owner`, newest first. It begins after the token
+    /// `after`, and has `limit` rows, or 50 without it.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn token_page(
+        &self,
+        owner: Option<UserId>,
+        after: Option<TokenId>,
+        limit: Option<u32>,
+        now: DateTime<Utc>,
+    ) -> Result<ListPage<TokenRow>> {
+        let limit = effective_limit(limit.unwrap_or_default());
+        let mut rows = self.tokens_after(owner, after, i64::from(limit) + 1, now).await?;
+        let has_more = rows.len() > limit as usize;
+        rows.truncate(limit as usize);
+        let next = rows.last().filter(|_| has_more).map(|last| last.id.to_string());
+        Ok(ListPage { rows, next })
+    }
+
+    async fn tokens_after(
+        &self,
+        owner: Option<UserId>,
+        after: Option<TokenId>,
+        limit: i64,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<TokenRow>> {
         let rows = sqlx::query_as!(
             RawToken,
             r#"SELECT t.id, u.email AS "owner?", t.name, t.role, t.read_only, t.tag, t.hint, t.created_at, t.created_by,
                       t.expires_at, t.rotated_at, t.revoked_at, t.last_used_at, t.last_used_address, t.last_used_route
                  FROM api_tokens t LEFT JOIN users u ON u.id = t.user_id
-                WHERE $1::uuid IS NULL OR t.user_id = $1
+                WHERE ($1::uuid IS NULL OR t.user_id = $1)
+                  AND ($3::uuid IS NULL
+                       OR (t.created_at, t.id) < (SELECT a.created_at, a.id FROM api_tokens a WHERE a.id = $3))
                 ORDER BY t.created_at DESC, t.id DESC LIMIT $2"#,
             owner.map(|owner| owner.0),
-            MAX_LISTED_TOKENS
+            limit,
+            after.map(|after| after.0)
         )
         .fetch_all(self.pool())
         .await?;
@@ -182,7 +222,7 @@ impl Store {
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn token_principal(&self, hash: &[u8; 32], now: DateTime<Utc>) -> Result<Option<TokenPrincipal>> {
         let row = sqlx::query!(
-            r#"SELECT t.id, t.name, t.role, t.read_only, t.tag, t.expires_at, t.rotated_at, t.revoked_at, t.last_used_at,
+            r#"SELECT t.id, t.name, t.hint, t.role, t.read_only, t.tag, t.expires_at, t.rotated_at, t.revoked_at, t.last_used_at,
                       t.user_id, u.name AS "user_name?", u.email AS "user_email?", u.role AS "user_role?",
                       u.is_active AS "user_is_active?"
                  FROM api_tokens t LEFT JOIN users u ON u.id = t.user_id WHERE t.token_hash = $1"#,
@@ -206,6 +246,7 @@ impl Store {
         let is_revoked = row.revoked_at.is_some() || row.user_is_active == Some(false);
         Ok(Some(TokenPrincipal {
             id: TokenId(row.id),
+            label: format!("{} ({TOKEN_PREFIX}…{})", row.name, row.hint),
             user,
             read_only: row.read_only,
             tag: row.tag,

@@ -34,6 +34,7 @@ mod log_capture;
 mod lost_connections;
 mod lost_runs;
 mod manual_run;
+mod metrics;
 mod newer_server;
 mod old_snapshots;
 mod outages;

@@ -11,6 +11,7 @@ use milvaion_protocol::{
     message::InstanceHello,
     topology::{MAX_TARGET_BYTES, RedisKeys, Topology},
 };
+use prometheus_client::registry::Registry;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -42,6 +43,7 @@ pub struct Worker {
     jobs: Vec<Arc<RegisteredJob>>,
     amqp: AMQPUri,
     instance_id: String,
+    metrics: WorkerMetrics,
 }
 
 /// Builder of a [`Worker`], with its configuration and its job types.
@@ -49,6 +51,7 @@ pub struct Worker {
 pub struct WorkerBuilder {
     config: WorkerConfig,
     registry: JobRegistry,
+    metrics: WorkerMetrics,
 }
 
 impl Worker {
@@ -85,11 +88,10 @@ impl Worker {
     }
 
     async fn serve(self, signals: ShutdownSignals) -> Result<(), WorkerError> {
-        let Self { config, jobs, amqp, instance_id } = self;
+        let Self { config, jobs, amqp, instance_id, metrics } = self;
         let (topology, keys) = (Topology::new(config.prefix.as_str()), RedisKeys::new(config.key_prefix.as_str()));
         let (running, interrupt) = (RunTable::default(), CancellationToken::new());
         let (reporter, report_receiver) = Reporter::new();
-        let metrics = WorkerMetrics::default();
         let health = config.health.map(metrics::open).transpose()?;
         tracing::info!(worker.id = config.worker_id, worker.instance = instance_id, "worker starts");
         let outbox = outbox::open(&config.outbox, &config.worker_id).await?;
@@ -284,13 +286,28 @@ impl WorkerBuilder {
         self
     }
 
+    /// Adds the metrics of this worker to a registry of the program, so that the program serves them with its own. Their
+    /// names begin with `milvaion_worker_`. Programs with several workers give each one a sub-registry with a label.
+    ///
+    /// ```
+    /// use milvaion_worker::{Worker, prometheus_client::registry::Registry};
+    ///
+    /// let mut registry = Registry::default();
+    /// let builder = Worker::builder().register_metrics(&mut registry);
+    /// ```
+    #[must_use]
+    pub fn register_metrics(self, registry: &mut Registry) -> Self {
+        self.metrics.register(registry);
+        self
+    }
+
     /// Checks the configuration and the job types, and builds the worker.
     ///
     /// # Errors
     /// Returns [`WorkerError::Config`] with one sentence for each mistake.
     pub fn build(self) -> Result<Worker, WorkerError> {
         faults::arm();
-        let Self { config, mut registry } = self;
+        let Self { config, mut registry, metrics } = self;
         registry.set_concurrency(&config.concurrency);
         let (jobs, mut errors) = registry.finish();
         config.check(&mut errors);
@@ -305,6 +322,6 @@ impl WorkerBuilder {
         // An invalid URL has been reported by `check`.
         let amqp = config.amqp_url.parse().unwrap_or_default();
         let instance_id = clock::instance_id(&config.worker_id);
-        errors.into_result(Worker { config, jobs, amqp, instance_id })
+        errors.into_result(Worker { config, jobs, amqp, instance_id, metrics })
     }
 }

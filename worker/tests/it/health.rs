@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use milvaion_protocol::message::RegistrationMessage;
-use milvaion_worker::{Job, JobContext, JobError};
+use milvaion_worker::{
+    Job, JobContext, JobError,
+    prometheus_client::{encoding::text::encode, metrics::counter::Counter, registry::Registry},
+};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
@@ -84,6 +87,26 @@ async fn worker_serves_liveness_readiness_and_metrics() {
     let second = env.worker().job(counter).health(address).build().expect("a valid configuration");
     let refused = second.run_until(milvaion_worker::CancellationToken::new()).await;
     assert!(refused.is_err_and(|error| error.to_string().contains("MILVAION_HEALTH 127.0.0.1")));
+    worker.stop().await;
+    env.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_join_the_registry_of_the_program() {
+    let env = WorkerTestEnv::new().await;
+    let (mut registry, own) = (Registry::default(), Counter::<u64>::default());
+    registry.register("own", "A metric of the program", own.clone());
+    own.inc();
+    let builder = env.worker().job(CountingJob::new(true)).register_metrics(&mut registry);
+    let worker = env.start(builder, "count").await;
+    let message = env.message("count", no_input());
+    env.publish(&message).await;
+    env.ended(message.occurrence_id).await;
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("formatted");
+    for line in ["own_total 1", r#"milvaion_worker_runs_total{job_type="count",outcome="completed"} 1"#] {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
     worker.stop().await;
     env.clean(&["count"]).await;
 }

@@ -8,7 +8,7 @@ use super::{
     confirm::{AskedAction, TokenAction},
     state_badge::TokenStateBadge,
 };
-use crate::components::time::Time;
+use crate::components::{icon::Icon, time::Time};
 
 /// The tokens, newest first.
 #[component]
@@ -53,6 +53,7 @@ fn TokenTableRow(row: ArcRwSignal<TokenRow>, actions: TokenActions, all: bool) -
     let TokenRow { id, name, owner, role, read_only, tag, hint, created_at, created_by, .. } = row.get_untracked();
     let state = Memo::new(move |_| row.with(|row| row.state));
     let expires = Memo::new(move |_| row.with(|row| row.expires_at));
+    let is_ending = Memo::new(move |_| row.with(|row| row.expires_soon));
     let revoked = Memo::new(move |_| row.with(|row| row.revoked_at));
     let used = Memo::new(move |_| row.with(|row| row.last_used_at));
     let used_by = Memo::new(move |_| {
@@ -71,6 +72,15 @@ fn TokenTableRow(row: ArcRwSignal<TokenRow>, actions: TokenActions, all: bool) -
     let expiry = move || match expires.get() {
         Some(at) => view! { <Time at=at relative=true/> }.into_any(),
         None => view! { <span>"Never"</span> }.into_any(),
+    };
+    let warning = move || {
+        is_ending.get().then(|| {
+            view! {
+                <div class="row-note">
+                    <span class="badge" data-status="retrying"><Icon name="timer-off"/><span>"Expires soon"</span></span>
+                </div>
+            }
+        })
     };
     let last_use = move || match used.get() {
         Some(at) => view! { <Time at=at relative=true/> }.into_any(),
@@ -108,7 +118,9 @@ fn TokenTableRow(row: ArcRwSignal<TokenRow>, actions: TokenActions, all: bool) -
                     {revocation}
                 </div>
             </td>
-            <td role="cell" data-label="Expires">{expiry}</td>
+            <td role="cell" data-label="Expires">
+                <div>{expiry} {warning}</div>
+            </td>
             <td role="cell" data-label="Last used">
                 <div>{last_use} {last_use_notes}</div>
             </td>

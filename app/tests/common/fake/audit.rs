@@ -23,6 +23,7 @@ fn row(second: i64, action: &str, object: String) -> AuditRow {
     AuditRow {
         cursor: AuditCursor { at: samples::at(second), id: second },
         who: "ada@example.org".into(),
+        token: None,
         action: action.into(),
         object,
         object_name: None,

@@ -60,6 +60,7 @@ fn token(number: u8, name: &str, owner: Option<String>, state: TokenState) -> To
         state,
         created_at: samples::at(-86_400),
         expires_at: Some(samples::at(86_400)),
+        expires_soon: state == TokenState::Active,
         last_used_at: None,
         last_used_address: None,
         last_used_route: None,

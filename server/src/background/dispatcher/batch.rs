@@ -14,6 +14,7 @@ use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     status::OccurrenceStatus,
 };
+use milvaion_schedule::due::MISFIRE_GRACE;
 
 use super::{Dispatcher, HEAD_START, live_row::live_row, until};
 use crate::{
@@ -114,6 +115,9 @@ impl Dispatcher {
             let Some(run) = created.get(&fire.occurrence_id) else { continue };
             let Some(job) = by_id.remove(&fire.job_id) else { continue };
             report.fired.push(run.id);
+            if now - fire.due > MISFIRE_GRACE {
+                self.store.metrics().misfired(job.rules.misfire);
+            }
             due_again.push(DueChange::fired(fire.job_id, fire.due, fire.next_fire_at));
             rows.push(live_row(&job, fire, run));
             needs_slot |= run.is_held;

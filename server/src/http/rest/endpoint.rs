@@ -26,6 +26,7 @@ use super::{
     openapi,
     problem::ApiError,
 };
+use crate::store::request_token::with_token;
 
 /// The longest time for an operation other than a stream.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(25);
@@ -74,6 +75,16 @@ pub struct Operation {
     pub has_secret: bool,
     /// True if the header `If-Match` may name the version of the object.
     pub is_versioned: bool,
+}
+
+impl Operation {
+    /// Returns the method and the whole path.
+    #[must_use]
+    pub fn route(&self) -> String {
+        // The metrics are at the path that Prometheus expects.
+        let base = if self.path == super::METRICS.path { "" } else { "/api/v1" };
+        format!("{} {base}{}", self.method, self.path)
+    }
 }
 
 /// A request that may be carried out.
@@ -304,7 +315,11 @@ impl Endpoint {
         };
         let limits = caller.limits.clone();
         let mut response = match to_bytes(body, MAX_BODY_BYTES).await {
-            Ok(body) => (self.handler)(state, caller, head, body.to_vec()).await,
+            Ok(body) => {
+                // A request that only reads writes no audit rows.
+                let token = caller.token.clone().filter(|_| self.operation.method != "GET");
+                with_token(token, (self.handler)(state, caller, head, body.to_vec())).await
+            }
             Err(_) => ApiError::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 format!("The body has more than {} KiB, which is the limit.", MAX_BODY_BYTES / 1024),

@@ -35,7 +35,7 @@ use crate::{
         client_address::client_address,
         guard::{self, StreamUser, denial, record_refusal, same_origin},
     },
-    store::tokens::TokenPrincipal,
+    store::{request_token::with_token, tokens::TokenPrincipal},
 };
 
 /// The time between two updates of the last use of a token.
@@ -52,6 +52,8 @@ pub struct Caller {
     pub tag: Option<String>,
     /// The name of the token or of the user of a session, as `token:id` or `user:id`.
     pub name: String,
+    /// The label of the token in the audit log.
+    pub token: Option<String>,
     /// The state of the rate limit after this request.
     pub limits: RateState,
 }
@@ -144,7 +146,8 @@ pub async fn admit(state: &ApiState, operation: &Operation, head: &mut Parts) ->
     if let Some(token) = &token {
         note_use(state, operation, token, me.address.map(|address| address.to_string())).await;
     }
-    Ok(Caller { me, tag: token.and_then(|token| token.tag), name, limits })
+    let label = token.as_ref().map(|token| token.label.clone());
+    Ok(Caller { me, tag: token.and_then(|token| token.tag), name, token: label, limits })
 }
 
 fn with_limits(refusal: ApiError, limits: &RateState) -> Response {
@@ -202,7 +205,8 @@ async fn authorise(
     let action = operation.permission;
     if !me.role.allows(action) {
         if action.mutates() {
-            record_refusal(&state.store, &state.clock, me, action, me.address).await;
+            let label = token.map(|token| token.label.clone());
+            with_token(label, record_refusal(&state.store, &state.clock, me, action, me.address)).await;
         }
         return Err(AppError::Denied(denial(me.role, action)).into());
     }
@@ -303,7 +307,7 @@ async fn note_use(state: &ApiState, operation: &Operation, token: &TokenPrincipa
     if token.last_used_at.is_some_and(|at| now - at < USE_INTERVAL) {
         return;
     }
-    let route = format!("{} /api/v1{}", operation.method, operation.path);
+    let route = operation.route();
     if let Err(error) = state.store.note_token_use(token.id, now, address.as_deref(), &route).await {
         tracing::warn!(token.id = %token.id, error = %chain(&error), "the last use of token {} was not stored", token.id);
     }

@@ -32,11 +32,16 @@ use axum::{
     routing::{MethodFilter, MethodRouter, any, get, on},
 };
 use http::{HeaderValue, Method, StatusCode, header};
+use milvaion_api::permissions::Permission;
 use milvaion_app::backend::Backend;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use self::{endpoint::Endpoint, guard::RateLimits, problem::ApiError};
+use self::{
+    endpoint::{Endpoint, Operation, TagScope},
+    guard::RateLimits,
+    problem::ApiError,
+};
 use super::health::HealthCheck;
 use crate::{
     clock::Clock,
@@ -70,6 +75,20 @@ pub struct ApiState {
     /// The token that ends streams when the server stops.
     pub stop: CancellationToken,
 }
+
+/// The scrape of the metrics. It is no operation of the API, and admits the same callers.
+pub const METRICS: Operation = Operation {
+    method: "GET",
+    path: "/metrics",
+    id: "scrapeMetrics",
+    group: "Metrics",
+    summary: "Read the metrics of this server",
+    permission: Permission::Read,
+    scope: TagScope::Refused,
+    success: 200,
+    has_secret: false,
+    is_versioned: false,
+};
 
 /// Returns every operation.
 #[must_use]

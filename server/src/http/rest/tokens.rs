@@ -13,6 +13,7 @@ use super::{
     ApiState,
     endpoint::{ApiResult, Call, Endpoint, Nothing, Operation, Reply, TagScope},
 };
+use crate::command::tokens;
 
 /// The path of a token.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -71,7 +72,7 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
 }
 
 async fn list(state: ApiState, call: Call<Nothing, TokenQuery, Nothing>) -> ApiResult<Page<TokenRow>> {
-    Ok(Reply::of(Page::all(state.backend.tokens(&call.me, call.query.all).await?)))
+    Ok(Reply::of(Page::of(tokens::page(&state.store, &state.clock, &call.me, &call.query).await?)))
 }
 
 async fn get(state: ApiState, call: Call<TokenPath, Nothing, Nothing>) -> ApiResult<TokenRow> {

@@ -24,7 +24,7 @@ use crate::store::{Result, Store, StoreError, occurrences::filed_since};
 
 /// The columns of a row.
 const COLUMNS: &str =
-    "id, at, who, action, object, result, before, after, address, repeats, last_at, has_other_addresses";
+    "id, at, who, token, action, object, result, before, after, address, repeats, last_at, has_other_addresses";
 
 /// The keys under which a definition holds the name of its object.
 const NAME_KEYS: [&str; 2] = ["displayName", "name"];
@@ -34,6 +34,7 @@ struct RawRow {
     id: i64,
     at: DateTime<Utc>,
     who: String,
+    token: Option<String>,
     action: String,
     object: String,
     result: String,
@@ -60,6 +61,7 @@ impl TryFrom<RawRow> for AuditRow {
         Ok(Self {
             cursor: AuditCursor { at: raw.at, id: raw.id },
             who: raw.who,
+            token: raw.token,
             action: raw.action,
             object: raw.object,
             object_name,

@@ -108,7 +108,10 @@ async fn file_has_all_rows_of_the_filter_in_order() {
 
     let file = harness.audit_csv("?action=seed.").await;
     let head: Vec<&str> = file[0].iter().collect();
-    assert_eq!(head.join(" "), "at last_at repeats who action object object_name result reason address before after");
+    assert_eq!(
+        head.join(" "),
+        "at last_at repeats who action object object_name result reason address before after token"
+    );
     assert_eq!(file[1..].iter().map(number).collect::<Vec<_>>(), seeded);
     let first = &file[1];
     assert_eq!((&first[2], &first[4], &first[7], &first[9]), ("1", "seed.row", "done", ""));

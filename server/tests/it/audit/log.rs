@@ -204,6 +204,7 @@ async fn rows_cannot_be_changed_or_deleted() {
         "id = id + 100",
         "at = at + interval '1 second'",
         "who = 'x'",
+        "token = 'x'",
         "action = 'x'",
         "object = 'x'",
         "result = 'done'",

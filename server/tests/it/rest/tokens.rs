@@ -157,6 +157,72 @@ async fn token_with_a_tag_reaches_only_its_jobs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn audit_log_names_the_token_of_a_change() {
+    let harness = ApiHarness::new().await;
+    let viewer = harness.user("vera", Role::Viewer).await;
+    let (admin, viewer) = (harness.create_token(&harness.admin, |_| {}).await, harness.token(&viewer).await);
+    let job = harness.job(&admin.secret, echo("Backup")).await["id"].as_str().expect("an id").to_owned();
+    harness.call(&admin.secret, "POST", &format!("/jobs/{job}/run"), Value::Null).await.ok();
+    let refused = harness.call(&viewer, "POST", &format!("/jobs/{job}/pause"), Value::Null).await;
+    assert_eq!(refused.status, StatusCode::FORBIDDEN);
+    let cookie = harness.cookie(&harness.admin).await;
+    let paused = harness.request("POST", &format!("/jobs/{job}/pause")).header("cookie", cookie);
+    super::harness::send(paused.header("sec-fetch-site", "same-origin"), Value::Null).await.ok();
+    let rows = harness.call(&admin.secret, "GET", "/audit", Value::Null).await.ok();
+    let token_of = |action: &str| {
+        let rows = rows["items"].as_array().expect("items");
+        let row = rows.iter().find(|row| row["action"] == action);
+        row.unwrap_or_else(|| panic!("{action}: {rows:?}"))["token"].clone()
+    };
+    let label = format!("script (milvaion_…{})", admin.token.hint);
+    for action in ["job.create", "job.run"] {
+        assert_eq!(token_of(action), label, "{action}");
+    }
+    assert!(token_of("refuse").as_str().is_some_and(|token| token.starts_with("script (milvaion_…")));
+    assert_eq!(token_of("job.pause"), Value::Null, "a session has no token");
+    harness.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn list_of_tokens_has_pages() {
+    let harness = ApiHarness::new().await;
+    let secret = harness.create_token(&harness.admin, |new| new.name = "token 0".into()).await.secret;
+    for n in 1..5 {
+        harness.create_token(&harness.admin, |new| new.name = format!("token {n}")).await;
+    }
+    let mut names = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let page = harness.call(&secret, "GET", &format!("/tokens?limit=2{cursor}"), Value::Null).await.ok();
+        let items = page["items"].as_array().expect("items");
+        assert!((1..=2).contains(&items.len()), "{page}");
+        names.extend(items.iter().map(|item| item["name"].as_str().expect("a name").to_owned()));
+        match page["next"].as_str() {
+            Some(next) => cursor = format!("&after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(names, ["token 4", "token 3", "token 2", "token 1", "token 0"]);
+    harness.server.stop().await;
+}
+
+#[tokio::test]
+async fn active_token_is_marked_in_its_last_week() {
+    let harness = UserHarness::new().await;
+    let ana = by(&harness.admin().await);
+    let (store, clock) = (&harness.store, &harness.clock);
+    let new = NewToken { expires_in_days: Some(30), ..new_token(Role::Admin) };
+    let token = tokens::create(store, clock, &ana, &new).await.expect("created").token;
+    let is_marked = async || tokens::get(store, clock, &ana, token.id).await.expect("read").expires_soon;
+    clock.advance(TimeDelta::days(23) - TimeDelta::minutes(1));
+    assert!(!is_marked().await);
+    clock.advance(TimeDelta::minutes(1));
+    assert!(is_marked().await);
+    tokens::revoke(store, clock, &ana, token.id).await.expect("revoked");
+    assert!(!is_marked().await, "a revoked token needs no replacement");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn last_use_of_a_token_is_shown() {
     let harness = ApiHarness::new().await;
     let created = harness.create_token(&harness.admin, |_| {}).await;

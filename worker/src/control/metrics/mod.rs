@@ -5,14 +5,16 @@
 //! ready?* is answered with no as long as the worker does not consume, cannot send reports or cannot write its outbox;
 //! a restart would not help in these cases. *How much does it do?* is answered by the Prometheus metrics below.
 //!
-//! The endpoint is off unless an address is configured; see [`WorkerConfig::health`](crate::WorkerConfig::health).
+//! The endpoint is off unless an address is configured; see [`WorkerConfig::health`](crate::WorkerConfig::health). A program
+//! that serves metrics of its own adds those of the worker to its registry, with
+//! [`WorkerBuilder::register_metrics`](crate::WorkerBuilder::register_metrics).
 
 mod http;
 
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -47,7 +49,7 @@ struct MetricSet {
     reports: Gauge,
     lines: Gauge,
     is_consuming: AtomicBool,
-    last_delivery: AtomicI64,
+    last_delivery: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -74,7 +76,7 @@ impl Default for MetricSet {
             reports: Gauge::default(),
             lines: Gauge::default(),
             is_consuming: AtomicBool::new(false),
-            last_delivery: AtomicI64::new(0),
+            last_delivery: Gauge::default(),
         }
     }
 }
@@ -115,7 +117,7 @@ impl WorkerMetrics {
 
     /// Records the time of a delivery.
     pub(crate) fn delivered(&self) {
-        self.0.last_delivery.store(clock::now().timestamp(), Ordering::Relaxed);
+        self.0.last_delivery.set(clock::now().timestamp());
     }
 
     /// Records the number of reports and log lines that wait for the broker.
@@ -128,10 +130,10 @@ impl WorkerMetrics {
         self.0.is_consuming.load(Ordering::Relaxed)
     }
 
-    /// Formats all metrics as Prometheus text.
-    fn text(&self) -> Result<String, std::fmt::Error> {
+    /// Adds all metrics to a registry.
+    pub(crate) fn register(&self, registry: &mut Registry) {
         let counts = &*self.0;
-        let mut registry = Registry::with_prefix("milvaion_worker");
+        let registry = registry.sub_registry_with_prefix("milvaion_worker");
         registry.register("running", "Runs in progress", counts.running.clone());
         registry.register("runs", "Ended runs by outcome", counts.ended.clone());
         registry.register_with_unit("run_duration", "Duration of ended runs", Unit::Seconds, counts.seconds.clone());
@@ -141,13 +143,17 @@ impl WorkerMetrics {
         registry.register("connections", "Connections on which consuming has begun", counts.connections.clone());
         registry.register("reports_waiting", "Reports that the broker has not confirmed", counts.reports.clone());
         registry.register("lines_waiting", "Log lines that have not been sent", counts.lines.clone());
-        let last: Gauge = Gauge::default();
-        last.set(counts.last_delivery.load(Ordering::Relaxed));
         registry.register(
             "last_delivery_timestamp",
             "Unix time of the last delivery in seconds; 0 if there was none",
-            last,
+            counts.last_delivery.clone(),
         );
+    }
+
+    /// Formats all metrics as Prometheus text.
+    fn text(&self) -> Result<String, std::fmt::Error> {
+        let mut registry = Registry::default();
+        self.register(&mut registry);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry)?;
         Ok(text)

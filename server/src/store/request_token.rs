@@ -1,0 +1,22 @@
+//! The API token of the request that the present task carries out.
+//!
+//! Many statements write rows of the audit log, and each would have to pass the token on. The token belongs to the task
+//! instead: [`with_token`] sets it around a request, and the pool gives it to PostgreSQL with each transaction, where the
+//! default of the column `audit_log.token` reads it. A task that a request spawns has no token.
+
+tokio::task_local! {
+    static TOKEN: String;
+}
+
+/// Runs a request with a token, or without one. Its rows in the audit log name the token.
+pub async fn with_token<T>(token: Option<String>, request: impl Future<Output = T>) -> T {
+    match token {
+        Some(token) => TOKEN.scope(token, request).await,
+        None => request.await,
+    }
+}
+
+/// Returns the token of the present task.
+pub(super) fn current() -> Option<String> {
+    TOKEN.try_with(Clone::clone).ok()
+}
