@@ -17,6 +17,7 @@ pub mod calendars;
 pub mod cancel;
 pub mod create;
 pub mod dead_letters;
+mod definition_batch;
 pub mod delayed;
 pub mod due_times;
 pub mod failures;
@@ -31,6 +32,7 @@ pub mod redeliveries;
 pub mod reports;
 pub mod rules;
 pub mod slots;
+pub mod sources;
 pub mod versions;
 
 pub mod cluster;
@@ -54,6 +56,7 @@ pub mod users;
 use chrono::{DateTime, Utc};
 use sqlx::{PgPool, migrate::Migrator};
 
+pub use definition_batch::{DefinitionBatch, LockedJob};
 pub use error::{Result, StoreError};
 use partitions::{PartitionedTable, RECEIPT_RETENTION};
 pub use pool::PoolUse;
