@@ -13,6 +13,7 @@ mod calendars;
 mod cluster;
 mod events;
 mod failures;
+pub mod files;
 mod jobs;
 mod occurrences;
 mod people;
@@ -27,6 +28,10 @@ pub use events::{ApiEvent, EventQuery};
 pub use failures::{
     BulkResult, DeadLetter, DeadLetterQuery, FailureQuery, ResolveDeadLetters, ResolveFailures, RetriedFailure,
     RetryFailures, RetryResult,
+};
+pub use files::{
+    ApplyFiles, DefinitionFile, DocumentKind, DocumentPlan, ExportQuery, FileDocument, FilePlan, FilesPlan, JobDocument,
+    PlannedOutcome, Prune, PrunedJob,
 };
 pub use jobs::{CompareQuery, DuplicateJob, Job, JobQuery, JobSummary, NewJob, RecentOccurrence, RunJob, VersionQuery};
 pub use occurrences::{
