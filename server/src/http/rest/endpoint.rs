@@ -181,6 +181,8 @@ pub struct Endpoint {
     pub answer: fn(&mut SchemaGenerator) -> Option<schemars::Schema>,
     /// True if the answer is a stream of events.
     pub is_stream: bool,
+    /// The largest body, in bytes.
+    pub max_body_bytes: usize,
     handler: BoxedHandler,
 }
 
@@ -292,7 +294,13 @@ impl Endpoint {
                 answered.await.unwrap_or_else(IntoResponse::into_response)
             })
         });
-        Self { operation, path, query, body, answer, is_stream, handler }
+        Self { operation, path, query, body, answer, is_stream, max_body_bytes: MAX_BODY_BYTES, handler }
+    }
+
+    /// Sets the largest body, in bytes.
+    #[must_use]
+    pub fn with_body_limit(self, max_body_bytes: usize) -> Self {
+        Self { max_body_bytes, ..self }
     }
 
     /// Carries out a request.
@@ -303,11 +311,11 @@ impl Endpoint {
             Err(refusal) => return refusal,
         };
         let limits = caller.limits.clone();
-        let mut response = match to_bytes(body, MAX_BODY_BYTES).await {
+        let mut response = match to_bytes(body, self.max_body_bytes).await {
             Ok(body) => (self.handler)(state, caller, head, body.to_vec()).await,
             Err(_) => ApiError::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
-                format!("The body has more than {} KiB, which is the limit.", MAX_BODY_BYTES / 1024),
+                format!("The body has more than {} KiB, which is the limit.", self.max_body_bytes / 1024),
             )
             .into_response(),
         };

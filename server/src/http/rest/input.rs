@@ -8,7 +8,7 @@ use std::{collections::HashSet, sync::Arc};
 
 use http::{HeaderMap, StatusCode, header};
 use jsonschema::{ValidationError, Validator, error::ValidationErrorKind};
-use milvaion_api::{requests::parse_input_json, rest::ProblemField};
+use milvaion_api::{requests::parse_exact_json, rest::ProblemField};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -163,7 +163,7 @@ impl InputSchema {
         if text.trim().is_empty() {
             return Err(unreadable("it is empty"));
         }
-        let value = parse_input_json(text).map_err(|reason| unreadable(reason.trim_end_matches('.')))?;
+        let value = parse_exact_json("the body", text).map_err(|reason| unreadable(reason.trim_end_matches('.')))?;
         self.convert(value)
     }
 }
@@ -218,8 +218,11 @@ fn collect(error: &ValidationError<'_>, errors: &mut Vec<ProblemField>) {
     let path = error.instance_path().to_string();
     match error.kind() {
         ValidationErrorKind::OneOfNotValid { context } | ValidationErrorKind::AnyOf { context } => {
-            let is_other_kind = |error: &ValidationError<'_>| {
-                matches!(error.kind(), ValidationErrorKind::Constant { .. } | ValidationErrorKind::Type { .. })
+            let is_other_kind = |error: &ValidationError<'_>| match error.kind() {
+                // The word that names the kind is a field of the object itself.
+                ValidationErrorKind::Constant { .. } => true,
+                ValidationErrorKind::Type { .. } => error.instance_path().to_string() == path,
+                _ => false,
             };
             match context.iter().find(|branch| !branch.is_empty() && !branch.iter().any(is_other_kind)) {
                 Some(branch) => branch.iter().for_each(|error| collect(error, errors)),
