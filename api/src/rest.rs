@@ -30,8 +30,8 @@ pub use failures::{
     RetryFailures, RetryResult,
 };
 pub use files::{
-    ApplyFiles, DefinitionFile, DocumentKind, DocumentPlan, ExportQuery, FileDocument, FilePlan, FilesPlan, JobDocument,
-    PlannedOutcome, Prune, PrunedJob,
+    ApplyFiles, DefinitionFile, DocumentKind, DocumentPlan, ExportQuery, FileDocument, FilePlan, FilesPlan,
+    JobDocument, PlannedOutcome, Prune, PrunedJob,
 };
 pub use jobs::{CompareQuery, DuplicateJob, Job, JobQuery, JobSummary, NewJob, RecentOccurrence, RunJob, VersionQuery};
 pub use occurrences::{

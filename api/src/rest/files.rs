@@ -142,14 +142,3 @@ pub struct ExportQuery {
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 200)))]
     pub limit: Option<u32>,
 }
-
-/// Returns the JSON Schema of a document, for editors.
-#[cfg(feature = "schema")]
-#[must_use]
-pub fn document_schema() -> serde_json::Value {
-    let settings = schemars::generate::SchemaSettings::draft2020_12().for_deserialize();
-    let settings = settings.with(|settings| settings.inline_subschemas = true);
-    let mut schema = settings.into_generator().into_root_schema_for::<FileDocument>().to_value();
-    schema["title"] = "A job or a calendar of Milvaion".into();
-    schema
-}

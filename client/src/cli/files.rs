@@ -66,7 +66,7 @@ pub struct ApplyOptions {
 #[derive(Clone, Debug, Args)]
 pub struct FileOptions {
     /// File, folder, or `-` for standard input. Of a folder, all files *.yaml and *.yml are read, also in its folders.
-    #[arg(short, long = "file", value_name = "PATH", required = true, num_args = 1..)]
+    #[arg(short = 'f', long = "file", value_name = "PATH", required = true, num_args = 1..)]
     pub paths: Vec<PathBuf>,
     /// Deletes jobs that came from a file, have the tag of --selector, and are in none of these files.
     #[arg(long, requires = "selector")]
@@ -147,7 +147,8 @@ async fn plan(session: &Session<'_>, options: &FileOptions, files: &[ParsedFile]
 
 /// Returns the request for files.
 fn request(options: &FileOptions, files: &[ParsedFile], expected: Option<u32>) -> Value {
-    let documents = |file: &ParsedFile| file.documents.iter().map(|document| document.value.clone()).collect::<Vec<_>>();
+    let documents =
+        |file: &ParsedFile| file.documents.iter().map(|document| document.value.clone()).collect::<Vec<_>>();
     let files: Vec<Value> =
         files.iter().map(|file| json!({ "name": file.name, "documents": documents(file) })).collect();
     let mut request = json!({ "files": files });

@@ -67,8 +67,15 @@ impl DocumentErrors {
         self.0.push(ProblemField { field: path_of(place, field), message: message.into() });
     }
 
-    /// Adds the errors of a check, whose fields have the names of the form.
-    fn extend(&mut self, place: Place, errors: Vec<FieldError>) {
+    /// Adds the errors of a check of a calendar.
+    fn extend_calendar(&mut self, place: Place, errors: Vec<FieldError>) {
+        for error in errors {
+            self.add(place, &error.field, error.message);
+        }
+    }
+
+    /// Adds the errors of a check of a job, whose fields have the names of the form.
+    fn extend_job(&mut self, place: Place, errors: Vec<FieldError>) {
         self.0.extend(errors.into_iter().map(|error| {
             let error = ProblemField::from(error);
             ProblemField { field: path_of(place, &error.field), message: error.message }

@@ -225,7 +225,8 @@ mod tests {
 
     #[test]
     fn wrong_document_is_refused() {
-        for wrong in [json!({ "kind": "Job" }), json!({ "kind": "Pod", "key": "a" }), json!([]), json!({ "key": "a" })] {
+        for wrong in [json!({ "kind": "Job" }), json!({ "kind": "Pod", "key": "a" }), json!([]), json!({ "key": "a" })]
+        {
             assert!(serde_json::from_value::<FileDocument>(wrong.clone()).is_err(), "{wrong}");
         }
     }

@@ -227,8 +227,14 @@ mod tests {
         assert_eq!(file.documents.len(), 2, "an empty document is none");
         assert_eq!(file.documents[0].value["tags"], json!(["x", "2026-01-01"]), "a day is text");
         assert_eq!(file.documents[1].value["windows"][0]["from"], json!("22:00:00"), "a time is text");
-        assert_eq!(file.describe(0, "rules.maxRetries", "is wrong"), "a.yaml, document 1 (a), line 5: rules.maxRetries is wrong");
-        assert_eq!(file.describe(1, "windows.0.to", "is missing"), "a.yaml, document 2 (Holidays), line 12: windows.0.to is missing");
+        assert_eq!(
+            file.describe(0, "rules.maxRetries", "is wrong"),
+            "a.yaml, document 1 (a), line 5: rules.maxRetries is wrong"
+        );
+        assert_eq!(
+            file.describe(1, "windows.0.to", "is missing"),
+            "a.yaml, document 2 (Holidays), line 12: windows.0.to is missing"
+        );
     }
 
     #[test]

@@ -27,7 +27,9 @@ pub(super) fn read_files(paths: &[PathBuf], console: &mut Console) -> Result<Vec
             list(path, 0, &mut found)?;
             if found.len() == before {
                 let path = path.display();
-                return Err(CliError::Usage(format!("{path} has no file *.yaml or *.yml. Give another folder, or a file.")));
+                return Err(CliError::Usage(format!(
+                    "{path} has no file *.yaml or *.yml. Give another folder, or a file."
+                )));
             }
         } else {
             found.push(path.clone());

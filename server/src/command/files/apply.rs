@@ -15,7 +15,7 @@ use milvaion_protocol::id::{CalendarId, JobId};
 
 use super::{
     FilesCaller, FilesError,
-    plan::{PlannedFile, PlannedJob},
+    plan::{PlannedCalendar, PlannedFile, PlannedJob},
 };
 use crate::{
     command::{
@@ -99,8 +99,7 @@ impl JobCommands {
         match saved {
             Ok(true) => {}
             Ok(false) => return Ok(false),
-            // Another request has created an object with this key or name.
-            Err(error) if is_key_taken(&error) || error.constraint() == Some("calendars_name_key") => return Ok(false),
+            Err(error) if is_race(&error) => return Ok(false),
             Err(error) => return Err(error.into()),
         }
         self.publish_files(changes).await;
@@ -120,15 +119,20 @@ impl JobCommands {
         if ids.is_empty() && file.calendars.is_empty() {
             return Ok(true);
         }
+        // In one order, because a transaction waits for another one that inserts the same key or name.
+        let mut jobs: Vec<&PlannedJob> = file.jobs.iter().collect();
+        jobs.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        let mut named: Vec<&PlannedCalendar> = file.calendars.iter().collect();
+        named.sort_unstable_by(|a, b| a.calendar.name.cmp(&b.calendar.name));
         let mut batch = self.store.begin_definitions().await?;
-        for calendar in &file.calendars {
+        for calendar in named {
             if !batch.save_calendar(calendar.id, calendar.version, &calendar.calendar, edit).await? {
                 return Ok(false);
             }
             changes.calendars.push(calendar.id);
         }
         let locked = batch.lock_jobs(&ids).await?;
-        for planned in &file.jobs {
+        for planned in jobs {
             let next = due_times.get(&planned.id).copied().flatten();
             let lock = locked.get(&planned.id);
             let Some(next) = save_job(&mut batch, planned, lock, next, calendars, edit).await? else {
@@ -210,6 +214,11 @@ impl JobCommands {
             tracing::warn!(error = chain(error.as_ref()), "the due times of a calendar's jobs are computed later");
         }
     }
+}
+
+/// Returns true if another request has created an object with the same key or name, or if the two have locked each other.
+fn is_race(error: &StoreError) -> bool {
+    is_key_taken(error) || error.constraint() == Some("calendars_name_key") || error.is_deadlock()
 }
 
 /// Saves a job in a transaction and returns its next due time, or none if the job is not as it was planned.

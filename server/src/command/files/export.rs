@@ -4,10 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use milvaion_api::{
     page::{JobFilter, ListPage},
-    rest::{
-        ExportQuery, FileDocument, JobDocument,
-        files::suggested_key,
-    },
+    rest::{ExportQuery, FileDocument, JobDocument, files::suggested_key},
 };
 use milvaion_app::error::AppError;
 use milvaion_protocol::id::{CalendarId, JobId};
@@ -73,11 +70,7 @@ impl JobCommands {
 }
 
 /// Returns the document of a job.
-fn document(
-    job: StoredJob,
-    keys: &HashMap<JobId, String>,
-    calendars: &CalendarSet,
-) -> Result<JobDocument, AppError> {
+fn document(job: StoredJob, keys: &HashMap<JobId, String>, calendars: &CalendarSet) -> Result<JobDocument, AppError> {
     let mut definition = job.definition;
     if let Some(part) = job.unreadable {
         let name = definition.display_name;

@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 use milvaion_api::{
     requests::JobInput,
     rest::{
-        ApplyFiles, DocumentKind, DocumentPlan, FileDocument, FilePlan, FilesPlan, JobDocument, PlannedOutcome, PrunedJob,
+        ApplyFiles, DocumentKind, DocumentPlan, FileDocument, FilePlan, FilesPlan, JobDocument, PlannedOutcome,
+        PrunedJob,
         files::{MAX_DOCUMENTS, MAX_PRUNED},
     },
     sources::{EditSinceFile, JobSourceKind},
@@ -100,7 +101,11 @@ impl JobCommands {
     }
 
     /// Checks all documents and compares them with what is stored.
-    pub(super) async fn prepare_files(&self, caller: FilesCaller<'_>, request: &ApplyFiles) -> Result<Plan, FilesError> {
+    pub(super) async fn prepare_files(
+        &self,
+        caller: FilesCaller<'_>,
+        request: &ApplyFiles,
+    ) -> Result<Plan, FilesError> {
         let order = check_request(request)?;
         let mut stored = self.read_stored(request).await?;
         let mut errors = DocumentErrors::default();
@@ -118,6 +123,7 @@ impl JobCommands {
             }
         }
         let mut schemas: HashMap<(String, String), Option<Value>> = HashMap::new();
+        let mut seen: HashSet<JobId> = HashSet::new();
         for (place, document) in documents(request) {
             if let FileDocument::Job(job) = document {
                 let target = (job.definition.worker_id.clone(), job.definition.job_type.clone());
@@ -127,6 +133,9 @@ impl JobCommands {
                 }
                 let schema = schemas.get(&target).and_then(Option::as_ref);
                 let Some(planned) = self.plan_job(place, job, schema, &stored, &mut errors)? else { continue };
+                if !seen.insert(planned.id) {
+                    errors.add(place, "id", "another document has this id: remove the line, or the other document");
+                }
                 deny_other_tags(caller, &planned)?;
                 reports.insert((place.file, place.document), planned.report(&stored, &mut budget));
                 files[place.file].jobs.push(planned);
@@ -144,7 +153,8 @@ impl JobCommands {
 
     /// Reads everything that a request names.
     async fn read_stored(&self, request: &ApplyFiles) -> Result<Stored, FilesError> {
-        let (mut keys, mut ids, mut names, mut defined_names) = (Vec::new(), Vec::new(), HashSet::new(), HashSet::new());
+        let (mut keys, mut ids, mut names, mut defined_names) =
+            (Vec::new(), Vec::new(), HashSet::new(), HashSet::new());
         for (_, document) in documents(request) {
             match document {
                 FileDocument::Job(job) => {
@@ -196,7 +206,7 @@ impl JobCommands {
         let calendar = match checked_calendar(calendar) {
             Ok(calendar) => calendar,
             Err(wrong) => {
-                errors.extend(place, wrong);
+                errors.extend_calendar(place, wrong);
                 return Ok(None);
             }
         };
@@ -251,7 +261,7 @@ impl JobCommands {
         let job = match checked_definition(&job, new_at, schema, |_| true) {
             Ok(job) => job,
             Err(wrong) => {
-                errors.extend(place, wrong);
+                errors.extend_job(place, wrong);
                 return Ok(None);
             }
         };
@@ -349,7 +359,8 @@ impl ComparedCalendar {
             }
             let json = |calendar: &Calendar| serde_json::to_value(calendar).unwrap_or_default();
             let diff = bounded_diff(&json(&before), &json(&self.calendar), budget);
-            report = DocumentPlan { outcome: PlannedOutcome::Changed, changes: diff.changes, more: diff.more, ..report };
+            report =
+                DocumentPlan { outcome: PlannedOutcome::Changed, changes: diff.changes, more: diff.more, ..report };
         }
         (Some(PlannedCalendar { id: self.id, version, calendar: self.calendar }), report)
     }
@@ -393,7 +404,9 @@ fn documents(request: &ApplyFiles) -> impl Iterator<Item = (Place, &FileDocument
 fn check_request(request: &ApplyFiles) -> Result<Vec<usize>, FilesError> {
     let total = documents(request).count();
     if total > MAX_DOCUMENTS {
-        let text = format!("The files have {total} documents, at most {MAX_DOCUMENTS} are allowed. Apply fewer files at once.");
+        let text = format!(
+            "The files have {total} documents, at most {MAX_DOCUMENTS} are allowed. Apply fewer files at once."
+        );
         return Err(AppError::Conflict(text).into());
     }
     let mut errors = DocumentErrors::default();
@@ -446,6 +459,7 @@ fn deny_other_tags(caller: FilesCaller<'_>, planned: &PlannedJob) -> Result<(), 
 }
 
 fn outside_tag(tag: &str, what: &str) -> FilesError {
-    let text = format!("This token is limited to jobs with the tag {tag}, and not allowed for {what}. Use another token.");
+    let text =
+        format!("This token is limited to jobs with the tag {tag}, and not allowed for {what}. Use another token.");
     FilesError::Other(AppError::Denied(text))
 }

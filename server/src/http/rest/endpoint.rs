@@ -193,7 +193,7 @@ impl std::fmt::Debug for Endpoint {
 }
 
 /// Returns the schema of a part of requests: strict, and without references.
-fn input_schema<T: JsonSchema>() -> InputSchema {
+pub(super) fn input_schema<T: JsonSchema>() -> InputSchema {
     let settings = SchemaSettings::draft2020_12().for_deserialize().with_transform(openapi::plain_text);
     let settings = settings.with(|settings| {
         settings.inline_subschemas = true;

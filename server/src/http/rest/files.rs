@@ -8,10 +8,11 @@ use milvaion_api::{
     rest::{ApplyFiles, DocumentKind, ExportQuery, FileDocument, FilesPlan, Page, files::MAX_FILES_BYTES},
 };
 use milvaion_app::error::AppError;
+use serde_json::Value;
 
 use super::{
     ApiState,
-    endpoint::{ApiResult, Call, Endpoint, Nothing, Operation, Reply, TagScope},
+    endpoint::{ApiResult, Call, Endpoint, Nothing, Operation, Reply, TagScope, input_schema},
     problem::ApiError,
 };
 use crate::{
@@ -21,6 +22,14 @@ use crate::{
 
 /// The group of these operations in the document.
 const GROUP: &str = "Files";
+
+/// Returns the JSON Schema of a document of a file: the one against which requests are checked.
+pub(super) fn schema() -> Value {
+    let mut schema = input_schema::<FileDocument>().schema.as_ref().clone();
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
+    schema["title"] = "A document of a file of Milvaion".into();
+    schema
+}
 
 /// Returns the operations.
 pub(super) fn endpoints() -> Vec<Endpoint> {

@@ -25,7 +25,7 @@ use milvaion_app::error::AppError;
 /// The maximum length of a key, in characters.
 const MAX_KEY_CHARS: usize = 200;
 /// The largest answer that is stored, in bytes. No operation with a larger one takes a key.
-const MAX_ANSWER_BYTES: usize = 1024 * 1024;
+const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 /// The time after which a request without an answer is no longer being carried out.
 const EXECUTION_LIMIT: TimeDelta = TimeDelta::seconds(30);
 /// The header of a repeated answer.
@@ -53,7 +53,9 @@ const REPEATABLE: &[&str] = &[
 ///
 /// Returns an error for an invalid key.
 pub(super) fn key(operation: &Operation, head: &Parts) -> Result<Option<String>, ApiError> {
-    let Some(value) = head.headers.get("idempotency-key").filter(|_| operation.method == "POST" && operation.permission.mutates()) else {
+    let Some(value) =
+        head.headers.get("idempotency-key").filter(|_| operation.method == "POST" && operation.permission.mutates())
+    else {
         return Ok(None);
     };
     let text = value.to_str().unwrap_or_default().trim();

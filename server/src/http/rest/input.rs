@@ -226,7 +226,7 @@ fn collect(error: &ValidationError<'_>, errors: &mut Vec<ProblemField>) {
             };
             match context.iter().find(|branch| !branch.is_empty() && !branch.iter().any(is_other_kind)) {
                 Some(branch) => branch.iter().for_each(|error| collect(error, errors)),
-                None => errors.push(field(&path, &error.to_string())),
+                None => errors.push(unknown_kind(context).unwrap_or_else(|| field(&path, &error.to_string()))),
             }
         }
         ValidationErrorKind::Required { property } => {
@@ -240,6 +240,26 @@ fn collect(error: &ValidationError<'_>, errors: &mut Vec<ProblemField>) {
         }
         _ => errors.push(field(&path, &error.to_string())),
     }
+}
+
+/// Returns the error of a word that names none of the kinds of a choice.
+fn unknown_kind(branches: &[Vec<ValidationError<'static>>]) -> Option<ProblemField> {
+    let mut words = Vec::new();
+    let mut place = None;
+    for branch in branches {
+        let constant = branch.iter().find_map(|error| match error.kind() {
+            ValidationErrorKind::Constant { expected_value } => {
+                Some((error.instance_path().to_string(), expected_value))
+            }
+            _ => None,
+        });
+        let (path, word) = constant?;
+        words.push(word.as_str()?.to_owned());
+        if place.get_or_insert_with(|| path.clone()) != &path {
+            return None;
+        }
+    }
+    place.map(|path| field(&path, &format!("must be one of {}", words.join(", "))))
 }
 
 fn field(path: &str, message: &str) -> ProblemField {

@@ -32,7 +32,6 @@ use axum::{
     routing::{MethodFilter, MethodRouter, any, get, on},
 };
 use http::{HeaderValue, Method, StatusCode, header};
-use milvaion_api::rest::files::document_schema;
 use milvaion_app::backend::Backend;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -95,12 +94,18 @@ pub fn document() -> Value {
     openapi::document(&endpoints())
 }
 
+/// Returns the JSON Schema of the documents of files, for editors.
+#[must_use]
+pub fn files_schema() -> Value {
+    files::schema()
+}
+
 /// Builds the router of the operations, of the OpenAPI document and of the page that shows it.
 pub fn router(state: &ApiState) -> Router {
     let endpoints = endpoints();
     let document = openapi::document(&endpoints);
     let (page, json) = (docs::page(&document), document.to_string());
-    let files_schema = document_schema().to_string();
+    let documents_schema = files_schema().to_string();
     let mut paths: Vec<&'static str> = endpoints.iter().map(|endpoint| endpoint.operation.path).collect();
     paths.sort_unstable();
     paths.dedup();
@@ -132,7 +137,7 @@ pub fn router(state: &ApiState) -> Router {
         .nest("/api/v1", operations.route("/", any(not_found)).route("/{*path}", any(not_found)))
         .route("/api/v1/", any(not_found))
         .route("/api/openapi.json", static_document("application/json", json))
-        .route("/api/jobs-file.schema.json", static_document("application/schema+json", files_schema))
+        .route("/api/jobs-file.schema.json", static_document("application/schema+json", documents_schema))
         .route("/api/docs.css", static_document("text/css; charset=utf-8", docs::STYLE.to_owned()))
         .route("/api/docs", static_document("text/html; charset=utf-8", page))
 }
