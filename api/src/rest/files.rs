@@ -67,6 +67,18 @@ pub enum DocumentKind {
 }
 
 impl DocumentKind {
+    /// Every kind.
+    pub const ALL: [Self; 2] = [Self::Job, Self::Calendar];
+
+    /// Returns the word in the field `kind`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Job => "Job",
+            Self::Calendar => "Calendar",
+        }
+    }
+
     /// Returns the noun for messages.
     #[must_use]
     pub const fn noun(self) -> &'static str {
@@ -93,7 +105,6 @@ impl DocumentKind {
 pub struct ApplyFiles {
     /// The files, at most 500 with at most 1,000 documents together. Each is applied completely or not at all, and none is
     /// applied if a document of any is invalid.
-    #[cfg_attr(feature = "schema", schemars(length(max = 500)))]
     pub files: Vec<DefinitionFile>,
     /// Deletes jobs that no document names any more; without it, none is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -141,4 +152,16 @@ pub struct ExportQuery {
     /// The maximum number of jobs; 50 without it.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 200)))]
     pub limit: Option<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn word_of_a_kind_is_the_one_in_documents() {
+        for kind in DocumentKind::ALL {
+            assert_eq!(serde_json::to_value(kind).ok(), Some(kind.as_str().into()));
+        }
+    }
 }

@@ -5,7 +5,10 @@
 
 use std::{collections::HashMap, fmt};
 
-use milvaion_api::rest::files::{MAX_DOCUMENTS, MAX_FILES_BYTES};
+use milvaion_api::rest::{
+    DocumentKind,
+    files::{MAX_DOCUMENTS, MAX_FILES_BYTES},
+};
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, SeqAccess, Visitor},
@@ -21,8 +24,6 @@ const MAX_ALIASES: usize = 1_000;
 const MAX_ALIAS_EVENTS: usize = 100_000;
 /// The maximum number of levels.
 const MAX_DEPTH: usize = 64;
-/// The kinds of documents.
-const KINDS: [&str; 2] = ["Job", "Calendar"];
 
 /// A file with its documents.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,8 +70,9 @@ impl ParsedFile {
         let file = Self { name: name.to_owned(), documents };
         for (index, document) in file.documents.iter().enumerate() {
             let kind = document.value.get("kind").and_then(Value::as_str);
-            if kind.is_none_or(|kind| !KINDS.contains(&kind)) {
-                let message = format!("must be one of {}", KINDS.join(", "));
+            let kinds = DocumentKind::ALL.map(DocumentKind::as_str);
+            if kind.is_none_or(|kind| !kinds.contains(&kind)) {
+                let message = format!("must be one of {}", kinds.join(", "));
                 return Err(file.describe(index, "kind", &message));
             }
         }

@@ -222,7 +222,6 @@ fn is_race(error: &StoreError) -> bool {
 }
 
 /// Saves a job in a transaction and returns its next due time, or none if the job is not as it was planned.
-#[expect(clippy::option_option, reason = "the outer one says if the job is saved, the inner one if it has a due time")]
 async fn save_job(
     batch: &mut DefinitionBatch,
     planned: &PlannedJob,

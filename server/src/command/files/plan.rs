@@ -6,8 +6,8 @@ use milvaion_api::{
     requests::JobInput,
     rest::{
         ApplyFiles, DocumentKind, DocumentPlan, FileDocument, FilePlan, FilesPlan, JobDocument, PlannedOutcome,
-        PrunedJob,
-        files::{MAX_DOCUMENTS, MAX_PRUNED},
+        ProblemField, PrunedJob,
+        files::{MAX_DOCUMENTS, MAX_FILES, MAX_PRUNED},
     },
     sources::{EditSinceFile, JobSourceKind},
 };
@@ -402,12 +402,12 @@ fn documents(request: &ApplyFiles) -> impl Iterator<Item = (Place, &FileDocument
 
 /// Checks a request as far as that needs no service, and returns the order of its files.
 fn check_request(request: &ApplyFiles) -> Result<Vec<usize>, FilesError> {
-    let total = documents(request).count();
-    if total > MAX_DOCUMENTS {
-        let text = format!(
-            "The files have {total} documents, at most {MAX_DOCUMENTS} are allowed. Apply fewer files at once."
+    let (files, total) = (request.files.len(), documents(request).count());
+    if files > MAX_FILES || total > MAX_DOCUMENTS {
+        let message = format!(
+            "has {files} files with {total} documents, at most {MAX_FILES} and {MAX_DOCUMENTS} are allowed: send fewer files"
         );
-        return Err(AppError::Conflict(text).into());
+        return Err(FilesError::Documents(vec![ProblemField { field: "files".into(), message }]));
     }
     let mut errors = DocumentErrors::default();
     let mut places: HashMap<(DocumentKind, &str), Place> = HashMap::new();

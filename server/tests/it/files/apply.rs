@@ -35,6 +35,19 @@ async fn file_creates_changes_and_keeps() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn values_that_are_stored_in_another_form_are_no_change() {
+    let files = Files::new().await;
+    let rules = json!({ "startAt": "2030-01-01T00:00:00.123456789Z", "endAt": "2031-01-01T01:00:00+01:00" });
+    let job = with(with(job("a"), "rules", rules), "displayName", "  Report ".into());
+    let job = with(with(job, "tags", json!(["x", " x", "y"])), "jobData", json!({ "n": 1e300, "m": 1.0, "k": -0.0 }));
+    let dates = json!(["2030-12-25", "2030-12-24", "2030-12-25"]);
+    let request = file("a.yaml", &[job, with(calendar(" Holidays "), "dates", dates)]);
+    files.apply(&request).await.ok();
+    assert_eq!(outcomes(&files.plan(&request).await.ok()), ["unchanged \"a\"", "unchanged \"Holidays\""]);
+    files.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_bad_document_saves_nothing() {
     let files = Files::new().await;
     let bad = [
@@ -148,7 +161,7 @@ async fn number_of_documents_is_bounded() {
     let too_many =
         json!({ "files": [{ "name": "a.yaml", "documents": many }, { "name": "b.yaml", "documents": [job("b")] }] });
     let refused = files.plan(&too_many).await;
-    assert_eq!(refused.status, StatusCode::CONFLICT, "{}", refused.body);
+    assert_eq!(refused.invalid_fields(), ["files"], "{}", refused.body);
     let applied = files.apply(&file("a.yaml", &many)).await.ok();
     assert_eq!(applied["files"][0]["documents"].as_array().map(Vec::len), Some(1_000));
     let changed: Vec<_> = many.into_iter().map(|job| with(job, "description", "x".repeat(2_000).into())).collect();
