@@ -19,7 +19,7 @@ enum JsonStep<'a> {
 /// # Errors
 ///
 /// Returns a message with the position of a syntax error, or with the path of a number that would be rounded.
-pub(crate) fn parse_exact(name: &str, text: &str) -> Result<Value, String> {
+pub fn parse_exact(name: &str, text: &str) -> Result<Value, String> {
     let value = serde_json::from_str(text).map_err(|error| format!("{name} is not JSON: {error}"))?;
     check_numbers(text)?;
     Ok(value)

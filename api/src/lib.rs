@@ -12,7 +12,7 @@
 //! or row, and [`page`] the filters and cursors of lists. [`requests`] has the job form and its checks, with the parts
 //! [`schema_form`] (input fields from a JSON Schema), [`rules_form`] and [`calendar_form`]. [`versions`] compares
 //! definitions. [`team`] covers users, sessions and the own account, and [`audit`] the audit log. [`events`] is the live stream to browsers. [`failures`] covers failures and dead letters, [`alerts`] alert rules, channels and what fires, and
-//! [`duplicates`] finds attempts that were started twice.
+//! [`duplicates`] finds attempts that were started twice. [`sources`] says through which door a job was defined.
 
 pub mod alerts;
 pub mod audit;
@@ -27,6 +27,7 @@ pub mod requests;
 pub mod rest;
 pub mod rules_form;
 pub mod schema_form;
+pub mod sources;
 pub mod team;
 pub mod tokens;
 pub mod versions;

@@ -14,6 +14,7 @@ mod calendars;
 mod cluster;
 mod events;
 mod failures;
+pub mod files;
 mod jobs;
 mod occurrences;
 mod people;
@@ -29,6 +30,10 @@ pub use events::{ApiEvent, EventQuery};
 pub use failures::{
     BulkResult, DeadLetter, DeadLetterQuery, FailureQuery, ResolveDeadLetters, ResolveFailures, RetriedFailure,
     RetryFailures, RetryResult,
+};
+pub use files::{
+    ApplyFiles, DefinitionFile, DocumentKind, DocumentPlan, ExportQuery, FileDocument, FilePlan, FilesPlan,
+    JobDocument, PlannedOutcome, Prune, PrunedJob,
 };
 pub use jobs::{CompareQuery, DuplicateJob, Job, JobQuery, JobSummary, NewJob, RecentOccurrence, RunJob, VersionQuery};
 pub use occurrences::{

@@ -2,6 +2,7 @@
 
 mod calendars;
 mod failures;
+mod files;
 mod installation;
 pub(crate) mod jobs;
 mod occurrences;

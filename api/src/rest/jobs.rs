@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::StatusName;
 use crate::{
     requests::JobInput,
+    sources::JobSource,
     views::{JobRow, JobView},
 };
 
@@ -125,6 +126,9 @@ pub struct Job {
     pub unreadable: Option<String>,
     /// The reason of a pause, if the job is paused and a reason was given.
     pub paused_reason: Option<String>,
+    /// The door through which the job was defined.
+    #[serde(default)]
+    pub source: JobSource,
     /// The time of creation.
     pub created_at: DateTime<Utc>,
     /// The user who created it.
@@ -145,6 +149,7 @@ impl From<JobView> for Job {
             warnings: view.preview.warnings,
             unreadable: view.unreadable,
             paused_reason: view.paused_reason,
+            source: view.source,
             created_at: view.created_at,
             created_by: view.created_by,
             modified_at: view.modified_at,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{CalendarName, CalendarRow, JobTypeView};
-use crate::requests::JobInput;
+use crate::{requests::JobInput, sources::JobSource};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     status::OccurrenceStatus,
@@ -56,6 +56,9 @@ pub struct JobView {
     pub unreadable: Option<String>,
     /// The reason of a pause, if the job is paused and a reason was given.
     pub paused_reason: Option<String>,
+    /// The door through which the job was defined.
+    #[serde(default)]
+    pub source: JobSource,
     /// The next due times, at most five.
     pub preview: SchedulePreview,
     /// The time of creation.

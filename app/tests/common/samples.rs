@@ -7,6 +7,7 @@ use milvaion_api::{
     page::TimeWindow,
     permissions::Role,
     requests::JobInput,
+    sources::JobSource,
     team::SessionView,
     versions::{FieldChange, VersionDiff, VersionRow, VersionStep},
     views::{
@@ -210,6 +211,7 @@ pub(crate) fn job() -> JobView {
         version: 2,
         unreadable: None,
         paused_reason: None,
+        source: JobSource::default(),
         preview: preview(),
         created_at: at(0),
         created_by: "Ada".into(),

@@ -70,6 +70,14 @@ pub(super) enum CliError {
     #[error("{0}")]
     Usage(String),
 
+    /// Documents of files are invalid. Each has a line with its file, its number and its line.
+    #[error("{0}")]
+    Documents(String),
+
+    /// Files were not compared with the server.
+    #[error(transparent)]
+    NotCompared(Box<CliError>),
+
     /// A file that an argument names cannot be read.
     #[error("{name} cannot be read. Check its path and its permissions.")]
     Input {
@@ -110,6 +118,10 @@ impl CliError {
                 exit::NOT_ALLOWED
             }
             Self::Usage(_) => exit::USAGE,
+            Self::NotCompared(error) => match error.exit_code() {
+                exit::DIFFERENT => exit::USAGE,
+                code => code,
+            },
             Self::Interrupted => exit::INTERRUPTED,
             _ => exit::FAILED,
         }

@@ -3,8 +3,8 @@
 //! | Code | Meaning |
 //! |---|---|
 //! | 0 | Success. For `occurrences wait`, `jobs run --wait` and `--follow`: the occurrence completed. |
-//! | 1 | The request failed. The message names the cause. |
-//! | 2 | The arguments are invalid, or a change needs `--yes`. |
+//! | 1 | The request failed. The message names the cause. For `diff`: there are differences. |
+//! | 2 | The arguments are invalid, or a change needs `--yes`. For `diff`: the files were not compared. |
 //! | 3 | Not signed in, or the role or the token does not allow it. |
 //! | 4 | There is no such object. |
 //! | 5 | The state or the version of the object does not allow it. |
@@ -24,6 +24,8 @@ use crate::ClientError;
 pub const SUCCESS: u8 = 0;
 /// The request failed.
 pub const FAILED: u8 = 1;
+/// For `diff`: there are differences, as for the program of that name.
+pub const DIFFERENT: u8 = 1;
 /// The arguments are invalid, or a change needs `--yes`. The parser of arguments uses the same code.
 pub const USAGE: u8 = 2;
 /// Not signed in, or not allowed.

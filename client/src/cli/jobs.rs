@@ -257,6 +257,7 @@ fn job_text(session: &Session<'_>, job: &Job) -> String {
         .with_some("Description", Some(&definition.description))
         .with("State", state(summary))
         .with_some("Paused because", job.paused_reason.as_ref())
+        .with_some("File", job.source.file.as_ref())
         .with_some("Unreadable", job.unreadable.as_ref())
         .with("Worker", &summary.worker_id)
         .with("Job type", &summary.job_type)

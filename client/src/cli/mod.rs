@@ -21,6 +21,7 @@ mod dead_letters;
 mod error;
 pub mod exit;
 mod failures;
+mod files;
 mod follow;
 mod jobs;
 mod login;
@@ -45,6 +46,7 @@ pub use cluster::ClusterCommand;
 pub use console::{Console, Environment};
 pub use dead_letters::DeadLettersCommand;
 pub use failures::{FailureConditions, FailuresCommand};
+pub use files::{ApplyOptions, DiffOptions, ExportOptions, FileOptions, TagSelector};
 pub use jobs::JobsCommand;
 pub use occurrences::OccurrencesCommand;
 pub use tokens::TokensCommand;
@@ -77,6 +79,20 @@ pub enum RemoteCommand {
     },
     /// Lists, runs, pauses, resumes and deletes jobs.
     Jobs(Remote<JobsCommand>),
+    /// Prints jobs and calendars as a YAML file, for `diff` and `apply`.
+    ///
+    /// Inputs are printed as they are stored. Use references to secrets in inputs, not the secrets themselves.
+    Export(ExportOptions),
+    /// Shows the differences between files and the server: what `apply` would change.
+    ///
+    /// The exit code is 0 without differences, 1 with differences, and another one if the files could not be compared. A
+    /// token that may only read is enough.
+    Diff(DiffOptions),
+    /// Makes jobs and calendars be as YAML files say.
+    ///
+    /// All documents are checked before anything is changed, and each file is applied completely or not at all. Jobs are
+    /// identified by their keys and calendars by their names.
+    Apply(ApplyOptions),
     /// Lists, follows, cancels and retries occurrences.
     Occurrences(Remote<OccurrencesCommand>),
     /// Lists, retries and resolves failures.
@@ -134,6 +150,9 @@ async fn dispatch<P: CommandFactory>(command: RemoteCommand, console: &mut Conso
         RemoteCommand::Logout => login::logout(console),
         RemoteCommand::Whoami { globals } => login::whoami(&mut Session::open(&globals, console)?).await,
         RemoteCommand::Jobs(remote) => jobs::run(remote.command, &mut Session::open(&remote.globals, console)?).await,
+        RemoteCommand::Export(options) => files::export(&options, console).await,
+        RemoteCommand::Diff(options) => files::diff(&options, console).await,
+        RemoteCommand::Apply(options) => files::apply(&options, console).await,
         RemoteCommand::Occurrences(remote) => {
             occurrences::run(remote.command, &mut Session::open(&remote.globals, console)?).await
         }

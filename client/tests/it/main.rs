@@ -3,6 +3,7 @@
 mod client;
 mod commands;
 mod fake;
+mod files;
 mod help;
 mod lists;
 mod login;

@@ -106,8 +106,8 @@ mod tests {
         ## Exit codes\n\n\
         | Code | Meaning |\n|---|---|\n\
         | 0 | Success; for `occurrences wait`, `jobs run --wait` and `--follow`: the occurrence completed |\n\
-        | 1 | The command failed; its message names the cause |\n\
-        | 2 | The arguments are invalid, or a change needs `--yes` |\n\
+        | 1 | The command failed; its message names the cause; for `diff`: there are differences |\n\
+        | 2 | The arguments are invalid, or a change needs `--yes`; for `diff`: the files were not compared |\n\
         | 3 | Not signed in, or the role or the token does not allow it |\n\
         | 4 | There is no such object |\n\
         | 5 | The state or the version of the object does not allow it |\n\

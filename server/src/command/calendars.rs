@@ -1,6 +1,6 @@
 //! Calendars: save and delete.
 
-use milvaion_api::events::LiveEvent;
+use milvaion_api::{events::LiveEvent, requests::FieldError};
 use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_protocol::id::{CalendarId, JobId};
 use milvaion_schedule::calendar::Calendar;
@@ -36,11 +36,7 @@ impl JobCommands {
         id: Option<(CalendarId, i32)>,
         calendar: &Calendar,
     ) -> Result<CalendarId, AppError> {
-        let mut calendar = calendar.clone();
-        calendar.name = calendar.name.trim().to_owned();
-        calendar.dates.sort_unstable();
-        calendar.dates.dedup();
-        calendar.check().map_err(AppError::Fields)?;
+        let calendar = checked_calendar(calendar).map_err(AppError::Fields)?;
         let now = self.clock.now();
         let (key, version) = match id {
             Some((id, version)) => (id, Some(version)),
@@ -90,6 +86,16 @@ impl JobCommands {
         let named = self.store.calendar_job_names(id, MAX_NAMED_JOBS).await?;
         Err(AppError::Conflict(still_used_by(&stored.name, &named, total)))
     }
+}
+
+/// Checks a calendar completely and returns it as it is stored.
+pub(super) fn checked_calendar(calendar: &Calendar) -> Result<Calendar, Vec<FieldError>> {
+    let mut calendar = calendar.clone();
+    calendar.name = calendar.name.trim().to_owned();
+    calendar.dates.sort_unstable();
+    calendar.dates.dedup();
+    calendar.check()?;
+    Ok(calendar)
 }
 
 pub(crate) fn not_found() -> AppError {

@@ -3,12 +3,15 @@
 //! The dashboard saves a form, which carries the version that the user saw. A program usually wants a job to be as its
 //! file says, whatever it was before. It may name a version too, and then nothing is overwritten unseen.
 
+use chrono::{DateTime, SubsecRound, Utc};
 use milvaion_api::{
     events::LiveEvent,
     requests::{FieldError, JobInput},
+    sources::JobSourceKind,
 };
 use milvaion_app::{backend::RequestUser, error::AppError};
-use milvaion_protocol::id::JobId;
+use milvaion_protocol::id::{CalendarId, JobId};
+use serde_json::Value;
 
 use super::jobs::{JobCommands, check_input, not_found, strip_nul};
 use crate::store::{StoreError, jobs::AuditStamp};
@@ -41,34 +44,10 @@ impl JobCommands {
     ///
     /// Returns `Fields` with all invalid fields.
     pub async fn check_definition(&self, job: &JobInput, is_new: bool) -> Result<JobInput, AppError> {
-        let mut job = job.clone();
-        job.display_name = job.display_name.trim().to_owned();
-        job.description = job.description.trim().to_owned();
-        let mut tags = Vec::with_capacity(job.tags.len());
-        for tag in job.tags.iter().map(|tag| tag.trim()) {
-            if !tags.iter().any(|known| known == tag) {
-                tags.push(tag.to_owned());
-            }
-        }
-        job.tags = tags;
-        let mut errors = job.check(is_new.then(|| self.clock.now())).err().unwrap_or_default();
-        if let Some(schema) = self.store.schema(&job.worker_id, &job.job_type).await?
-            && let Err(wrong) = check_input(&schema, &job.job_data, None)
-        {
-            errors.extend(wrong);
-        }
-        if errors.is_empty() {
-            let calendars = self.calendars_of(&job).await?;
-            let is_known = |id| calendars.readable.contains_key(id) || calendars.unreadable.contains_key(id);
-            if let Some(unknown) = job.rules.calendars.iter().find(|id| !is_known(id)) {
-                errors.push(FieldError::new("rules.calendars", format!("there is no calendar {unknown}")));
-            }
-        }
-        if !errors.is_empty() {
-            return Err(AppError::Fields(errors));
-        }
-        strip_nul(&mut job);
-        Ok(job)
+        let schema = self.store.schema(&job.worker_id, &job.job_type).await?;
+        let calendars = self.calendars_of(job).await?;
+        let is_known = |id| calendars.readable.contains_key(&id) || calendars.unreadable.contains_key(&id);
+        checked_definition(job, is_new.then(|| self.clock.now()), schema.as_ref(), is_known).map_err(AppError::Fields)
     }
 
     /// Creates a job, with a key if one is given.
@@ -87,7 +66,7 @@ impl JobCommands {
         let id = self.clock.job_id();
         let next = if job.is_active { self.first_due(id, &job, None, now).await? } else { None };
         let edit = AuditStamp { by: &me.email, at: now, address: me.address };
-        match self.store.insert_keyed_job(id, key, &job, next, edit).await {
+        match self.store.insert_keyed_job(id, key, &job, next, JobSourceKind::Api, edit).await {
             Err(error) if is_key_taken(&error) => {
                 return Err(AppError::Conflict(format!(
                     "Another job has the key {}. Change that job, or choose another key.",
@@ -126,7 +105,7 @@ impl JobCommands {
             return Ok(SavedDefinition::Unchanged(id));
         }
         let edit = AuditStamp { by: &me.email, at: self.clock.now(), address: me.address };
-        let (_, next) = self.replace(before, &job, edit).await?;
+        let (_, next) = self.replace(JobSourceKind::Api, before, &job, edit).await?;
         self.publisher.ensure_queue(&job.worker_id, &job.job_type).await;
         self.publish_change(id, next, LiveEvent::Job { id }).await;
         Ok(SavedDefinition::Changed(id))
@@ -183,6 +162,44 @@ impl JobCommands {
     }
 }
 
-fn is_key_taken(error: &StoreError) -> bool {
+/// Checks a definition completely and returns it as it is stored. `new_at` is now, for a new job; `schema` is that of the
+/// input, if it is known; `is_known` returns true for calendars that exist.
+pub(super) fn checked_definition(
+    job: &JobInput,
+    new_at: Option<DateTime<Utc>>,
+    schema: Option<&Value>,
+    is_known: impl Fn(CalendarId) -> bool,
+) -> Result<JobInput, Vec<FieldError>> {
+    let mut job = job.clone();
+    job.display_name = job.display_name.trim().to_owned();
+    job.description = job.description.trim().to_owned();
+    let mut tags = Vec::with_capacity(job.tags.len());
+    for tag in job.tags.iter().map(|tag| tag.trim()) {
+        if !tags.iter().any(|known| known == tag) {
+            tags.push(tag.to_owned());
+        }
+    }
+    job.tags = tags;
+    // PostgreSQL stores microseconds. With more digits, the same definition would look like a change each time.
+    for at in [&mut job.rules.start_at, &mut job.rules.end_at] {
+        *at = at.map(|at| at.trunc_subsecs(6));
+    }
+    let mut errors = job.check(new_at).err().unwrap_or_default();
+    if let Some(schema) = schema
+        && let Err(wrong) = check_input(schema, &job.job_data, None)
+    {
+        errors.extend(wrong);
+    }
+    if let Some(unknown) = job.rules.calendars.iter().find(|id| !is_known(**id)) {
+        errors.push(FieldError::new("rules.calendars", format!("there is no calendar {unknown}")));
+    }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    strip_nul(&mut job);
+    Ok(job)
+}
+
+pub(super) fn is_key_taken(error: &StoreError) -> bool {
     error.constraint() == Some("jobs_key_key")
 }

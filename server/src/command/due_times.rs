@@ -145,6 +145,12 @@ impl JobCommands {
 
     /// Notifies Redis, the dispatchers and the browsers of moved due times.
     async fn publish_moves(&self, moved: &[(JobId, Option<DateTime<Utc>>)]) {
+        let events = moved.iter().map(|(id, _)| LiveEvent::Job { id: *id }).collect();
+        self.publish_changes(moved, events).await;
+    }
+
+    /// Notifies Redis and the dispatchers of the due times of changed jobs, and the browsers of events about jobs.
+    pub(super) async fn publish_changes(&self, moved: &[(JobId, Option<DateTime<Utc>>)], events: Vec<LiveEvent>) {
         if moved.is_empty() {
             return;
         }
@@ -157,11 +163,7 @@ impl JobCommands {
         if let Err(error) = self.cache.announce_schedule_change().await {
             tracing::debug!(error = %error, "moved due times were not announced to other servers");
         }
-        let events = if moved.len() > MAX_JOB_EVENTS {
-            vec![LiveEvent::Resync]
-        } else {
-            moved.iter().map(|(id, _)| LiveEvent::Job { id: *id }).collect()
-        };
+        let events = if events.len() > MAX_JOB_EVENTS { vec![LiveEvent::Resync] } else { events };
         self.hub.publish(self.clock.now(), events);
     }
 }

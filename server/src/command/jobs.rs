@@ -8,6 +8,7 @@ use milvaion_api::{
     events::LiveEvent,
     requests::{FieldError, JobForm, JobInput},
     schema_form::BuiltInput,
+    sources::JobSourceKind,
 };
 use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_protocol::id::JobId;
@@ -112,7 +113,7 @@ impl JobCommands {
             if before.version != version {
                 return Err(conflict());
             }
-            let (_, next) = self.replace(before, &job, edit).await?;
+            let (_, next) = self.replace(JobSourceKind::Dashboard, before, &job, edit).await?;
             (id, next)
         };
         self.publisher.ensure_queue(&job.worker_id, &job.job_type).await;
@@ -175,13 +176,14 @@ impl JobCommands {
         Ok(name)
     }
 
-    /// Replaces the definition of the job that was read as `before`. Returns the new version and the next due time.
+    /// Replaces the definition of the job that was read as `before`, through the door `source`. Returns the new version and the next due time.
     ///
     /// # Errors
     ///
     /// Returns `Conflict` if the job was edited in the meantime, and `NotFound` if it was deleted.
     pub(super) async fn replace(
         &self,
+        source: JobSourceKind,
         before: StoredJob,
         job: &JobInput,
         edit: AuditStamp<'_>,
@@ -189,7 +191,7 @@ impl JobCommands {
         let (version, mut before) = (before.version, before);
         for _ in 0..MAX_EDIT_ATTEMPTS {
             let next = self.next_after_edit(&before, job, edit.at).await?;
-            if let Some(version) = self.store.update_job(&before, job, next, edit).await? {
+            if let Some(version) = self.store.update_job_from(source, &before, job, next, edit).await? {
                 return Ok((version, next));
             }
             // A run of the job was created, or the job was edited, since it was read. In the first case the edit is
@@ -215,9 +217,7 @@ impl JobCommands {
             return Ok(None);
         }
         let calendars = self.calendars_of(job).await?;
-        // The dispatcher of a newer server applies a calendar that this one cannot read.
-        let calendars: Vec<&Calendar> = calendars.readable.values().collect();
-        Ok(EffectiveSchedule::new(id, &job.schedule, &job.rules, &calendars).first(last_due, now))
+        Ok(first_due_in(id, job, last_due, now, &calendars))
     }
 
     /// Returns the calendars that a job uses.
@@ -245,16 +245,10 @@ impl JobCommands {
         job: &JobInput,
         now: DateTime<Utc>,
     ) -> Result<Option<DateTime<Utc>>, AppError> {
-        if !job.is_active {
-            return Ok(None);
+        match kept_due(before, job) {
+            Some(kept) => Ok(kept),
+            None => self.first_due(before.id, job, before.last_fire_at, now).await,
         }
-        // A schedule that counts from the end of a run keeps its state as well, although it has no due time during the
-        // run.
-        let waits_for_end = job.schedule.delay_after_end().is_some();
-        if has_same_due_times(&before.definition, job) && (before.next_fire_at.is_some() || waits_for_end) {
-            return Ok(before.next_fire_at);
-        }
-        self.first_due(before.id, job, before.last_fire_at, now).await
     }
 
     /// Notifies Redis, the dispatchers and the browsers of a changed job.
@@ -270,6 +264,34 @@ impl JobCommands {
         }
         self.hub.publish(self.clock.now(), vec![event]);
     }
+}
+
+/// Returns the next due time of a job after an edit, if it does not have to be computed: none for a paused job, and the
+/// present one if the edit does not change the due times.
+#[expect(clippy::option_option, reason = "the outer one says if the due time is known, the inner one if there is one")]
+pub(super) fn kept_due(before: &StoredJob, job: &JobInput) -> Option<Option<DateTime<Utc>>> {
+    if !job.is_active {
+        return Some(None);
+    }
+    // A schedule that counts from the end of a run keeps its state as well, although it has no due time during the run.
+    let waits_for_end = job.schedule.delay_after_end().is_some();
+    let is_kept = has_same_due_times(&before.definition, job) && (before.next_fire_at.is_some() || waits_for_end);
+    is_kept.then_some(before.next_fire_at)
+}
+
+/// Returns the next due time of a job whose last one was `last_due`, with these calendars. No run of the job may be open if
+/// its schedule counts from the end of a run.
+pub(super) fn first_due_in(
+    id: JobId,
+    job: &JobInput,
+    last_due: Option<DateTime<Utc>>,
+    now: DateTime<Utc>,
+    calendars: &CalendarSet,
+) -> Option<DateTime<Utc>> {
+    // The dispatcher of a newer server applies a calendar that this one cannot read.
+    let calendars: Vec<&Calendar> =
+        job.rules.calendars.iter().filter_map(|calendar| calendars.readable.get(calendar)).collect();
+    EffectiveSchedule::new(id, &job.schedule, &job.rules, &calendars).first(last_due, now)
 }
 
 /// Returns true if two definitions have the same due times, so that an edit can keep the next one.

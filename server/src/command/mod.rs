@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod definitions;
 pub mod due_times;
 pub mod failures;
+pub mod files;
 pub mod invite;
 pub mod jobs;
 pub mod manual_run;

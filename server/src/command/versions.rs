@@ -6,6 +6,7 @@ use milvaion_api::{
     events::LiveEvent,
     page::ListPage,
     requests::JobInput,
+    sources::JobSourceKind,
     versions::{RestoreVersionResult, VersionDiff, VersionRow, VersionStep, VersionView},
 };
 use milvaion_app::{backend::RequestUser, error::AppError};
@@ -91,7 +92,7 @@ impl JobCommands {
         job.rules.calendars.retain(|calendar| !missing_calendars.contains(calendar));
         job.is_active = before.definition.is_active;
         let edit = AuditStamp { by: &me.email, at: self.clock.now(), address: me.address };
-        let (version, next) = self.replace(before, &job, edit).await?;
+        let (version, next) = self.replace(JobSourceKind::Dashboard, before, &job, edit).await?;
         self.publisher.ensure_queue(&job.worker_id, &job.job_type).await;
         self.publish_change(id, next, LiveEvent::Job { id }).await;
         Ok(RestoreVersionResult { version, missing_calendars })

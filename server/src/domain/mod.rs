@@ -12,6 +12,7 @@ pub mod claim;
 pub mod device;
 pub mod diff;
 pub mod duplicates;
+pub mod file_plan;
 pub mod fingerprint;
 pub mod heartbeat_watch;
 pub mod liveness;

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use chrono::{DateTime, Utc};
 use milvaion_protocol::id::{CalendarId, JobId};
 use milvaion_schedule::calendar::Calendar;
+use sqlx::PgExecutor;
 use uuid::Uuid;
 
 use super::{Result, Store, jobs::AuditStamp, readable};
@@ -28,6 +29,19 @@ pub struct StoredCalendar {
     pub modified_at: DateTime<Utc>,
     /// Author of the last edit.
     pub modified_by: String,
+}
+
+/// A stored calendar, found by its name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedCalendar {
+    /// Identifier.
+    pub id: CalendarId,
+    /// Name.
+    pub name: String,
+    /// Number of edits, from 1.
+    pub version: i32,
+    /// Definition; none if this version cannot read it.
+    pub calendar: Option<Calendar>,
 }
 
 /// An edit of a calendar whose jobs are being moved to their new due times.
@@ -166,33 +180,25 @@ impl Store {
         calendar: &Calendar,
         edit: AuditStamp<'_>,
     ) -> Result<Option<i32>> {
-        Ok(sqlx::query_scalar!(
-            r#"WITH before AS (SELECT definition FROM calendars WHERE id = $1),
-             saved AS (
-                INSERT INTO calendars AS c (id, name, definition, modified_at, modified_by)
-                SELECT $1, $2, $3, $4, $5 WHERE $6::int IS NULL OR EXISTS (SELECT 1 FROM before)
-                ON CONFLICT (id) DO UPDATE
-                   SET name = excluded.name, definition = excluded.definition, modified_at = excluded.modified_at,
-                       modified_by = excluded.modified_by, version = c.version + 1, applied_to = NULL
-                 WHERE c.version = $6
-                RETURNING c.version
-             ),
-             noted AS (
-                INSERT INTO audit_log (at, who, action, object, before, after, address)
-                SELECT $4, $5, CASE WHEN $6::int IS NULL THEN 'calendar.create' ELSE 'calendar.update' END,
-                       'calendar:' || $1::text, (SELECT definition FROM before), $3, $7 FROM saved
-             )
-             SELECT version AS "version!" FROM saved"#,
-            id.0,
-            calendar.name,
-            serde_json::to_value(calendar).unwrap_or_default(),
-            edit.at,
-            edit.by,
-            version,
-            edit.address.map(|address| address.to_string())
-        )
-        .fetch_optional(self.pool())
-        .await?)
+        save_calendar(self.pool(), id, version, calendar, edit).await
+    }
+
+    /// Returns the calendars with these names. Those that do not exist are left out.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn calendars_of_names(&self, names: &[String]) -> Result<Vec<NamedCalendar>> {
+        let rows = sqlx::query!("SELECT id, name, version, definition FROM calendars WHERE name = ANY($1)", names)
+            .fetch_all(self.pool())
+            .await?;
+        let named = rows.into_iter().map(|row| NamedCalendar {
+            id: CalendarId(row.id),
+            name: row.name,
+            version: row.version,
+            calendar: readable::calendar(row.definition),
+        });
+        Ok(named.collect())
     }
 
     /// Deletes a calendar that no job uses. Returns false if a job uses it or it does not exist.
@@ -260,4 +266,41 @@ impl Store {
         .await?;
         Ok(())
     }
+}
+
+/// Inserts or replaces a calendar; see [`Store::save_calendar`].
+pub(super) async fn save_calendar(
+    executor: impl PgExecutor<'_>,
+    id: CalendarId,
+    version: Option<i32>,
+    calendar: &Calendar,
+    edit: AuditStamp<'_>,
+) -> Result<Option<i32>> {
+    Ok(sqlx::query_scalar!(
+        r#"WITH before AS (SELECT definition FROM calendars WHERE id = $1),
+         saved AS (
+            INSERT INTO calendars AS c (id, name, definition, modified_at, modified_by)
+            SELECT $1, $2, $3, $4, $5 WHERE $6::int IS NULL OR EXISTS (SELECT 1 FROM before)
+            ON CONFLICT (id) DO UPDATE
+               SET name = excluded.name, definition = excluded.definition, modified_at = excluded.modified_at,
+                   modified_by = excluded.modified_by, version = c.version + 1, applied_to = NULL
+             WHERE c.version = $6
+            RETURNING c.version
+         ),
+         noted AS (
+            INSERT INTO audit_log (at, who, action, object, before, after, address)
+            SELECT $4, $5, CASE WHEN $6::int IS NULL THEN 'calendar.create' ELSE 'calendar.update' END,
+                   'calendar:' || $1::text, (SELECT definition FROM before), $3, $7 FROM saved
+         )
+         SELECT version AS "version!" FROM saved"#,
+        id.0,
+        calendar.name,
+        serde_json::to_value(calendar).unwrap_or_default(),
+        edit.at,
+        edit.by,
+        version,
+        edit.address.map(|address| address.to_string())
+    )
+    .fetch_optional(executor)
+    .await?)
 }

@@ -77,6 +77,12 @@ impl StoreError {
         }
     }
 
+    /// Returns true if PostgreSQL has ended a transaction because it and another one waited for each other.
+    #[must_use]
+    pub fn is_deadlock(&self) -> bool {
+        matches!(self, Self::Driver(sqlx::Error::Database(error)) if error.code().is_some_and(|code| code == "40P01"))
+    }
+
     /// Returns true if a row belongs to a partition that does not exist.
     #[must_use]
     pub fn is_missing_partition(&self) -> bool {

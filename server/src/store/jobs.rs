@@ -2,13 +2,15 @@
 
 mod list;
 
-use std::net::IpAddr;
+use std::{collections::HashMap, net::IpAddr};
 
 use chrono::{DateTime, Utc};
-use milvaion_api::requests::JobInput;
+use milvaion_api::{requests::JobInput, sources::JobSourceKind};
 use milvaion_protocol::id::JobId;
 use milvaion_schedule::schedule::Schedule;
 use serde_json::Value;
+use sqlx::PgExecutor;
+use uuid::Uuid;
 
 pub use list::JobCounts;
 pub(super) use list::like;
@@ -40,6 +42,8 @@ pub struct StoredJob {
     pub paused_reason: Option<String>,
     /// Time at which it was disabled automatically.
     pub auto_disabled_at: Option<DateTime<Utc>>,
+    /// Door through which it was defined.
+    pub source: StoredSource,
     /// Number of edits, from 1.
     pub version: i32,
     /// Time of creation.
@@ -52,6 +56,25 @@ pub struct StoredJob {
     pub modified_by: String,
 }
 
+/// The source of a stored job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoredSource {
+    /// Door through which the job was defined.
+    pub kind: JobSourceKind,
+    /// Name of the file, if it comes from one.
+    pub file: Option<String>,
+    /// Version that the file had when it was last applied.
+    pub version: Option<i32>,
+}
+
+impl StoredSource {
+    /// Returns true if the job comes from a file and has changed since the file was applied.
+    #[must_use]
+    pub fn is_behind(&self, version: i32) -> bool {
+        self.kind == JobSourceKind::File && self.version != Some(version)
+    }
+}
+
 /// The author, the time and the origin of a change.
 #[derive(Clone, Copy, Debug)]
 pub struct AuditStamp<'a> {
@@ -61,6 +84,48 @@ pub struct AuditStamp<'a> {
     pub at: DateTime<Utc>,
     /// Network address of the request; `None` if it is unknown or the server itself makes the change.
     pub address: Option<IpAddr>,
+}
+
+/// Converts a row of `jobs` with its due times to a [`StoredJob`]. It is a macro because every checked statement has its
+/// own row type.
+macro_rules! stored_job {
+    ($row:expr) => {{
+        let (rules, unreadable_rule) = rules_in!($row);
+        let schedule = readable::schedule($row.schedule);
+        let unreadable_schedule = schedule.is_none().then(|| UNREADABLE_SCHEDULE.to_owned());
+        StoredJob {
+            id: JobId($row.id),
+            key: $row.key,
+            definition: JobInput {
+                display_name: $row.display_name,
+                description: $row.description,
+                tags: $row.tags,
+                worker_id: $row.worker_id,
+                job_type: $row.job_type,
+                job_data: $row.job_data,
+                schedule: schedule.unwrap_or(Schedule::Manual),
+                is_active: $row.is_active,
+                priority: u8::try_from($row.priority).unwrap_or(3),
+                timeout_seconds: $row.timeout_seconds.and_then(|s| u32::try_from(s).ok()),
+                rules,
+            },
+            unreadable: unreadable_schedule.or(unreadable_rule),
+            next_fire_at: $row.next_fire_at,
+            last_fire_at: $row.last_fire_at,
+            paused_reason: $row.paused_reason,
+            auto_disabled_at: $row.auto_disabled_at,
+            source: StoredSource {
+                kind: JobSourceKind::parse(&$row.source).unwrap_or_default(),
+                file: $row.source_file,
+                version: $row.source_version,
+            },
+            version: $row.version,
+            created_at: $row.created_at,
+            created_by: $row.created_by,
+            modified_at: $row.modified_at,
+            modified_by: $row.modified_by,
+        }
+    }};
 }
 
 fn json(value: &impl serde::Serialize) -> Value {
@@ -80,7 +145,7 @@ impl Store {
         next_fire_at: Option<DateTime<Utc>>,
         edit: AuditStamp<'_>,
     ) -> Result<()> {
-        self.insert_keyed_job(id, None, job, next_fire_at, edit).await
+        self.insert_keyed_job(id, None, job, next_fire_at, JobSourceKind::Dashboard, edit).await
     }
 
     /// Inserts a job with a key, which no other job may have.
@@ -94,69 +159,10 @@ impl Store {
         key: Option<&str>,
         job: &JobInput,
         next_fire_at: Option<DateTime<Utc>>,
+        source: JobSourceKind,
         edit: AuditStamp<'_>,
     ) -> Result<()> {
-        let rules = RuleColumns::of(&job.rules);
-        sqlx::query!(
-            "WITH made AS (
-                INSERT INTO jobs (id, display_name, description, tags, worker_id, job_type, job_data, schedule, is_active,
-                                  priority, timeout_seconds, created_at, created_by, modified_at, modified_by,
-                                  start_at, end_at, jitter_seconds, calendars, blackout, misfire_policy, catch_up_limit,
-                                  catch_up_window_seconds, overlap_policy, max_concurrent, concurrency_key,
-                                  concurrency_key_limit, max_retries, base_retry_delay_seconds, heartbeat_timeout_seconds,
-                                  on_lost, auto_disable, retry_jitter_percent, unreachable_timeout_seconds, key)
-                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $10, $11, $12, $13, $14, $13, $14,
-                        $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $35, $36)
-                RETURNING id, version, priority
-             ),
-             due AS (
-                INSERT INTO job_due (job_id, priority, next_fire_at, version) SELECT id, priority, $9, version FROM made
-             ),
-             kept AS (
-                INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
-                SELECT id, version, $15, $13, $14 FROM made
-             )
-             INSERT INTO audit_log (at, who, action, object, after, address) VALUES ($13, $14, 'job.create', 'job:' || $1::text, $15, $34)",
-            id.0,
-            job.display_name,
-            job.description,
-            &job.tags,
-            job.worker_id,
-            job.job_type,
-            job.job_data,
-            json(&job.schedule),
-            next_fire_at.filter(|_| job.is_active),
-            job.is_active,
-            i16::from(job.priority),
-            job.timeout_seconds.map(|s| s as i32),
-            edit.at,
-            edit.by,
-            json(job),
-            rules.start_at,
-            rules.end_at,
-            rules.jitter_seconds,
-            &rules.calendars,
-            rules.blackout,
-            rules.misfire,
-            rules.catch_up_limit,
-            rules.catch_up_window_seconds,
-            rules.overlap,
-            rules.max_concurrent,
-            rules.key,
-            rules.key_limit,
-            rules.max_retries,
-            rules.base_retry_delay_seconds,
-            rules.heartbeat_timeout_seconds,
-            rules.on_lost,
-            rules.auto_disable,
-            rules.retry_jitter_percent,
-            edit.address.map(|address| address.to_string()),
-            rules.unreachable_timeout_seconds,
-            key
-        )
-        .execute(self.pool())
-        .await?;
-        Ok(())
+        insert_job(self.pool(), id, key, job, next_fire_at, source, edit).await
     }
 
     /// Replaces a job's definition if it was neither edited nor dispatched since it was read as `before`. A dispatch
@@ -173,84 +179,23 @@ impl Store {
         next_fire_at: Option<DateTime<Utc>>,
         edit: AuditStamp<'_>,
     ) -> Result<Option<i32>> {
-        let rules = RuleColumns::of(&job.rules);
-        Ok(sqlx::query_scalar!(
-            r#"WITH before AS (SELECT definition FROM job_versions WHERE job_id = $1 AND version = $2),
-             -- The job is locked before its due time, as everywhere.
-             locked AS (SELECT id FROM jobs WHERE id = $1 AND version = $2 FOR NO KEY UPDATE),
-             unmoved AS (
-                SELECT d.job_id FROM job_due d
-                 WHERE d.job_id IN (SELECT id FROM locked) AND d.next_fire_at IS NOT DISTINCT FROM $35 FOR UPDATE OF d
-             ),
-             changed AS (
-                UPDATE jobs SET display_name = $3, description = $4, tags = $5, worker_id = $6, job_type = $7, job_data = $8,
-                       schedule = $9, is_active = $11, priority = $12, timeout_seconds = $13,
-                       modified_at = $14, modified_by = $15, version = version + 1,
-                       paused_reason = CASE WHEN $11 THEN NULL ELSE paused_reason END,
-                       auto_disabled_at = CASE WHEN $11 THEN NULL ELSE auto_disabled_at END,
-                       enable_again_at = CASE WHEN $11 THEN NULL ELSE enable_again_at END,
-                       failures_since = CASE WHEN $11 AND NOT is_active THEN $14 ELSE failures_since END,
-                       start_at = $17, end_at = $18, jitter_seconds = $19, calendars = $20, blackout = $21,
-                       misfire_policy = $22, catch_up_limit = $23, catch_up_window_seconds = $24, overlap_policy = $25,
-                       max_concurrent = $26, concurrency_key = $27, concurrency_key_limit = $28, max_retries = $29,
-                       base_retry_delay_seconds = $30, heartbeat_timeout_seconds = $31, on_lost = $32, auto_disable = $33,
-                       retry_jitter_percent = $34, unreachable_timeout_seconds = $37
-                 WHERE id IN (SELECT job_id FROM unmoved)
-                RETURNING id, version, priority
-             ),
-             due AS (
-                UPDATE job_due d SET next_fire_at = $10, priority = c.priority, version = c.version
-                  FROM changed c WHERE d.job_id = c.id
-             ),
-             kept AS (
-                INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
-                SELECT id, version, $16, $14, $15 FROM changed
-             ),
-             noted AS (
-                INSERT INTO audit_log (at, who, action, object, before, after, address)
-                SELECT $14, $15, 'job.update', 'job:' || id::text, (SELECT definition FROM before), $16, $36 FROM changed
-             )
-             SELECT version AS "version!" FROM changed"#,
-            before.id.0,
-            before.version,
-            job.display_name,
-            job.description,
-            &job.tags,
-            job.worker_id,
-            job.job_type,
-            job.job_data,
-            json(&job.schedule),
-            next_fire_at.filter(|_| job.is_active),
-            job.is_active,
-            i16::from(job.priority),
-            job.timeout_seconds.map(|s| s as i32),
-            edit.at,
-            edit.by,
-            json(job),
-            rules.start_at,
-            rules.end_at,
-            rules.jitter_seconds,
-            &rules.calendars,
-            rules.blackout,
-            rules.misfire,
-            rules.catch_up_limit,
-            rules.catch_up_window_seconds,
-            rules.overlap,
-            rules.max_concurrent,
-            rules.key,
-            rules.key_limit,
-            rules.max_retries,
-            rules.base_retry_delay_seconds,
-            rules.heartbeat_timeout_seconds,
-            rules.on_lost,
-            rules.auto_disable,
-            rules.retry_jitter_percent,
-            before.next_fire_at,
-            edit.address.map(|address| address.to_string()),
-            rules.unreachable_timeout_seconds
-        )
-        .fetch_optional(self.pool())
-        .await?)
+        update_job(self.pool(), before, job, next_fire_at, JobSourceKind::Dashboard, edit).await
+    }
+
+    /// Replaces a job's definition as [`update_job`](Self::update_job), through a door other than the dashboard.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL fails or a constraint is violated.
+    pub async fn update_job_from(
+        &self,
+        source: JobSourceKind,
+        before: &StoredJob,
+        job: &JobInput,
+        next_fire_at: Option<DateTime<Utc>>,
+        edit: AuditStamp<'_>,
+    ) -> Result<Option<i32>> {
+        update_job(self.pool(), before, job, next_fire_at, source, edit).await
     }
 
     /// Pauses a job, or resumes it with a new due time, if it is still at the version that was read. Returns false if
@@ -323,23 +268,7 @@ impl Store {
     ///
     /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn delete_job(&self, id: JobId, expected: Option<i32>, edit: AuditStamp<'_>) -> Result<Option<String>> {
-        Ok(sqlx::query_scalar!(
-            r#"WITH gone AS (DELETE FROM jobs WHERE id = $1 AND ($5::int IS NULL OR version = $5)
-                       RETURNING id, display_name, version),
-             noted AS (
-                INSERT INTO audit_log (at, who, action, object, before, address)
-                SELECT $2, $3, 'job.delete', 'job:' || g.id::text, v.definition, $4
-                  FROM gone g LEFT JOIN job_versions v ON v.job_id = g.id AND v.version = g.version
-             )
-             SELECT display_name AS "name!" FROM gone"#,
-            id.0,
-            edit.at,
-            edit.by,
-            edit.address.map(|address| address.to_string()),
-            expected
-        )
-        .fetch_optional(self.pool())
-        .await?)
+        delete_job(self.pool(), id, expected, edit).await
     }
 
     /// Returns the id of the job with this key, or `None` if there is none.
@@ -370,44 +299,234 @@ impl Store {
     ///
     /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn job_to_show(&self, id: JobId) -> Result<Option<StoredJob>> {
-        let Some(row) = sqlx::query!(
+        let row = sqlx::query!(
             "SELECT j.*, d.next_fire_at, d.last_fire_at FROM jobs j JOIN job_due d ON d.job_id = j.id WHERE j.id = $1",
             id.0
         )
         .fetch_optional(self.pool())
-        .await?
-        else {
-            return Ok(None);
-        };
-        let (rules, unreadable_rule) = rules_in!(row);
-        let schedule = readable::schedule(row.schedule);
-        let unreadable_schedule = schedule.is_none().then(|| UNREADABLE_SCHEDULE.to_owned());
-        Ok(Some(StoredJob {
-            id,
-            key: row.key,
-            definition: JobInput {
-                display_name: row.display_name,
-                description: row.description,
-                tags: row.tags,
-                worker_id: row.worker_id,
-                job_type: row.job_type,
-                job_data: row.job_data,
-                schedule: schedule.unwrap_or(Schedule::Manual),
-                is_active: row.is_active,
-                priority: u8::try_from(row.priority).unwrap_or(3),
-                timeout_seconds: row.timeout_seconds.and_then(|s| u32::try_from(s).ok()),
-                rules,
-            },
-            unreadable: unreadable_schedule.or(unreadable_rule),
-            next_fire_at: row.next_fire_at,
-            last_fire_at: row.last_fire_at,
-            paused_reason: row.paused_reason,
-            auto_disabled_at: row.auto_disabled_at,
-            version: row.version,
-            created_at: row.created_at,
-            created_by: row.created_by,
-            modified_at: row.modified_at,
-            modified_by: row.modified_by,
-        }))
+        .await?;
+        Ok(row.map(|row| stored_job!(row)))
     }
+
+    /// Returns the jobs with these ids, also if this version cannot read a part of them. Those that do not exist are left
+    /// out.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL fails.
+    pub async fn jobs_to_show(&self, ids: &[JobId]) -> Result<Vec<StoredJob>> {
+        let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+        let rows = sqlx::query!(
+            "SELECT j.*, d.next_fire_at, d.last_fire_at FROM jobs j JOIN job_due d ON d.job_id = j.id
+              WHERE j.id = ANY($1) ORDER BY lower(j.display_name), j.id",
+            &ids
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(rows.into_iter().map(|row| stored_job!(row)).collect())
+    }
+
+    /// Returns the keys of a list that jobs have, with the jobs.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL fails.
+    pub async fn job_ids_of_keys(&self, keys: &[String]) -> Result<HashMap<String, JobId>> {
+        let rows = sqlx::query!(r#"SELECT key AS "key!", id FROM jobs WHERE key = ANY($1)"#, keys)
+            .fetch_all(self.pool())
+            .await?;
+        Ok(rows.into_iter().map(|row| (row.key, JobId(row.id))).collect())
+    }
+}
+
+/// Inserts a job. The caller chooses the connection, and with it the transaction.
+pub(super) async fn insert_job(
+    executor: impl PgExecutor<'_>,
+    id: JobId,
+    key: Option<&str>,
+    job: &JobInput,
+    next_fire_at: Option<DateTime<Utc>>,
+    source: JobSourceKind,
+    edit: AuditStamp<'_>,
+) -> Result<()> {
+    let rules = RuleColumns::of(&job.rules);
+    sqlx::query!(
+        "WITH made AS (
+            INSERT INTO jobs (id, display_name, description, tags, worker_id, job_type, job_data, schedule, is_active,
+                              priority, timeout_seconds, created_at, created_by, modified_at, modified_by,
+                              start_at, end_at, jitter_seconds, calendars, blackout, misfire_policy, catch_up_limit,
+                              catch_up_window_seconds, overlap_policy, max_concurrent, concurrency_key,
+                              concurrency_key_limit, max_retries, base_retry_delay_seconds, heartbeat_timeout_seconds,
+                              on_lost, auto_disable, retry_jitter_percent, unreachable_timeout_seconds, key, source)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $10, $11, $12, $13, $14, $13, $14,
+                    $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $35, $36, $37)
+            RETURNING id, version, priority
+         ),
+         due AS (
+            INSERT INTO job_due (job_id, priority, next_fire_at, version) SELECT id, priority, $9, version FROM made
+         ),
+         kept AS (
+            INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
+            SELECT id, version, $15, $13, $14 FROM made
+         )
+         INSERT INTO audit_log (at, who, action, object, after, address) VALUES ($13, $14, 'job.create', 'job:' || $1::text, $15, $34)",
+        id.0,
+        job.display_name,
+        job.description,
+        &job.tags,
+        job.worker_id,
+        job.job_type,
+        job.job_data,
+        json(&job.schedule),
+        next_fire_at.filter(|_| job.is_active),
+        job.is_active,
+        i16::from(job.priority),
+        job.timeout_seconds.map(|s| s as i32),
+        edit.at,
+        edit.by,
+        json(job),
+        rules.start_at,
+        rules.end_at,
+        rules.jitter_seconds,
+        &rules.calendars,
+        rules.blackout,
+        rules.misfire,
+        rules.catch_up_limit,
+        rules.catch_up_window_seconds,
+        rules.overlap,
+        rules.max_concurrent,
+        rules.key,
+        rules.key_limit,
+        rules.max_retries,
+        rules.base_retry_delay_seconds,
+        rules.heartbeat_timeout_seconds,
+        rules.on_lost,
+        rules.auto_disable,
+        rules.retry_jitter_percent,
+        edit.address.map(|address| address.to_string()),
+        rules.unreachable_timeout_seconds,
+        key,
+        source.as_str()
+    )
+    .execute(executor)
+    .await?;
+    Ok(())
+}
+
+/// Replaces a job's definition; see [`Store::update_job`].
+pub(super) async fn update_job(
+    executor: impl PgExecutor<'_>,
+    before: &StoredJob,
+    job: &JobInput,
+    next_fire_at: Option<DateTime<Utc>>,
+    source: JobSourceKind,
+    edit: AuditStamp<'_>,
+) -> Result<Option<i32>> {
+    let rules = RuleColumns::of(&job.rules);
+    Ok(sqlx::query_scalar!(
+        r#"WITH before AS (SELECT definition FROM job_versions WHERE job_id = $1 AND version = $2),
+         -- The job is locked before its due time, as everywhere.
+         locked AS (SELECT id FROM jobs WHERE id = $1 AND version = $2 FOR NO KEY UPDATE),
+         unmoved AS (
+            SELECT d.job_id FROM job_due d
+             WHERE d.job_id IN (SELECT id FROM locked) AND d.next_fire_at IS NOT DISTINCT FROM $35 FOR UPDATE OF d
+         ),
+         changed AS (
+            UPDATE jobs SET display_name = $3, description = $4, tags = $5, worker_id = $6, job_type = $7, job_data = $8,
+                   schedule = $9, is_active = $11, priority = $12, timeout_seconds = $13,
+                   modified_at = $14, modified_by = $15, version = version + 1,
+                   paused_reason = CASE WHEN $11 THEN NULL ELSE paused_reason END,
+                   auto_disabled_at = CASE WHEN $11 THEN NULL ELSE auto_disabled_at END,
+                   enable_again_at = CASE WHEN $11 THEN NULL ELSE enable_again_at END,
+                   failures_since = CASE WHEN $11 AND NOT is_active THEN $14 ELSE failures_since END,
+                   start_at = $17, end_at = $18, jitter_seconds = $19, calendars = $20, blackout = $21,
+                   misfire_policy = $22, catch_up_limit = $23, catch_up_window_seconds = $24, overlap_policy = $25,
+                   max_concurrent = $26, concurrency_key = $27, concurrency_key_limit = $28, max_retries = $29,
+                   base_retry_delay_seconds = $30, heartbeat_timeout_seconds = $31, on_lost = $32, auto_disable = $33,
+                   retry_jitter_percent = $34, unreachable_timeout_seconds = $37,
+                   -- The dashboard edits jobs of every source, and a file that defines a job still exists.
+                   source = CASE WHEN $38 = 'dashboard' OR source = 'file' THEN source ELSE $38 END
+             WHERE id IN (SELECT job_id FROM unmoved)
+            RETURNING id, version, priority
+         ),
+         due AS (
+            UPDATE job_due d SET next_fire_at = $10, priority = c.priority, version = c.version
+              FROM changed c WHERE d.job_id = c.id
+         ),
+         kept AS (
+            INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
+            SELECT id, version, $16, $14, $15 FROM changed
+         ),
+         noted AS (
+            INSERT INTO audit_log (at, who, action, object, before, after, address)
+            SELECT $14, $15, 'job.update', 'job:' || id::text, (SELECT definition FROM before), $16, $36 FROM changed
+         )
+         SELECT version AS "version!" FROM changed"#,
+        before.id.0,
+        before.version,
+        job.display_name,
+        job.description,
+        &job.tags,
+        job.worker_id,
+        job.job_type,
+        job.job_data,
+        json(&job.schedule),
+        next_fire_at.filter(|_| job.is_active),
+        job.is_active,
+        i16::from(job.priority),
+        job.timeout_seconds.map(|s| s as i32),
+        edit.at,
+        edit.by,
+        json(job),
+        rules.start_at,
+        rules.end_at,
+        rules.jitter_seconds,
+        &rules.calendars,
+        rules.blackout,
+        rules.misfire,
+        rules.catch_up_limit,
+        rules.catch_up_window_seconds,
+        rules.overlap,
+        rules.max_concurrent,
+        rules.key,
+        rules.key_limit,
+        rules.max_retries,
+        rules.base_retry_delay_seconds,
+        rules.heartbeat_timeout_seconds,
+        rules.on_lost,
+        rules.auto_disable,
+        rules.retry_jitter_percent,
+        before.next_fire_at,
+        edit.address.map(|address| address.to_string()),
+        rules.unreachable_timeout_seconds,
+        source.as_str()
+    )
+    .fetch_optional(executor)
+    .await?)
+}
+
+/// Deletes a job; see [`Store::delete_job`].
+pub(super) async fn delete_job(
+    executor: impl PgExecutor<'_>,
+    id: JobId,
+    expected: Option<i32>,
+    edit: AuditStamp<'_>,
+) -> Result<Option<String>> {
+    Ok(sqlx::query_scalar!(
+        r#"WITH gone AS (DELETE FROM jobs WHERE id = $1 AND ($5::int IS NULL OR version = $5)
+                   RETURNING id, display_name, version),
+         noted AS (
+            INSERT INTO audit_log (at, who, action, object, before, address)
+            SELECT $2, $3, 'job.delete', 'job:' || g.id::text, v.definition, $4
+              FROM gone g LEFT JOIN job_versions v ON v.job_id = g.id AND v.version = g.version
+         )
+         SELECT display_name AS "name!" FROM gone"#,
+        id.0,
+        edit.at,
+        edit.by,
+        edit.address.map(|address| address.to_string()),
+        expected
+    )
+    .fetch_optional(executor)
+    .await?)
 }

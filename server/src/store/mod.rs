@@ -19,6 +19,7 @@ pub mod calendars;
 pub mod cancel;
 pub mod create;
 pub mod dead_letters;
+mod definition_batch;
 pub mod delayed;
 pub mod due_times;
 pub mod failures;
@@ -34,6 +35,7 @@ pub mod reports;
 pub mod request_token;
 pub mod rules;
 pub mod slots;
+pub mod sources;
 pub mod versions;
 
 pub mod cluster;
@@ -60,6 +62,7 @@ pub mod users;
 use chrono::{DateTime, Utc};
 use sqlx::{PgPool, migrate::Migrator};
 
+pub use definition_batch::{DefinitionBatch, LockedJob};
 pub use error::{Result, StoreError};
 use partitions::{PartitionedTable, RECEIPT_RETENTION};
 use pool::StorePool;

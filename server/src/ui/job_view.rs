@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 use milvaion_api::{
     requests::JobInput,
+    sources::JobSource,
     views::{CalendarName, JobRow, JobView, SchedulePreview},
 };
 use milvaion_app::error::AppError;
@@ -23,6 +24,11 @@ impl ServerBackend {
     pub(super) async fn view(&self, job: StoredJob, viewer_zone: Option<&str>) -> Result<JobView, AppError> {
         let alive = self.store.alive_types(liveness::alive_since(self.clock.now())).await?;
         let mut recent = self.store.recent_statuses(&[job.id.0]).await?;
+        let edited = match job.source.is_behind(job.version) {
+            true => self.store.edits_since_file(&[job.id]).await?.remove(&job.id),
+            false => None,
+        };
+        let source = JobSource { kind: job.source.kind, file: job.source.file, edited };
         let definition = job.definition;
         let calendars = self.jobs.calendars_of(&definition).await?;
         let unreadable = job
@@ -57,6 +63,7 @@ impl ServerBackend {
             version: job.version,
             unreadable,
             paused_reason: job.paused_reason,
+            source,
             created_at: job.created_at,
             created_by: job.created_by,
             modified_at: job.modified_at,

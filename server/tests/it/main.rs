@@ -23,6 +23,7 @@ mod duplicates;
 mod engine;
 mod event_stream;
 mod failures;
+mod files;
 mod invariants;
 mod job_queues;
 mod journey;

@@ -8,15 +8,16 @@ use tokio::process::Command;
 
 use crate::rest::harness::{ApiHarness, echo};
 
-struct Shell<'a> {
-    harness: &'a ApiHarness,
-    token: String,
+/// A user who runs the program.
+pub(crate) struct Shell<'a> {
+    pub(crate) harness: &'a ApiHarness,
+    pub(crate) token: String,
     /// The folder of the credentials, which does not exist.
-    home: std::path::PathBuf,
+    pub(crate) home: std::path::PathBuf,
 }
 
 impl Shell<'_> {
-    async fn run(&self, arguments: &[&str]) -> Output {
+    pub(crate) async fn run(&self, arguments: &[&str]) -> Output {
         let port = self.harness.server.address.port();
         Command::new(env!("CARGO_BIN_EXE_milvaion"))
             .args(arguments)
@@ -32,14 +33,14 @@ impl Shell<'_> {
     }
 
     /// Runs a command that succeeds and returns its output.
-    async fn ok(&self, arguments: &[&str]) -> String {
+    pub(crate) async fn ok(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments).await;
         let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert_eq!(output.status.code(), Some(0), "{arguments:?}: {text} {errors}");
         text.into_owned()
     }
 
-    async fn code(&self, arguments: &[&str]) -> Option<i32> {
+    pub(crate) async fn code(&self, arguments: &[&str]) -> Option<i32> {
         self.run(arguments).await.status.code()
     }
 }

@@ -25,6 +25,7 @@ pub const ACTION_GROUPS: [ActionGroup; 12] = [
             ("job.resume", "Resumed the job"),
             ("job.run", "Ran the job"),
             ("job.delete", "Deleted the job"),
+            ("job.take-from-file", "Took the job from a file"),
             ("job.auto_disable", "Disabled the failing job"),
             ("job.auto_enable", "Enabled the job again"),
         ],

@@ -5,6 +5,7 @@ pub mod definition;
 pub mod delete;
 pub mod history;
 pub mod rules;
+pub mod source;
 
 mod field_labels;
 
@@ -28,6 +29,7 @@ use self::{
     definition::JobDefinitionCard,
     delete::{DeleteJobButton, DeleteJobSection},
     history::{HistoryPage, HistoryQuery, JobHistorySection},
+    source::FileNotice,
 };
 use crate::{
     api::{
@@ -129,6 +131,8 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
     let name = Signal::derive(move || view.with(|job| job.row.display_name.clone()));
     // A memo, so that a refresh draws the pause dialog again only if the state has changed: it may be open.
     let is_active = Memo::new(move |_| view.with(|job| job.row.is_active));
+    // A memo, so that a refresh of the job does not redraw the notice.
+    let source = Memo::new(move |_| view.with(|job| job.source.clone()));
     let set_active = Callback::new(move |active| {
         let _ = view.try_update(|job| job.row.is_active = active);
     });
@@ -187,6 +191,7 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
         {move || view.with(|job| (!job.row.is_active).then(|| paused(job.paused_reason.clone())))}
         {move || view.with(|job| (!job.row.worker_alive).then(|| no_worker(&job.row.worker_id, &job.row.job_type)))}
         {move || view.with(|job| job.unreadable.as_deref().map(unreadable))}
+        <FileNotice source/>
         <nav class="tabs" aria-label="Job sections">
             <a href=format!("/jobs/{id}") aria-current=(!is_history).then_some("page")>"Overview"</a>
             <a href=format!("/jobs/{id}?tab=history") aria-current=is_history.then_some("page")>"History"</a>

@@ -28,6 +28,7 @@ use self::{
     limits::LimitsSection,
     rules::{FailureSection, OverlapSection},
 };
+use super::job::source::FileEditWarning;
 use crate::{
     api::{
         jobs::{CheckJob, JobCheck, JobFormPage, SaveJob, check_job, load_job_form, refused_run_notice},
@@ -174,6 +175,8 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
     };
     // A new job may start as a copy of another one.
     let source = context.job.as_ref().map(|job| job.row.id);
+    // A copy comes from no file.
+    let file_source = context.job.as_ref().filter(|_| id.is_some()).map(|job| job.source.clone());
     let name = context.job.as_ref().filter(|_| id.is_some()).map(|job| job.row.display_name.clone());
     let (title, heading) = match &name {
         Some(name) => (format!("Edit {name} · Jobs"), format!("Edit {name}")),
@@ -197,6 +200,7 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
         <Title text=title/>
         <Breadcrumbs steps here=here.to_owned()/>
         <PageHeader title=heading/>
+        {file_source.map(|source| view! { <FileEditWarning source/> })}
         <DraftNotice draft on_discard=move |()| guarded.forget()/>
         <CheckNotice flash/>
         <form

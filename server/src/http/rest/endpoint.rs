@@ -192,6 +192,8 @@ pub struct Endpoint {
     pub answer: fn(&mut SchemaGenerator) -> Option<schemars::Schema>,
     /// True if the answer is a stream of events.
     pub is_stream: bool,
+    /// The largest body, in bytes.
+    pub max_body_bytes: usize,
     handler: BoxedHandler,
 }
 
@@ -202,7 +204,7 @@ impl std::fmt::Debug for Endpoint {
 }
 
 /// Returns the schema of a part of requests: strict, and without references.
-fn input_schema<T: JsonSchema>() -> InputSchema {
+pub(super) fn input_schema<T: JsonSchema>() -> InputSchema {
     let settings = SchemaSettings::draft2020_12().for_deserialize().with_transform(openapi::plain_text);
     let settings = settings.with(|settings| {
         settings.inline_subschemas = true;
@@ -303,7 +305,13 @@ impl Endpoint {
                 answered.await.unwrap_or_else(IntoResponse::into_response)
             })
         });
-        Self { operation, path, query, body, answer, is_stream, handler }
+        Self { operation, path, query, body, answer, is_stream, max_body_bytes: MAX_BODY_BYTES, handler }
+    }
+
+    /// Sets the largest body, in bytes.
+    #[must_use]
+    pub fn with_body_limit(self, max_body_bytes: usize) -> Self {
+        Self { max_body_bytes, ..self }
     }
 
     /// Carries out a request.
@@ -314,7 +322,7 @@ impl Endpoint {
             Err(refusal) => return refusal,
         };
         let limits = caller.limits.clone();
-        let mut response = match to_bytes(body, MAX_BODY_BYTES).await {
+        let mut response = match to_bytes(body, self.max_body_bytes).await {
             Ok(body) => {
                 // A request that only reads writes no audit rows.
                 let token = caller.token.clone().filter(|_| self.operation.method != "GET");
@@ -322,7 +330,7 @@ impl Endpoint {
             }
             Err(_) => ApiError::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
-                format!("The body has more than {} KiB, which is the limit.", MAX_BODY_BYTES / 1024),
+                format!("The body has more than {} KiB, which is the limit.", self.max_body_bytes / 1024),
             )
             .into_response(),
         };

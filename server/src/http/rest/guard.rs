@@ -212,7 +212,7 @@ async fn authorise(
     }
     let Some(token) = token else { return Ok(()) };
     let refuse = |detail: String| Err(ApiError::new(StatusCode::FORBIDDEN, detail));
-    if token.read_only && operation.method != "GET" {
+    if token.read_only && operation.method != "GET" && action.mutates() {
         return refuse("This token may only read. Use another token for changes.".into());
     }
     if action == Permission::ManageAccount && operation.method != "GET" {

@@ -25,13 +25,14 @@ use milvaion_app::error::AppError;
 /// The maximum length of a key, in characters.
 const MAX_KEY_CHARS: usize = 200;
 /// The largest answer that is stored, in bytes. No operation with a larger one takes a key.
-const MAX_ANSWER_BYTES: usize = 1024 * 1024;
+const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 /// The time after which a request without an answer is no longer being carried out.
 const EXECUTION_LIMIT: TimeDelta = TimeDelta::seconds(30);
 /// The header of a repeated answer.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 /// Operations that can be carried out again without harm: the second time finds the work done.
-const REPEATABLE: [&str; 12] = [
+const REPEATABLE: &[&str] = &[
+    "applyFiles",
     "runJob",
     "pauseJob",
     "resumeJob",
@@ -46,13 +47,15 @@ const REPEATABLE: [&str; 12] = [
     "restoreJobVersion",
 ];
 
-/// Returns the key of a request.
+/// Returns the key of a request. One that changes nothing needs none.
 ///
 /// # Errors
 ///
 /// Returns an error for an invalid key.
 pub(super) fn key(operation: &Operation, head: &Parts) -> Result<Option<String>, ApiError> {
-    let Some(value) = head.headers.get("idempotency-key").filter(|_| operation.method == "POST") else {
+    let Some(value) =
+        head.headers.get("idempotency-key").filter(|_| operation.method == "POST" && operation.permission.mutates())
+    else {
         return Ok(None);
     };
     let text = value.to_str().unwrap_or_default().trim();

@@ -8,7 +8,7 @@ use std::{collections::HashSet, sync::Arc};
 
 use http::{HeaderMap, StatusCode, header};
 use jsonschema::{ValidationError, Validator, error::ValidationErrorKind};
-use milvaion_api::{requests::parse_input_json, rest::ProblemField};
+use milvaion_api::{requests::parse_exact_json, rest::ProblemField};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -163,7 +163,7 @@ impl InputSchema {
         if text.trim().is_empty() {
             return Err(unreadable("it is empty"));
         }
-        let value = parse_input_json(text).map_err(|reason| unreadable(reason.trim_end_matches('.')))?;
+        let value = parse_exact_json("the body", text).map_err(|reason| unreadable(reason.trim_end_matches('.')))?;
         self.convert(value)
     }
 }
@@ -218,12 +218,15 @@ fn collect(error: &ValidationError<'_>, errors: &mut Vec<ProblemField>) {
     let path = error.instance_path().to_string();
     match error.kind() {
         ValidationErrorKind::OneOfNotValid { context } | ValidationErrorKind::AnyOf { context } => {
-            let is_other_kind = |error: &ValidationError<'_>| {
-                matches!(error.kind(), ValidationErrorKind::Constant { .. } | ValidationErrorKind::Type { .. })
+            let is_other_kind = |error: &ValidationError<'_>| match error.kind() {
+                // The word that names the kind is a field of the object itself.
+                ValidationErrorKind::Constant { .. } => true,
+                ValidationErrorKind::Type { .. } => error.instance_path().to_string() == path,
+                _ => false,
             };
             match context.iter().find(|branch| !branch.is_empty() && !branch.iter().any(is_other_kind)) {
                 Some(branch) => branch.iter().for_each(|error| collect(error, errors)),
-                None => errors.push(field(&path, &error.to_string())),
+                None => errors.push(unknown_kind(context).unwrap_or_else(|| field(&path, &error.to_string()))),
             }
         }
         ValidationErrorKind::Required { property } => {
@@ -237,6 +240,26 @@ fn collect(error: &ValidationError<'_>, errors: &mut Vec<ProblemField>) {
         }
         _ => errors.push(field(&path, &error.to_string())),
     }
+}
+
+/// Returns the error of a word that names none of the kinds of a choice.
+fn unknown_kind(branches: &[Vec<ValidationError<'static>>]) -> Option<ProblemField> {
+    let mut words = Vec::new();
+    let mut place = None;
+    for branch in branches {
+        let constant = branch.iter().find_map(|error| match error.kind() {
+            ValidationErrorKind::Constant { expected_value } => {
+                Some((error.instance_path().to_string(), expected_value))
+            }
+            _ => None,
+        });
+        let (path, word) = constant?;
+        words.push(word.as_str()?.to_owned());
+        if place.get_or_insert_with(|| path.clone()) != &path {
+            return None;
+        }
+    }
+    place.map(|path| field(&path, &format!("must be one of {}", words.join(", "))))
 }
 
 fn field(path: &str, message: &str) -> ProblemField {

@@ -202,19 +202,10 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
 
 async fn list(state: ApiState, call: Call<Nothing, JobQuery, Nothing>) -> ApiResult<Page<JobSummary>> {
     let query = call.query;
-    if let (Some(limit), Some(asked)) = (&call.tag, &query.tag)
-        && limit != asked
-    {
-        return Err(ApiError::field("tag", format!("this token is limited to the tag {limit}")));
-    }
-    if let Some(after) = &query.after
-        && !is_job_cursor(after)
-    {
-        return Err(ApiError::field("after", "the cursor is invalid: use the next of the previous page, or none"));
-    }
+    check_cursor(query.after.as_deref())?;
     let filter = JobFilter {
         text: query.text,
-        tag: call.tag.or(query.tag),
+        tag: own_tag(call.tag, query.tag)?,
         active: query.active,
         after: query.after,
         limit: query.limit.unwrap_or_default(),
@@ -347,6 +338,24 @@ async fn audit(state: ApiState, call: Call<JobPath, JobAuditQuery, Nothing>) -> 
 /// Checks that a definition keeps the tag that limits the token.
 fn require_own_tag(tag: Option<&str>, job: &JobInput) -> Result<(), ApiError> {
     tag.map_or(Ok(()), |tag| require_tag(tag, &job.tags))
+}
+
+/// Returns the tag that limits a list: that of the token, or else the one in the query.
+pub(super) fn own_tag(limit: Option<String>, asked: Option<String>) -> Result<Option<String>, ApiError> {
+    match (limit, asked) {
+        (Some(limit), Some(asked)) if limit != asked => {
+            Err(ApiError::field("tag", format!("this token is limited to the tag {limit}")))
+        }
+        (limit, asked) => Ok(limit.or(asked)),
+    }
+}
+
+/// Checks the cursor of a list of jobs.
+pub(super) fn check_cursor(after: Option<&str>) -> Result<(), ApiError> {
+    if after.is_some_and(|after| !is_job_cursor(after)) {
+        return Err(ApiError::field("after", "the cursor is invalid: use the next of the previous page, or none"));
+    }
+    Ok(())
 }
 
 /// Returns true if a text is a cursor of the list of jobs: an id and the name that follows it.

@@ -3,7 +3,7 @@
 //! The operations run the same commands as the server functions of the dashboard and need the same permissions. Their
 //! documents are those of [`milvaion_api::rest`]. [`endpoint`] describes how an operation is declared and carried out;
 //! the other modules declare the operations by noun. `/api/openapi.json` describes them all, and `/api/docs` shows that
-//! description as a page.
+//! description as a page. `/api/jobs-file.schema.json` describes the documents of files, for editors.
 
 mod alerts;
 mod calendars;
@@ -11,6 +11,7 @@ mod cluster;
 mod docs;
 pub mod endpoint;
 mod failures;
+mod files;
 pub mod guard;
 mod idempotency;
 mod input;
@@ -97,6 +98,7 @@ pub fn endpoints() -> Vec<Endpoint> {
         jobs::endpoints(),
         occurrences::endpoints(),
         failures::endpoints(),
+        files::endpoints(),
         calendars::endpoints(),
         alerts::endpoints(),
         cluster::endpoints(),
@@ -113,11 +115,18 @@ pub fn document() -> Value {
     openapi::document(&endpoints())
 }
 
+/// Returns the JSON Schema of the documents of files, for editors.
+#[must_use]
+pub fn files_schema() -> Value {
+    files::schema()
+}
+
 /// Builds the router of the operations, of the OpenAPI document and of the page that shows it.
 pub fn router(state: &ApiState) -> Router {
     let endpoints = endpoints();
     let document = openapi::document(&endpoints);
     let (page, json) = (docs::page(&document), document.to_string());
+    let documents_schema = files_schema().to_string();
     let mut paths: Vec<&'static str> = endpoints.iter().map(|endpoint| endpoint.operation.path).collect();
     paths.sort_unstable();
     paths.dedup();
@@ -149,6 +158,7 @@ pub fn router(state: &ApiState) -> Router {
         .nest("/api/v1", operations.route("/", any(not_found)).route("/{*path}", any(not_found)))
         .route("/api/v1/", any(not_found))
         .route("/api/openapi.json", static_document("application/json", json))
+        .route("/api/jobs-file.schema.json", static_document("application/schema+json", documents_schema))
         .route("/api/docs.css", static_document("text/css; charset=utf-8", docs::STYLE.to_owned()))
         .route("/api/docs", static_document("text/html; charset=utf-8", page))
 }

@@ -119,7 +119,7 @@ fn operation(endpoint: &Endpoint, answer: Option<&Schema>) -> Value {
     let role = permission.required_role().label();
     let mut parameters = parameters("path", &endpoint.path);
     parameters.extend(self::parameters("query", &endpoint.query));
-    if method == "POST" {
+    if method == "POST" && permission.mutates() {
         parameters.push(header_parameter(
             "Idempotency-Key",
             "A text that identifies the request: a repetition gets the first answer, for a day.",

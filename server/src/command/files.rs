@@ -1,0 +1,94 @@
+//! Definitions from files: plan what they change, and apply them.
+//!
+//! A file says how its jobs and calendars are to be, and applying it makes them so. All documents of all files are checked
+//! before anything is changed, and each file is applied in one transaction: a team that reads "applied" in its pipeline
+//! knows that the installation is as its repository says. [`plan`] compares the documents with what is stored, [`apply`]
+//! carries the differences out, and [`export`] writes what is stored as documents.
+//!
+//! A job that comes from a file remembers the file and the version that the file had. Every later version is an edit
+//! elsewhere, which a plan shows and an apply overwrites.
+
+mod apply;
+mod export;
+mod plan;
+
+use milvaion_api::{requests::FieldError, rest::ProblemField};
+use milvaion_app::{backend::RequestUser, error::AppError};
+
+use crate::store::StoreError;
+
+/// The most errors of invalid documents in one answer.
+const MAX_ERRORS: usize = 20;
+
+/// The caller of a plan or an apply.
+#[derive(Clone, Copy, Debug)]
+pub struct FilesCaller<'a> {
+    /// The user, or the owner of the token.
+    pub me: &'a RequestUser,
+    /// The tag that limits the token.
+    pub tag: Option<&'a str>,
+}
+
+/// The reason for which files are not planned or applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FilesError {
+    /// Documents are invalid; nothing was changed.
+    Documents(Vec<ProblemField>),
+    /// Any other reason.
+    Other(AppError),
+}
+
+impl From<AppError> for FilesError {
+    fn from(error: AppError) -> Self {
+        Self::Other(error)
+    }
+}
+
+impl From<StoreError> for FilesError {
+    fn from(error: StoreError) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+/// The place of a document in a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    file: usize,
+    document: usize,
+}
+
+/// The errors of documents, with their places.
+#[derive(Debug, Default)]
+struct DocumentErrors(Vec<ProblemField>);
+
+impl DocumentErrors {
+    /// Adds an error of a field of a document.
+    fn add(&mut self, place: Place, field: &str, message: impl Into<String>) {
+        self.0.push(ProblemField { field: path_of(place, field), message: message.into() });
+    }
+
+    /// Adds the errors of a check of a calendar.
+    fn extend_calendar(&mut self, place: Place, errors: Vec<FieldError>) {
+        for error in errors {
+            self.add(place, &error.field, error.message);
+        }
+    }
+
+    /// Adds the errors of a check of a job, whose fields have the names of the form.
+    fn extend_job(&mut self, place: Place, errors: Vec<FieldError>) {
+        self.0.extend(errors.into_iter().map(|error| {
+            let error = ProblemField::from(error);
+            ProblemField { field: path_of(place, &error.field), message: error.message }
+        }));
+    }
+
+    /// Returns the errors, if there are any.
+    fn into_result(mut self) -> Result<(), FilesError> {
+        self.0.truncate(MAX_ERRORS);
+        if self.0.is_empty() { Ok(()) } else { Err(FilesError::Documents(self.0)) }
+    }
+}
+
+fn path_of(Place { file, document }: Place, field: &str) -> String {
+    format!("files.{file}.documents.{document}.{field}")
+}

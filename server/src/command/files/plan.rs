@@ -1,0 +1,465 @@
+//! The plan: compares the documents of files with what is stored.
+
+use std::collections::{HashMap, HashSet};
+
+use milvaion_api::{
+    requests::JobInput,
+    rest::{
+        ApplyFiles, DocumentKind, DocumentPlan, FileDocument, FilePlan, FilesPlan, JobDocument, PlannedOutcome,
+        ProblemField, PrunedJob,
+        files::{MAX_DOCUMENTS, MAX_FILES, MAX_PRUNED},
+    },
+    sources::{EditSinceFile, JobSourceKind},
+};
+use milvaion_app::error::AppError;
+use milvaion_protocol::id::{CalendarId, JobId};
+use milvaion_schedule::calendar::Calendar;
+use serde_json::Value;
+
+use super::{DocumentErrors, FilesCaller, FilesError, Place};
+use crate::{
+    command::{calendars::checked_calendar, definitions::checked_definition, jobs::JobCommands},
+    domain::file_plan::{FileCalendars, MAX_CHANGES_BYTES, bounded_diff, file_order, with_calendar_names},
+    store::{calendars::CalendarSet, jobs::StoredJob, sources::JobOfFile},
+};
+
+/// What a request changes, ready to be carried out.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// The files, in the order of the request.
+    pub(super) files: Vec<PlannedFile>,
+    /// The numbers of the files, in the order in which they are applied.
+    pub(super) order: Vec<usize>,
+    /// The jobs to delete.
+    pub(super) deleted: Vec<JobOfFile>,
+    /// The calendars of all jobs, as they are after the request.
+    pub(super) calendars: CalendarSet,
+}
+
+/// What a file changes.
+#[derive(Debug)]
+pub(super) struct PlannedFile {
+    pub(super) calendars: Vec<PlannedCalendar>,
+    pub(super) jobs: Vec<PlannedJob>,
+    pub(super) report: FilePlan,
+}
+
+/// A calendar that is created or changed.
+#[derive(Debug)]
+pub(super) struct PlannedCalendar {
+    pub(super) id: CalendarId,
+    /// The version that is changed; none for a new calendar.
+    pub(super) version: Option<i32>,
+    pub(super) calendar: Calendar,
+}
+
+/// A job of a file, which may be as the file says.
+#[derive(Debug)]
+pub(super) struct PlannedJob {
+    pub(super) id: JobId,
+    pub(super) key: String,
+    /// The job as it is stored; none for a new one.
+    pub(super) before: Option<StoredJob>,
+    pub(super) job: JobInput,
+    pub(super) outcome: PlannedOutcome,
+}
+
+impl Plan {
+    /// Returns the plan for the caller.
+    pub(super) fn into_report(self) -> FilesPlan {
+        let deleted = self.deleted.into_iter().map(|job| PrunedJob {
+            id: job.id,
+            key: job.key,
+            display_name: job.display_name,
+            file: job.file,
+        });
+        FilesPlan { files: self.files.into_iter().map(|file| file.report).collect(), deleted: deleted.collect() }
+    }
+}
+
+/// What is stored about the objects that a request names.
+struct Stored {
+    jobs_by_key: HashMap<String, JobId>,
+    jobs: HashMap<JobId, StoredJob>,
+    edits: HashMap<JobId, EditSinceFile>,
+    calendar_ids: HashMap<String, CalendarId>,
+    calendar_names: HashMap<CalendarId, String>,
+    calendars: CalendarSet,
+    /// The versions and definitions of the calendars that documents define; no definition if this version cannot read it.
+    defined: HashMap<String, (CalendarId, i32, Option<Calendar>)>,
+}
+
+impl JobCommands {
+    /// Returns what applying files changes. Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// Returns `Documents` with the invalid documents, `Denied` if the token may not change one of the objects, and
+    /// `Conflict` if the plan cannot be carried out.
+    pub async fn plan_files(&self, caller: FilesCaller<'_>, request: &ApplyFiles) -> Result<FilesPlan, FilesError> {
+        Ok(self.prepare_files(caller, request).await?.into_report())
+    }
+
+    /// Checks all documents and compares them with what is stored.
+    pub(super) async fn prepare_files(
+        &self,
+        caller: FilesCaller<'_>,
+        request: &ApplyFiles,
+    ) -> Result<Plan, FilesError> {
+        let order = check_request(request)?;
+        let mut stored = self.read_stored(request).await?;
+        let mut errors = DocumentErrors::default();
+        let mut budget = MAX_CHANGES_BYTES;
+        let mut files: Vec<PlannedFile> = request.files.iter().map(|file| PlannedFile::new(&file.name)).collect();
+        // The calendars of all files first, because jobs of any file may name them.
+        let mut reports: HashMap<(usize, usize), DocumentPlan> = HashMap::new();
+        for (place, document) in documents(request) {
+            if let FileDocument::Calendar(calendar) = document {
+                deny_calendar(caller)?;
+                let Some(calendar) = self.plan_calendar(place, calendar, &mut stored, &mut errors)? else { continue };
+                let (planned, report) = calendar.compared(&mut budget);
+                files[place.file].calendars.extend(planned);
+                reports.insert((place.file, place.document), report);
+            }
+        }
+        let mut schemas: HashMap<(String, String), Option<Value>> = HashMap::new();
+        let mut seen: HashSet<JobId> = HashSet::new();
+        for (place, document) in documents(request) {
+            if let FileDocument::Job(job) = document {
+                let target = (job.definition.worker_id.clone(), job.definition.job_type.clone());
+                if !schemas.contains_key(&target) {
+                    let schema = self.store.schema(&target.0, &target.1).await?;
+                    schemas.insert(target.clone(), schema);
+                }
+                let schema = schemas.get(&target).and_then(Option::as_ref);
+                let Some(planned) = self.plan_job(place, job, schema, &stored, &mut errors)? else { continue };
+                if !seen.insert(planned.id) {
+                    errors.add(place, "id", "another document has this id: remove the line, or the other document");
+                }
+                deny_other_tags(caller, &planned)?;
+                reports.insert((place.file, place.document), planned.report(&stored, &mut budget));
+                files[place.file].jobs.push(planned);
+                // A thousand checks are a second of work, during which other requests go on.
+                tokio::task::yield_now().await;
+            }
+        }
+        errors.into_result()?;
+        for (place, _) in documents(request) {
+            files[place.file].report.documents.extend(reports.remove(&(place.file, place.document)));
+        }
+        let deleted = self.planned_deletions(caller, request, &files).await?;
+        Ok(Plan { files, order, deleted, calendars: stored.calendars })
+    }
+
+    /// Reads everything that a request names.
+    async fn read_stored(&self, request: &ApplyFiles) -> Result<Stored, FilesError> {
+        let (mut keys, mut ids, mut names, mut defined_names) =
+            (Vec::new(), Vec::new(), HashSet::new(), HashSet::new());
+        for (_, document) in documents(request) {
+            match document {
+                FileDocument::Job(job) => {
+                    keys.push(job.key.clone());
+                    ids.extend(job.id);
+                    names.extend(job.calendars.iter().map(|name| name.trim().to_owned()));
+                }
+                FileDocument::Calendar(calendar) => {
+                    names.insert(calendar.name.trim().to_owned());
+                    defined_names.insert(calendar.name.trim());
+                }
+            }
+        }
+        let jobs_by_key = self.store.job_ids_of_keys(&keys).await?;
+        ids.extend(jobs_by_key.values().copied());
+        let jobs = self.store.jobs_to_show(&ids).await?;
+        let behind: Vec<JobId> =
+            jobs.iter().filter(|job| job.source.is_behind(job.version)).map(|job| job.id).collect();
+        let edits = if behind.is_empty() { HashMap::new() } else { self.store.edits_since_file(&behind).await? };
+        let used: HashSet<CalendarId> = jobs.iter().flat_map(|job| job.definition.rules.calendars.clone()).collect();
+        let mut calendars = self.store.calendars_by_id(&used).await?;
+        let names: Vec<String> = names.into_iter().collect();
+        let (mut calendar_ids, mut defined) = (HashMap::new(), HashMap::new());
+        for named in self.store.calendars_of_names(&names).await? {
+            calendar_ids.insert(named.name.clone(), named.id);
+            match &named.calendar {
+                Some(calendar) => drop(calendars.readable.insert(named.id, calendar.clone())),
+                None => drop(calendars.unreadable.insert(named.id, named.name.clone())),
+            }
+            if defined_names.contains(named.name.as_str()) {
+                defined.insert(named.name, (named.id, named.version, named.calendar));
+            }
+        }
+        let readable = calendars.readable.iter().map(|(id, calendar)| (*id, calendar.name.clone()));
+        let unreadable = calendars.unreadable.iter().map(|(id, name)| (*id, name.clone()));
+        let calendar_names = readable.chain(unreadable).collect();
+        let jobs = jobs.into_iter().map(|job| (job.id, job)).collect();
+        Ok(Stored { jobs_by_key, jobs, edits, calendar_ids, calendar_names, calendars, defined })
+    }
+
+    /// Checks a calendar and notes it for the jobs that name it.
+    fn plan_calendar(
+        &self,
+        place: Place,
+        calendar: &Calendar,
+        stored: &mut Stored,
+        errors: &mut DocumentErrors,
+    ) -> Result<Option<ComparedCalendar>, FilesError> {
+        let calendar = match checked_calendar(calendar) {
+            Ok(calendar) => calendar,
+            Err(wrong) => {
+                errors.extend_calendar(place, wrong);
+                return Ok(None);
+            }
+        };
+        let before = match stored.defined.remove(&calendar.name) {
+            Some((_, _, None)) => {
+                let text = format!("This server cannot read the calendar {}. Upgrade it.", calendar.name);
+                return Err(AppError::Conflict(text).into());
+            }
+            Some((id, version, Some(before))) => Some((id, version, before)),
+            None => None,
+        };
+        let id = before.as_ref().map_or_else(|| self.clock.calendar_id(), |(id, ..)| *id);
+        stored.calendar_ids.insert(calendar.name.clone(), id);
+        stored.calendar_names.insert(id, calendar.name.clone());
+        stored.calendars.readable.insert(id, calendar.clone());
+        Ok(Some(ComparedCalendar { id, before, calendar }))
+    }
+
+    /// Checks a job and compares it with the stored one.
+    fn plan_job(
+        &self,
+        place: Place,
+        document: &JobDocument,
+        schema: Option<&Value>,
+        stored: &Stored,
+        errors: &mut DocumentErrors,
+    ) -> Result<Option<PlannedJob>, FilesError> {
+        let before = match stored.job_of(document) {
+            Ok(before) => before,
+            Err((field, message)) => {
+                errors.add(place, field, message);
+                return Ok(None);
+            }
+        };
+        if let Some(part) = before.and_then(|job| job.unreadable.as_deref()) {
+            let text = format!("This server cannot read {part} of the job {}. Upgrade it.", document.key);
+            return Err(AppError::Conflict(text).into());
+        }
+        let mut job = document.definition.clone();
+        job.is_active = document.is_active.unwrap_or_else(|| before.is_none_or(|job| job.definition.is_active));
+        for (index, name) in document.calendars.iter().enumerate() {
+            match stored.calendar_ids.get(name.trim()) {
+                Some(id) => job.rules.calendars.push(*id),
+                None => errors.add(
+                    place,
+                    &format!("rules.calendars.{index}"),
+                    format!("there is no calendar {name:?}: correct the name, or add a document of the calendar"),
+                ),
+            }
+        }
+        let new_at = before.is_none().then(|| self.clock.now());
+        let job = match checked_definition(&job, new_at, schema, |_| true) {
+            Ok(job) => job,
+            Err(wrong) => {
+                errors.extend_job(place, wrong);
+                return Ok(None);
+            }
+        };
+        let outcome = match before {
+            None => PlannedOutcome::Created,
+            Some(before) if before.definition == job => PlannedOutcome::Unchanged,
+            Some(_) => PlannedOutcome::Changed,
+        };
+        let id = before.map_or_else(|| self.clock.job_id(), |job| job.id);
+        Ok(Some(PlannedJob { id, key: document.key.clone(), before: before.cloned(), job, outcome }))
+    }
+
+    /// Returns the jobs that no document names any more, if the request asks for it.
+    async fn planned_deletions(
+        &self,
+        caller: FilesCaller<'_>,
+        request: &ApplyFiles,
+        files: &[PlannedFile],
+    ) -> Result<Vec<JobOfFile>, FilesError> {
+        let Some(prune) = &request.prune else { return Ok(Vec::new()) };
+        let kept: Vec<JobId> = files.iter().flat_map(|file| &file.jobs).map(|job| job.id).collect();
+        let limit = i64::try_from(MAX_PRUNED).unwrap_or(i64::MAX);
+        let deleted = self.store.jobs_of_files(&prune.tag, &kept, limit + 1).await?;
+        if deleted.len() > MAX_PRUNED {
+            let text = format!(
+                "More than {MAX_PRUNED} jobs with the tag {} are in no file of this request. Check that all files are given, \
+                 and delete jobs in smaller parts.",
+                prune.tag
+            );
+            return Err(AppError::Conflict(text).into());
+        }
+        if let Some(expected) = prune.expected.filter(|expected| usize::try_from(*expected) != Ok(deleted.len())) {
+            let text = format!("{} jobs would be deleted now, not {expected}. Look at the plan again.", deleted.len());
+            return Err(AppError::Conflict(text).into());
+        }
+        if let Some(tag) = caller.tag
+            && let Some(other) = deleted.iter().find(|job| !job.tags.iter().any(|own| own == tag))
+        {
+            return Err(outside_tag(tag, &format!("the job {:?}, which would be deleted", other.display_name)));
+        }
+        Ok(deleted)
+    }
+}
+
+impl PlannedFile {
+    fn new(name: &str) -> Self {
+        let report = FilePlan { name: name.to_owned(), documents: Vec::new() };
+        Self { calendars: Vec::new(), jobs: Vec::new(), report }
+    }
+}
+
+impl Stored {
+    /// Returns the job that a document is about; none for a new one. A key that exists decides; the id finds a job that has
+    /// no key yet.
+    fn job_of(&self, document: &JobDocument) -> Result<Option<&StoredJob>, (&'static str, String)> {
+        let by_key = self.jobs_by_key.get(&document.key).and_then(|id| self.jobs.get(id));
+        let by_id = document.id.and_then(|id| self.jobs.get(&id));
+        match (by_key, by_id) {
+            (Some(by_key), Some(by_id)) if by_key.id != by_id.id => Err((
+                "key",
+                format!("the job {:?} has this key already: choose another key", by_key.definition.display_name),
+            )),
+            (None, Some(StoredJob { key: Some(key), .. })) => {
+                Err(("key", format!("the job with this id has the key {key}, which cannot change: use that key")))
+            }
+            (Some(found), _) | (None, Some(found)) => Ok(Some(found)),
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+/// A calendar with what is stored about it.
+struct ComparedCalendar {
+    id: CalendarId,
+    before: Option<(CalendarId, i32, Calendar)>,
+    calendar: Calendar,
+}
+
+impl ComparedCalendar {
+    /// Returns the change, if there is one, and its report.
+    fn compared(self, budget: &mut usize) -> (Option<PlannedCalendar>, DocumentPlan) {
+        let mut report = DocumentPlan {
+            kind: DocumentKind::Calendar,
+            name: self.calendar.name.clone(),
+            outcome: PlannedOutcome::Created,
+            changes: Vec::new(),
+            more: false,
+            taken_from: None,
+            edited: None,
+        };
+        let version = self.before.as_ref().map(|(_, version, _)| *version);
+        if let Some((_, _, before)) = self.before {
+            if before == self.calendar {
+                return (None, DocumentPlan { outcome: PlannedOutcome::Unchanged, ..report });
+            }
+            let json = |calendar: &Calendar| serde_json::to_value(calendar).unwrap_or_default();
+            let diff = bounded_diff(&json(&before), &json(&self.calendar), budget);
+            report =
+                DocumentPlan { outcome: PlannedOutcome::Changed, changes: diff.changes, more: diff.more, ..report };
+        }
+        (Some(PlannedCalendar { id: self.id, version, calendar: self.calendar }), report)
+    }
+}
+
+impl PlannedJob {
+    /// Returns the report of the change.
+    fn report(&self, stored: &Stored, budget: &mut usize) -> DocumentPlan {
+        let mut report = DocumentPlan {
+            kind: DocumentKind::Job,
+            name: self.key.clone(),
+            outcome: self.outcome,
+            changes: Vec::new(),
+            more: false,
+            taken_from: None,
+            edited: None,
+        };
+        let Some(before) = &self.before else { return report };
+        report.taken_from = Some(before.source.kind).filter(|kind| *kind != JobSourceKind::File);
+        if self.outcome == PlannedOutcome::Changed {
+            let name_of = |id| stored.calendar_names.get(&id).cloned().unwrap_or_else(|| id.to_string());
+            let json = |job: &JobInput| with_calendar_names(job, name_of);
+            let diff = bounded_diff(&json(&before.definition), &json(&self.job), budget);
+            report.changes = diff.changes;
+            report.more = diff.more;
+            report.edited = stored.edits.get(&self.id).cloned();
+        }
+        report
+    }
+}
+
+/// Returns all documents with their places.
+fn documents(request: &ApplyFiles) -> impl Iterator<Item = (Place, &FileDocument)> {
+    let files = request.files.iter().enumerate();
+    files.flat_map(|(file, content)| {
+        content.documents.iter().enumerate().map(move |(document, content)| (Place { file, document }, content))
+    })
+}
+
+/// Checks a request as far as that needs no service, and returns the order of its files.
+fn check_request(request: &ApplyFiles) -> Result<Vec<usize>, FilesError> {
+    let (files, total) = (request.files.len(), documents(request).count());
+    if files > MAX_FILES || total > MAX_DOCUMENTS {
+        let message = format!(
+            "has {files} files with {total} documents, at most {MAX_FILES} and {MAX_DOCUMENTS} are allowed: send fewer files"
+        );
+        return Err(FilesError::Documents(vec![ProblemField { field: "files".into(), message }]));
+    }
+    let mut errors = DocumentErrors::default();
+    let mut places: HashMap<(DocumentKind, &str), Place> = HashMap::new();
+    for (place, document) in documents(request) {
+        if let Some(first) = places.insert((document.kind(), document.name()), place) {
+            let (noun, field) = (document.kind().noun(), document.kind().name_field());
+            let file = &request.files[first.file].name;
+            let text = format!("this {noun} is also document {} of {file}: remove one of them", first.document + 1);
+            errors.add(place, field, text);
+        }
+    }
+    errors.into_result()?;
+    let calendars: Vec<FileCalendars<'_>> = request
+        .files
+        .iter()
+        .map(|file| {
+            let mut calendars = FileCalendars::default();
+            for document in &file.documents {
+                match document {
+                    FileDocument::Job(job) => calendars.named.extend(job.calendars.iter().map(|name| name.trim())),
+                    FileDocument::Calendar(calendar) => drop(calendars.defined.insert(calendar.name.trim())),
+                }
+            }
+            calendars
+        })
+        .collect();
+    file_order(&calendars).map_err(|file| {
+        let name = &request.files[file].name;
+        let text = format!(
+            "{name} has a calendar that another file needs, and needs a calendar of that file. Move both calendars to one file."
+        );
+        FilesError::Other(AppError::Conflict(text))
+    })
+}
+
+/// Refuses calendars to a token that is limited to a tag, because jobs of other tags may use them.
+fn deny_calendar(caller: FilesCaller<'_>) -> Result<(), FilesError> {
+    caller.tag.map_or(Ok(()), |tag| Err(outside_tag(tag, "calendars")))
+}
+
+/// Refuses a job that a token's tag excludes, before or after the change.
+fn deny_other_tags(caller: FilesCaller<'_>, planned: &PlannedJob) -> Result<(), FilesError> {
+    let Some(tag) = caller.tag else { return Ok(()) };
+    let has_tag = |job: &JobInput| job.tags.iter().any(|own| own == tag);
+    if has_tag(&planned.job) && planned.before.as_ref().is_none_or(|before| has_tag(&before.definition)) {
+        return Ok(());
+    }
+    Err(outside_tag(tag, &format!("the job {}", planned.key)))
+}
+
+fn outside_tag(tag: &str, what: &str) -> FilesError {
+    let text =
+        format!("This token is limited to jobs with the tag {tag}, and not allowed for {what}. Use another token.");
+    FilesError::Other(AppError::Denied(text))
+}
