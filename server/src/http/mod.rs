@@ -1,6 +1,6 @@
 //! The HTTP server: all routes and the layers around them.
 //!
-//! [`listener`] accepts the connections. From the outside in, a request passes the security headers, the check that a
+//! [`listener`] accepts the connections. From the outside in, a request passes its span, the security headers, the check that a
 //! change comes from the dashboard's own pages, the size limit and, unless it is a health check, the session. It then
 //! reaches a health check, the event stream, a download, a server function or a page. Pages and server functions also
 //! have a time limit. Permissions are not checked here but in each handler, by [`guard::authorize`]. This module does
@@ -16,6 +16,7 @@ pub mod listener;
 pub mod rest;
 pub mod session;
 pub mod sse;
+pub mod trace;
 
 use std::{sync::Arc, time::Duration};
 
@@ -69,4 +70,5 @@ pub fn router(state: &WebState, exports: export::ExportState, api: &rest::ApiSta
         .merge(checks)
         .layer(middleware::from_fn_with_state(state.config.clone(), guard::origin_layer))
         .layer(middleware::from_fn_with_state(state.config.clone(), headers::headers_layer))
+        .layer(middleware::from_fn(trace::trace_layer))
 }

@@ -9,6 +9,7 @@
 
 pub mod error;
 mod pool;
+mod statement_span;
 
 pub mod advance;
 pub mod api_requests;

@@ -41,7 +41,12 @@ use sqlx::{
     postgres::{PgConnectOptions, PgPoolOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo},
 };
 
-use super::error::{Result, StoreError};
+use tracing::{Instrument, Span};
+
+use super::{
+    error::{Result, StoreError},
+    statement_span::{ReadStatement, note_failure},
+};
 use crate::config::database::{DatabaseConfig, REPORT_CONNECTIONS};
 
 /// The prepared statements that a connection keeps: more than the server has, so that none is planned twice.
@@ -420,6 +425,13 @@ impl Drop for StoreTransaction {
     }
 }
 
+/// Awaits the answer to a statement within its span.
+async fn spanned<T>(span: Span, answer: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
+    let answer = answer.instrument(span.clone()).await;
+    note_failure(&span, &answer);
+    answer
+}
+
 /// Runs single statements. All rows are read before the first is returned.
 impl<'p> Executor<'p> for &'p StorePool {
     type Database = Postgres;
@@ -429,13 +441,12 @@ impl<'p> Executor<'p> for &'p StorePool {
         'p: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        let answer = async move {
+        let (query, span) = ReadStatement::of(query);
+        let steps = async move {
             let mut connection = self.acquire().await?;
-            let steps: Vec<_> =
-                connection.run(async |connection| connection.fetch_many(query).try_collect().await).await?;
-            Ok::<_, sqlx::Error>(stream::iter(steps.into_iter().map(Ok)))
+            connection.run(async |connection| connection.fetch_many(query).try_collect::<Vec<_>>().await).await
         };
-        stream::once(answer).try_flatten().boxed()
+        stream::once(spanned(span, steps)).map_ok(|steps| stream::iter(steps.into_iter().map(Ok))).try_flatten().boxed()
     }
 
     fn fetch_optional<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, sqlx::Result<Option<PgRow>>>
@@ -443,8 +454,10 @@ impl<'p> Executor<'p> for &'p StorePool {
         'p: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        async move { self.acquire().await?.run(async |connection| connection.fetch_optional(query).await).await }
-            .boxed()
+        let (query, span) = ReadStatement::of(query);
+        let answer =
+            async move { self.acquire().await?.run(async |connection| connection.fetch_optional(query).await).await };
+        spanned(span, answer).boxed()
     }
 
     fn prepare_with<'e>(self, sql: SqlStr, parameters: &'e [PgTypeInfo]) -> BoxFuture<'e, sqlx::Result<PgStatement>>
@@ -472,13 +485,12 @@ impl<'t> Executor<'t> for &'t mut StoreTransaction {
         't: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        let answer = async move {
+        let (query, span) = ReadStatement::of(query);
+        let steps = async move {
             let connection = self.connection()?;
-            let steps: Vec<_> =
-                connection.run(async |connection| connection.fetch_many(query).try_collect().await).await?;
-            Ok::<_, sqlx::Error>(stream::iter(steps.into_iter().map(Ok)))
+            connection.run(async |connection| connection.fetch_many(query).try_collect::<Vec<_>>().await).await
         };
-        stream::once(answer).try_flatten().boxed()
+        stream::once(spanned(span, steps)).map_ok(|steps| stream::iter(steps.into_iter().map(Ok))).try_flatten().boxed()
     }
 
     fn fetch_optional<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, sqlx::Result<Option<PgRow>>>
@@ -486,7 +498,10 @@ impl<'t> Executor<'t> for &'t mut StoreTransaction {
         't: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        async move { self.connection()?.run(async |connection| connection.fetch_optional(query).await).await }.boxed()
+        let (query, span) = ReadStatement::of(query);
+        let answer =
+            async move { self.connection()?.run(async |connection| connection.fetch_optional(query).await).await };
+        spanned(span, answer).boxed()
     }
 
     fn prepare_with<'e>(self, sql: SqlStr, parameters: &'e [PgTypeInfo]) -> BoxFuture<'e, sqlx::Result<PgStatement>>

@@ -14,6 +14,7 @@ use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     status::OccurrenceStatus,
 };
+use milvaion_telemetry::occurrences::{SpanStart, record_creation};
 
 use super::{Dispatcher, HEAD_START, live_row::live_row, until};
 use crate::{
@@ -73,7 +74,7 @@ impl Dispatcher {
         if let Some(left) = self.clock.held_for() {
             return Ok(DispatchReport { held_for: Some(left), ..DispatchReport::default() });
         }
-        let now = self.clock.now();
+        let (now, start) = (self.clock.now(), SpanStart::now());
         let scanned_until = now + ahead;
         let mut jobs = self.store.due_jobs(scanned_until, limit, &self.unreadable.left_out()).await?;
         let mut report = DispatchReport { scanned_until, ..DispatchReport::default() };
@@ -114,6 +115,7 @@ impl Dispatcher {
             let Some(run) = created.get(&fire.occurrence_id) else { continue };
             let Some(job) = by_id.remove(&fire.job_id) else { continue };
             report.fired.push(run.id);
+            record_creation(run.id, "dispatch", &job.display_name, start);
             due_again.push(DueChange::fired(fire.job_id, fire.due, fire.next_fire_at));
             rows.push(live_row(&job, fire, run));
             needs_slot |= run.is_held;
@@ -163,6 +165,7 @@ pub(crate) fn outgoing(job: DueJob, fire: &NewScheduledRun, republished: bool, n
         max_retries: i16::try_from(job.rules.max_retries).unwrap_or(0),
         priority: job.priority,
         timeout_seconds: job.timeout_seconds,
+        traceparent: None,
     };
     OutgoingMessage { worker_id: job.worker_id, message: message(queued, now), republished }
 }
