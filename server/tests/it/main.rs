@@ -55,5 +55,6 @@ mod start_up;
 mod stats;
 mod status;
 mod tables;
+mod traces;
 mod users;
 mod versions;
