@@ -303,6 +303,17 @@ async fn times_follow_the_chosen_zone_and_clock() {
 }
 
 #[tokio::test]
+async fn occurrence_page_leads_to_its_trace() {
+    let path = format!("/occurrences/{}", samples::occurrence_id(0));
+    let page = get(&FakeBackend::signed_in(Role::Viewer).ready(), &path).await;
+    page.assert_contains(&[
+        "019a9b3f7c007abc8def0123456789ab",
+        "Copy trace id",
+        "href=\"https://traces.example.org/trace/019a9b3f7c007abc8def0123456789ab\"",
+    ]);
+}
+
+#[tokio::test]
 async fn skipped_occurrence_shows_its_reason() {
     let fake = FakeBackend::signed_in(Role::Viewer).with_status(OccurrenceStatus::Skipped).ready();
     for path in ["/occurrences".to_owned(), format!("/jobs/{}", samples::job_id())] {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use milvaion_api::rest::Problem;
+use milvaion_protocol::trace::Traceparent;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use url::Url;
@@ -51,6 +52,7 @@ pub struct Client {
     http: reqwest::Client,
     base: Url,
     authorization: HeaderValue,
+    traceparent: Option<HeaderValue>,
     options: ClientOptions,
 }
 
@@ -105,7 +107,13 @@ impl Client {
             .connect_timeout(CONNECT_TIMEOUT.min(options.request_timeout))
             .build()
             .map_err(ClientError::Setup)?;
-        Ok(Self { http, base, authorization, options })
+        Ok(Self { http, base, authorization, traceparent: None, options })
+    }
+
+    /// Returns a client whose requests continue a trace. An occurrence that one of them creates belongs to it.
+    #[must_use]
+    pub fn in_trace(&self, traceparent: &Traceparent) -> Self {
+        Self { traceparent: HeaderValue::from_str(&traceparent.to_string()).ok(), ..self.clone() }
     }
 
     /// Returns the address of the server.
@@ -223,6 +231,9 @@ impl Client {
         }
         if let Some(key) = &call.idempotency_key {
             request = request.header("idempotency-key", key);
+        }
+        if let Some(traceparent) = &self.traceparent {
+            request = request.header("traceparent", traceparent.clone());
         }
         request
     }

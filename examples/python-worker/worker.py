@@ -700,6 +700,8 @@ class Run:
     def report(self, status, **more):
         occurrence, attempt = self.key
         source = {"occurrenceId": occurrence, "attempt": attempt, "instanceId": self.worker.settings.instance_id}
+        if "progress" not in more and type(traceparent := self.message.get("traceparent")) is str:
+            source["traceparent"] = traceparent  # This worker records no spans, so it repeats that of the message.
         return {**source, "status": status, "timestamp": now(), **more}
 
     def end(self, status, reason):

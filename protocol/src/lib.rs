@@ -10,7 +10,8 @@
 //! browser. The schedule of a job is in `milvaion-schedule`; the types of the dashboard are in `milvaion-api`.
 //!
 //! Reading order: [`id`] and [`status`] define the ids and the state machine of an occurrence. [`topology`] names the
-//! exchanges, queues and keys. [`message`] defines the bodies that they carry. `schema` generates the JSON Schemas.
+//! exchanges, queues and keys. [`message`] defines the bodies that they carry, and [`trace`] the trace that they belong
+//! to. `schema` generates the JSON Schemas.
 
 pub mod id;
 pub mod message;
@@ -18,3 +19,4 @@ pub mod message;
 pub mod schema;
 pub mod status;
 pub mod topology;
+pub mod trace;

@@ -75,7 +75,8 @@ pub struct JobMessage {
     /// The priority, from 1 (idle) to 5 (critical).
     #[serde(default = "middle")]
     pub priority: u8,
-    /// The W3C trace context, if the server traces.
+    /// The position in the trace of the occurrence, as the `traceparent` of the W3C Trace Context: the span that sent this
+    /// message. A malformed one is ignored. None if the occurrence is not traced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
 }

@@ -27,8 +27,11 @@ use crate::{
 /// The pattern of worker ids and job types.
 const NAME_PATTERN: &str = "^[A-Za-z0-9._-]{1,100}$";
 
+/// The pattern of a `traceparent`.
+const TRACEPARENT_PATTERN: &str = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}";
+
 /// The bounds that a type cannot express, by field name.
-const SCHEMA_BOUNDS: [(&str, &str, SchemaBound); 12] = [
+const SCHEMA_BOUNDS: [(&str, &str, SchemaBound); 13] = [
     ("attempt", "minimum", SchemaBound::Number(1)),
     ("priority", "minimum", SchemaBound::Number(1)),
     ("priority", "maximum", SchemaBound::Number(5)),
@@ -39,6 +42,7 @@ const SCHEMA_BOUNDS: [(&str, &str, SchemaBound); 12] = [
     ("instanceId", "minLength", SchemaBound::Number(1)),
     ("instanceId", "maxLength", SchemaBound::Number(200)),
     ("seq", "minimum", SchemaBound::Number(1_000_000)),
+    ("traceparent", "pattern", SchemaBound::Text(TRACEPARENT_PATTERN)),
     ("x-republish", "minimum", SchemaBound::Number(1)),
     ("x-republish", "maximum", SchemaBound::Number(1)),
 ];

@@ -5,11 +5,11 @@ mod cli;
 use std::{error::Error, iter, process::ExitCode};
 
 use clap::Parser;
+use milvaion_server::lifecycle::ServerError;
 
 fn main() -> ExitCode {
     milvaion_server::faults::arm();
     let arguments = cli::CliArguments::parse();
-    milvaion_server::telemetry::start();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -17,7 +17,13 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let outcome = runtime.block_on(cli::run_command(arguments));
+    let sends_spans = arguments.runs_server();
+    let outcome = runtime.block_on(async {
+        let spans = milvaion_server::telemetry::start(sends_spans).map_err(ServerError::from)?;
+        let outcome = cli::run_command(arguments).await;
+        spans.stop().await;
+        outcome
+    });
     // A look-up of a host name runs on a thread that nothing can stop.
     runtime.shutdown_background();
     match outcome {
@@ -47,7 +53,7 @@ fn report(error: &dyn Error) -> String {
 mod tests {
     use std::io;
 
-    use milvaion_server::{config::error::InvalidSettings, lifecycle::ServerError};
+    use milvaion_server::config::error::InvalidSettings;
 
     use super::*;
 

@@ -51,6 +51,9 @@
 //! - **Logs are live.** The dashboard shows the log lines of a run while it runs, and they are stored before its end
 //!   is. With a [`CaptureLayer`] in the subscriber, the log also contains the `tracing` events of the libraries that
 //!   the job calls.
+//! - **Runs are traced.** The code of a job runs within a span that names its occurrence, and
+//!   [`JobContext::traceparent`] is for the systems that it calls. With the feature `otel`, and a subscriber that records
+//!   spans with `tracing-opentelemetry`, the job's own spans join the trace that began on the server.
 //! - **Cancellation comes with a grace period.** When the timeout expires, a user cancels the run or the worker stops,
 //!   the job is notified through [`JobContext::cancelled`] and has time to clean up ([`Job::GRACE`]).
 //! - **Priorities hold.** When more runs are due than may run at once, the run with the highest priority starts first.

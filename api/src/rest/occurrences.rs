@@ -141,6 +141,10 @@ pub struct OccurrenceDetail {
     pub trigger_reason: Option<String>,
     /// The failed occurrence that it retries.
     pub retry_of: Option<OccurrenceId>,
+    /// The id of its trace, 32 hexadecimal digits.
+    pub trace_id: String,
+    /// The address of its trace in a viewer, if the server has the setting `TRACE_URL_TEMPLATE`.
+    pub trace_url: Option<String>,
     /// The time at which the broker confirmed its message.
     pub published_at: Option<DateTime<Utc>>,
     /// True while it waits for a slot, because of a concurrency limit or an earlier occurrence.
@@ -174,6 +178,8 @@ impl From<OccurrenceView> for OccurrenceDetail {
             triggered_by: view.triggered_by,
             trigger_reason: view.trigger_reason,
             retry_of: view.repeats,
+            trace_id: view.trace_id,
+            trace_url: view.trace_url,
             published_at: view.published_at,
             waits_for_slot: view.is_held,
             result: view.result,

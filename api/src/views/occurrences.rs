@@ -131,6 +131,12 @@ pub struct OccurrenceView {
     /// The failed occurrence that it retries.
     #[serde(default)]
     pub repeats: Option<OccurrenceId>,
+    /// The id of its trace, 32 hexadecimal digits.
+    #[serde(default)]
+    pub trace_id: String,
+    /// The address of its trace in a viewer, if the server knows one.
+    #[serde(default)]
+    pub trace_url: Option<String>,
     /// The time at which the broker confirmed its message.
     pub published_at: Option<DateTime<Utc>>,
     /// True while it is queued and waits for a slot, because of a concurrency limit or an earlier occurrence.

@@ -227,6 +227,8 @@ mod tests {
             triggered_by: None,
             trigger_reason: None,
             repeats: None,
+            trace_id: "019a9b3f7c007abc8def0123456789ab".into(),
+            trace_url: None,
             published_at: Some(DateTime::UNIX_EPOCH),
             is_held: false,
             result: None,

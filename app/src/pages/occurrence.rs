@@ -276,6 +276,10 @@ fn OccurrenceFacts(data: RwSignal<OccurrenceView>) -> impl IntoView {
     let first = data.get_untracked();
     let id = first.row.id.to_string();
     let job_id = first.row.job_id.to_string();
+    let trace_id = first.trace_id.clone();
+    let trace = first.trace_url.clone().map(|url| {
+        view! { <a href=url rel="noreferrer">"Open trace"</a> }
+    });
     let job = if first.job_exists {
         view! { <a href=format!("/jobs/{job_id}")>{first.row.job_name.clone()}</a> }.into_any()
     } else {
@@ -347,6 +351,12 @@ fn OccurrenceFacts(data: RwSignal<OccurrenceView>) -> impl IntoView {
                 <dd class="cluster">
                     <code class="mono">{job_id.clone()}</code>
                     <CopyButton text=job_id what="job id"/>
+                </dd>
+                <dt>"Trace id"</dt>
+                <dd class="cluster">
+                    <code class="mono">{trace_id.clone()}</code>
+                    <CopyButton text=trace_id what="trace id"/>
+                    {trace}
                 </dd>
             </dl>
         </section>

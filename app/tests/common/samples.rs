@@ -114,6 +114,8 @@ pub(crate) fn occurrence(status: OccurrenceStatus) -> OccurrenceView {
         triggered_by: None,
         trigger_reason: None,
         repeats: (status == OccurrenceStatus::Completed).then(|| occurrence_id(1)),
+        trace_id: "019a9b3f7c007abc8def0123456789ab".into(),
+        trace_url: Some("https://traces.example.org/trace/019a9b3f7c007abc8def0123456789ab".into()),
         published_at: Some(at(0)),
         is_held: false,
         result: (status == OccurrenceStatus::Completed).then(|| r#"{"status":200}"#.into()),

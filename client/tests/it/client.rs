@@ -8,6 +8,7 @@ use std::{
 use http::StatusCode;
 use milvaion_api::rest::{JobQuery, OccurrenceQuery, PauseRequest, RunJob, StatusName};
 use milvaion_client::{Client, ClientError, ClientOptions};
+use milvaion_protocol::trace::Traceparent;
 
 use crate::{
     fake::{FakeServer, document, no_content, page, problem, problem_with, unused_address},
@@ -49,6 +50,20 @@ async fn request_carries_token_query_and_escaped_path() {
         ]
     );
     assert_eq!(server.received()[0].header("authorization"), Some("Bearer milvaion_secret"));
+}
+
+#[tokio::test]
+async fn request_in_a_trace_carries_its_position() {
+    let server = FakeServer::start(|_, _| document(202, &occurrence_detail(StatusName::Queued))).await;
+    let text = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let client = client(&server.url);
+    let traced = client.in_trace(&Traceparent::parse(text).expect("it is valid"));
+    for client in [client, traced] {
+        client.run_job(JOB.parse().expect("an id"), &RunJob::default()).await.expect("an occurrence");
+    }
+    let sent: Vec<_> =
+        server.received().iter().map(|request| request.header("traceparent").map(str::to_owned)).collect();
+    assert_eq!(sent, [None, Some(text.to_owned())]);
 }
 
 #[tokio::test]

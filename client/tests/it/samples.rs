@@ -77,6 +77,8 @@ pub(crate) fn occurrence_detail(status: StatusName) -> OccurrenceDetail {
         triggered_by: None,
         trigger_reason: None,
         retry_of: None,
+        trace_id: "019a9b3f7c007abc8def0123456789ab".into(),
+        trace_url: None,
         published_at: None,
         waits_for_slot: false,
         result: None,

@@ -5,7 +5,7 @@
 //! nothing that affects another one.
 //!
 //! The feature `server` adds the modules that need the server's library. Without it, this crate needs the worker's
-//! library only.
+//! library only. The feature `traces` adds a receiver of traces.
 //!
 //! Integration tests and programs may use this crate; unit tests inside `server/src` and `worker/src` must not. Cargo
 //! compiles the library a second time for its unit tests, and the types of the two copies do not match.
@@ -35,5 +35,7 @@ pub mod process;
 pub mod runs;
 #[cfg(feature = "server")]
 pub mod server_env;
+#[cfg(feature = "traces")]
+pub mod trace_receiver;
 #[cfg(feature = "server")]
 pub mod worker_env;

@@ -47,6 +47,10 @@ pub struct StatusReport {
     /// job's backoff if a retry is left. With Queued it is the delay that the hand-back asked for; none means no delay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
+    /// The span of the attempt, as the `traceparent` of the W3C Trace Context. A worker that records no span repeats that of
+    /// the job message. It belongs in the reports of a start and of an end. A malformed one is ignored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
 }
 
 impl StatusReport {
@@ -71,6 +75,7 @@ impl StatusReport {
             progress: None,
             permanent: false,
             retry_after_ms: None,
+            traceparent: None,
         }
     }
 }

@@ -96,6 +96,7 @@ fn report() -> StatusReport {
         progress: Some(RunProgress { percent: 40, message: "2 of 5".into() }),
         permanent: true,
         retry_after_ms: Some(90_000),
+        traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()),
     }
 }
 
@@ -112,6 +113,7 @@ fn report_json() -> Value {
         "progress": { "percent": 40, "message": "2 of 5" },
         "permanent": true,
         "retryAfterMs": 90_000,
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     })
 }
 
@@ -129,6 +131,7 @@ fn status_report() {
         progress: None,
         permanent: false,
         retry_after_ms: None,
+        traceparent: None,
         ..report()
     };
     minimal(minimal_json, &running);

@@ -26,11 +26,13 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use anyhow::bail;
 use chrono::{DateTime, Utc};
 use milvaion_protocol::id::JobId;
+use milvaion_telemetry::SPANS;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 use uuid::Uuid;
 
 pub use batch::DispatchReport;
@@ -140,7 +142,9 @@ impl Dispatcher {
             }
             deferred_until = deferred_until.filter(|at| *at > self.clock.now());
             let since = Instant::now();
-            let dispatched = tokio::time::timeout(TIME_LIMIT, self.dispatch_batch(ahead(deferred_until), batch)).await;
+            let tick = tracing::info_span!(target: SPANS, "tick", otel.name = "tick dispatcher", jobs.max = batch);
+            let dispatching = self.dispatch_batch(ahead(deferred_until), batch).instrument(tick);
+            let dispatched = tokio::time::timeout(TIME_LIMIT, dispatching).await;
             let dispatched =
                 dispatched.unwrap_or_else(|_| bail!("the tick took longer than {} s", TIME_LIMIT.as_secs()));
             let is_done = dispatched.is_ok();

@@ -33,11 +33,13 @@ mod pulse;
 
 use std::{sync::Arc, time::Duration};
 
+use milvaion_telemetry::SPANS;
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use acquire::listen;
 pub use held_lease::{HeldLease, Leadership};
@@ -199,8 +201,9 @@ impl Lease {
         let listening = listen(self.cache.clone(), self.role, self.recheck.clone());
         tokio::pin!(listening);
         while !stop.is_cancelled() {
+            let tick = tracing::info_span!(target: SPANS, "tick", otel.name = "tick lease");
             let pause = tokio::select! {
-                pause = self.step() => pause,
+                pause = self.step().instrument(tick) => pause,
                 // The listener never returns.
                 () = &mut listening => return,
                 () = stop.cancelled() => break,

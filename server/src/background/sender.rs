@@ -16,6 +16,7 @@ use std::{
 use chrono::{DateTime, Utc};
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
 use crate::{
     broker::publisher::{ConfirmedMessage, OutgoingMessage, Publisher},
@@ -86,19 +87,21 @@ impl MessageSender {
             return;
         };
         let this = self.clone();
-        self.in_flight.spawn(async move {
+        let publish = async move {
             let _permit = permit;
             this.publish_batch(&messages).await;
-        });
+        };
+        self.in_flight.spawn(publish.in_current_span());
     }
 
     /// Publishes a batch in the background after `moment` has completed.
     pub fn send_after(&self, moment: impl Future<Output = ()> + Send + 'static, messages: Vec<OutgoingMessage>) {
         let this = self.clone();
-        self.in_flight.spawn(async move {
+        let send = async move {
             moment.await;
             this.send(messages).await;
-        });
+        };
+        self.in_flight.spawn(send.in_current_span());
     }
 
     /// Publishes a batch and records the confirmed messages for marking.

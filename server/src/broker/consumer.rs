@@ -21,8 +21,10 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 pub use lapin::{Channel, message::Delivery};
+use milvaion_telemetry::SPANS;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use super::{
     Broker,
@@ -383,7 +385,10 @@ impl<H: BatchHandler> DeliveryLoop<'_, H> {
             // The handlers keep no state between two batches that a panic could leave half changed.
             let handled =
                 AssertUnwindSafe(async { self.handler.handle_deliveries(&self.channel, batch).await }).catch_unwind();
-            let error = match tokio::time::timeout(ATTEMPT_LIMIT, handled).await {
+            let span = tracing::info_span!(
+                target: SPANS, "ingest", otel.name = format_args!("ingest {}", H::NAME), batch.size = batch.len()
+            );
+            let error = match tokio::time::timeout(ATTEMPT_LIMIT, handled.instrument(span)).await {
                 Ok(Ok(Ok(()))) => return BatchOutcome::Done,
                 Ok(Ok(Err(error))) if !H::is_retryable(&error) => return BatchOutcome::Refused(error),
                 Ok(Ok(Err(error))) => error,

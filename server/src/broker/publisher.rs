@@ -24,9 +24,12 @@ use milvaion_protocol::{
     id::OccurrenceId,
     message::JobMessage,
     topology::{HEADER_CORRELATION_ID, HEADER_MAX_RETRIES, HEADER_REPUBLISH, HEADER_RETRY_COUNT, Topology},
+    trace::Traceparent,
 };
+use milvaion_telemetry::{SPANS, occurrences::MessageSpan};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use super::{
     Broker,
@@ -166,7 +169,8 @@ impl Publisher {
     /// Publishes messages, all in flight at once, and returns those that the broker confirmed. The others are
     /// [remembered as unsent](Self::note_unsent).
     pub async fn publish(&self, messages: &[OutgoingMessage]) -> Vec<ConfirmedMessage> {
-        let sent = self.try_to_publish(messages).await;
+        let span = tracing::info_span!(target: SPANS, "publish batch", messages = messages.len());
+        let sent = self.try_to_publish(messages).instrument(span).await;
         if sent.len() < messages.len() {
             let confirmed: HashSet<OccurrenceId> = sent.iter().map(|(id, _)| *id).collect();
             self.note_unsent(messages.iter().map(|out| out.message.occurrence_id).filter(|id| !confirmed.contains(id)));
@@ -211,10 +215,15 @@ impl Publisher {
         let mut outcome = SendOutcome { confirmed: Vec::with_capacity(messages.len()), unroutable: Vec::new() };
         // Messages are sent one after another, so that they keep the order of the batch, and confirmed together.
         let mut waiting = Vec::with_capacity(messages.len());
+        let exchange = self.names.jobs_exchange();
         for out in messages {
-            match self.send(&open.channel, out).await {
-                Ok(confirm) => waiting.push((out, confirm)),
+            let message = &out.message;
+            let (id, continued) = (message.occurrence_id, message.traceparent.as_deref());
+            let span = MessageSpan::begin(id, message.attempt, continued, &exchange);
+            match self.send(&open.channel, out, span.as_ref().map(MessageSpan::traceparent)).await {
+                Ok(confirm) => waiting.push((out, span, confirm)),
                 Err(error) => {
+                    end_span(span, Some("the message could not be sent"));
                     tracing::warn!(occurrence.id = %out.message.occurrence_id, error = %error, "the message of occurrence {} could not be sent", out.message.occurrence_id);
                     self.broken.notify_one();
                     break;
@@ -225,25 +234,29 @@ impl Publisher {
             faults::crash_point("publisher.after_send");
         }
         if !SEAMS.waits_for_confirms() {
-            outcome.confirmed = waiting.iter().map(|(out, _)| confirmed_message(out)).collect();
+            outcome.confirmed = waiting.iter().map(|(out, ..)| confirmed_message(out)).collect();
             return outcome;
         }
         let confirmations = join_all(
-            waiting.into_iter().map(async |(out, confirm)| (out, tokio::time::timeout(CONFIRM_TIMEOUT, confirm).await)),
+            waiting
+                .into_iter()
+                .map(async |(out, span, confirm)| (out, span, tokio::time::timeout(CONFIRM_TIMEOUT, confirm).await)),
         )
         .await;
         // Grouped by reason, so that a failure of a whole batch is one log line instead of five hundred.
         let mut refused: BTreeMap<String, Vec<OccurrenceId>> = BTreeMap::new();
-        for (out, confirmation) in confirmations {
+        for (out, span, confirmation) in confirmations {
             let reason = match confirmation {
                 Ok(Ok(Confirmation::Ack(None))) => {
                     self.queues.parked.release(&out.worker_id, &out.message.job_type);
                     outcome.confirmed.push(confirmed_message(out));
+                    end_span(span, None);
                     continue;
                 }
                 Ok(Ok(Confirmation::Ack(Some(_)))) => {
                     self.queues.forget(&out.queue_key());
                     outcome.unroutable.push(out);
+                    end_span(span, Some("no queue is bound for the message"));
                     continue;
                 }
                 Ok(Ok(Confirmation::Nack(_))) => {
@@ -262,6 +275,7 @@ impl Publisher {
                     format!("no confirm within {} s", CONFIRM_TIMEOUT.as_secs())
                 }
             };
+            end_span(span, Some(&reason));
             refused.entry(reason).or_default().push(out.message.occurrence_id);
         }
         for (reason, occurrences) in refused {
@@ -279,7 +293,13 @@ impl Publisher {
         outcome
     }
 
-    async fn send(&self, channel: &Channel, out: &OutgoingMessage) -> Result<lapin::PublisherConfirm, lapin::Error> {
+    /// Sends a message. `traceparent` is the position in its trace, if it has a span.
+    async fn send(
+        &self,
+        channel: &Channel,
+        out: &OutgoingMessage,
+        traceparent: Option<Traceparent>,
+    ) -> Result<lapin::PublisherConfirm, lapin::Error> {
         let message = &out.message;
         let id = message.occurrence_id.to_string();
         let mut headers = FieldTable::default();
@@ -297,10 +317,23 @@ impl Publisher {
             .with_correlation_id(id.as_str().into())
             .with_timestamp(message.timestamp.timestamp().unsigned_abs())
             .with_headers(headers);
-        let body = serde_json::to_vec(message).unwrap_or_default();
+        let body = match traceparent {
+            Some(position) => {
+                serde_json::to_vec(&JobMessage { traceparent: Some(position.to_string()), ..message.clone() })
+            }
+            None => serde_json::to_vec(message),
+        };
+        let body = body.unwrap_or_default();
         let options = BasicPublishOptions { mandatory: SEAMS.is_mandatory(), ..BasicPublishOptions::default() };
         let key = Topology::routing_key(&out.worker_id, &message.job_type, message.occurrence_id);
         channel.basic_publish(self.names.jobs_exchange().into(), key.into(), options, &body, properties).await
+    }
+}
+
+/// Ends the span of a message, if it has one.
+fn end_span(span: Option<MessageSpan>, failure: Option<&str>) {
+    if let Some(span) = span {
+        span.end(failure);
     }
 }
 

@@ -55,6 +55,13 @@ enum CliCommand {
     Remote(RemoteCommand),
 }
 
+impl CliArguments {
+    /// Returns true if the command runs the server.
+    pub(crate) const fn runs_server(&self) -> bool {
+        matches!(self.command, None | Some(CliCommand::Run { .. }))
+    }
+}
+
 /// Runs the given subcommand, or `run` if none is given.
 ///
 /// # Errors

@@ -10,6 +10,7 @@ use milvaion_api::{
 pub use milvaion_app::backend::RetryInput;
 use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_protocol::id::{DeadLetterId, OccurrenceId};
+use milvaion_telemetry::occurrences::SpanStart;
 
 use super::{jobs::JobCommands, occurrences::reason};
 use crate::{
@@ -128,7 +129,9 @@ impl JobCommands {
         let wanted: Vec<(OccurrenceId, OccurrenceId)> =
             ids.into_iter().map(|id| (id, self.clock.occurrence_id())).collect();
         let edit = AuditStamp { by: &me.email, at: self.clock.now(), address: me.address };
-        let created = self.store.retry_failures(&wanted, data.as_ref(), reason.as_deref(), input.force, edit).await?;
+        let (trace, start) = (milvaion_telemetry::current(), SpanStart::now());
+        let created =
+            self.store.retry_failures(&wanted, data.as_ref(), reason.as_deref(), input.force, trace, edit).await?;
         let retried = RetryFailuresResult {
             made: created.iter().map(|(failed, created)| (*failed, created.row.id)).collect(),
             left: wanted.len() - created.len(),
@@ -136,7 +139,7 @@ impl JobCommands {
         };
         let rows: Vec<CreatedOccurrence> = created.into_iter().map(|(_, created)| created).collect();
         if !rows.is_empty() {
-            self.send_created(rows);
+            self.send_created(rows, start);
         }
         Ok(retried)
     }

@@ -9,7 +9,9 @@ use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     message::MAX_JOB_DATA_BYTES,
 };
+use milvaion_telemetry::occurrences::{SpanStart, record_creation};
 use serde_json::Value;
+use tracing::Instrument;
 
 use super::{
     jobs::{JobCommands, check_input, not_found},
@@ -58,10 +60,12 @@ impl JobCommands {
             is_script: input.is_script,
             force: input.force,
             key,
+            traceparent: milvaion_telemetry::current(),
         };
+        let start = SpanStart::now();
         match self.store.insert_manual_run(&run, now).await? {
             ManualRunOutcome::Created(created) => {
-                self.send_created(vec![*created]);
+                self.send_created(vec![*created], start);
                 Ok(run.id)
             }
             ManualRunOutcome::Duplicate(id) => Ok(id),
@@ -96,8 +100,11 @@ impl JobCommands {
 
     /// Publishes new occurrences to browsers, and sends those to the broker that need not wait for a slot. The user
     /// does not wait for the broker.
-    pub(super) fn send_created(&self, created: Vec<CreatedOccurrence>) {
+    pub(super) fn send_created(&self, created: Vec<CreatedOccurrence>, start: SpanStart) {
         let now = self.clock.now();
+        for occurrence in created.iter().filter(|occurrence| occurrence.queued.traceparent.is_none()) {
+            record_creation(occurrence.row.id, "request", &occurrence.row.job_name, start);
+        }
         let rows = created.iter().map(|occurrence| occurrence.row.clone()).collect();
         self.hub.publish(now, vec![LiveEvent::Occurrences { rows }]);
         if created.iter().any(|occurrence| occurrence.is_held) {
@@ -116,7 +123,7 @@ impl JobCommands {
             return;
         }
         let commands = self.clone();
-        self.in_flight.spawn(async move {
+        let publish = async move {
             let sent = commands.publisher.publish(&messages).await;
             measure_confirms(&commands.store, &messages, &sent, commands.clock.now());
             if sent.len() < messages.len() {
@@ -129,7 +136,8 @@ impl JobCommands {
                      duplicates", sent.len()
                 );
             }
-        });
+        };
+        self.in_flight.spawn(publish.in_current_span());
     }
 }
 

@@ -3,11 +3,14 @@
 use std::{net::IpAddr, num::NonZeroU32, path::PathBuf};
 
 use ipnet::IpNet;
+use url::Url;
 
 use super::EnvReader;
 
 /// The most entries of `TRUSTED_PROXIES`. Every request is compared with all of them.
 const MAX_TRUSTED_PROXIES: usize = 64;
+/// The part of `TRACE_URL_TEMPLATE` that the id of a trace replaces.
+const TRACE_ID_PLACEHOLDER: &str = "{trace_id}";
 /// The default of `API_RATE_LIMIT`.
 const DEFAULT_API_RATE_LIMIT: NonZeroU32 = NonZeroU32::new(1_200).expect("a positive number");
 
@@ -31,6 +34,10 @@ pub struct HttpConfig {
     /// `API_RATE_LIMIT`: maximum number of API requests of one token, or of one user of the dashboard, within a minute, for
     /// each server. From 10 to 1,000,000. Default 1,200.
     pub api_rate_limit: NonZeroU32,
+    /// `TRACE_URL_TEMPLATE`: address of a trace in your viewer of traces, with `{trace_id}` in place of its id, as in
+    /// `https://traces.example.org/trace/{trace_id}`; the page of an occurrence links to it. Starts with `http://` or
+    /// `https://`. Default none: the page shows the id only.
+    pub trace_url_template: Option<String>,
     /// `SITE_ROOT`: folder with the compiled dashboard that browsers load. Default `target/site`.
     pub site_root: PathBuf,
 }
@@ -44,6 +51,7 @@ impl Default for HttpConfig {
             trusted_proxies: Vec::new(),
             max_connections: 4_096,
             api_rate_limit: DEFAULT_API_RATE_LIMIT,
+            trace_url_template: None,
             site_root: PathBuf::from("target/site"),
         }
     }
@@ -80,6 +88,10 @@ impl HttpConfig {
                 Vec::new()
             }
         };
+        let trace_url_template = read.text("TRACE_URL_TEMPLATE");
+        if let Some(Err(reason)) = trace_url_template.as_deref().map(check_trace_url) {
+            read.add_error("TRACE_URL_TEMPLATE", reason);
+        }
         Self {
             host,
             port,
@@ -88,8 +100,15 @@ impl HttpConfig {
             max_connections: read.number("MAX_CONNECTIONS", 4_096, 64, 65_536),
             api_rate_limit: NonZeroU32::new(read.number("API_RATE_LIMIT", 1_200, 10, 1_000_000))
                 .unwrap_or(DEFAULT_API_RATE_LIMIT),
+            trace_url_template,
             site_root: read.text("SITE_ROOT").map_or(default.site_root, PathBuf::from),
         }
+    }
+
+    /// Returns the address of a trace in the viewer of traces, if there is one.
+    #[must_use]
+    pub fn trace_url(&self, trace_id: &str) -> Option<String> {
+        self.trace_url_template.as_ref().map(|template| template.replace(TRACE_ID_PLACEHOLDER, trace_id))
     }
 
     /// Returns true if browsers connect over TLS.
@@ -103,6 +122,18 @@ impl HttpConfig {
     pub fn is_trusted_proxy(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.trusted_proxies.iter().any(|network| network.contains(&address))
+    }
+}
+
+/// Checks the address of a trace with a placeholder. Returns a clause with the remedy otherwise.
+fn check_trace_url(template: &str) -> Result<(), &'static str> {
+    if !template.contains(TRACE_ID_PLACEHOLDER) {
+        return Err("it must contain {trace_id}, which the id of a trace replaces");
+    }
+    let example = template.replace(TRACE_ID_PLACEHOLDER, "0");
+    match Url::parse(&example) {
+        Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Ok(()),
+        _ => Err("give a URL such as https://traces.example.org/trace/{trace_id}"),
     }
 }
 
@@ -169,6 +200,18 @@ mod tests {
         }
         for all in ["0.0.0.0/0", "::/0", "::ffff:0.0.0.0/96"] {
             assert!(networks(all).expect_err("it contains every address").contains("name the networks"), "{all}");
+        }
+    }
+
+    #[test]
+    fn address_of_a_trace_has_a_placeholder() {
+        let template = "https://traces.example.org/#/{trace_id}?tab=spans";
+        assert_eq!(check_trace_url(template), Ok(()));
+        let config = HttpConfig { trace_url_template: Some(template.into()), ..HttpConfig::default() };
+        assert_eq!(config.trace_url("ab").as_deref(), Some("https://traces.example.org/#/ab?tab=spans"));
+        assert!(check_trace_url("https://traces.example.org/").is_err_and(|remedy| remedy.contains("{trace_id}")));
+        for wrong in ["{trace_id}", "javascript:alert({trace_id})", "ftp://x/{trace_id}"] {
+            assert!(check_trace_url(wrong).is_err_and(|remedy| remedy.contains("give a URL")), "{wrong}");
         }
     }
 

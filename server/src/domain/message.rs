@@ -39,6 +39,8 @@ pub struct QueuedOccurrence {
     pub priority: i16,
     /// Run timeout in seconds; none means the job type's default.
     pub timeout_seconds: Option<i32>,
+    /// Position in the trace that it continues; none for a trace of its own.
+    pub traceparent: Option<String>,
 }
 
 /// Builds the message at `now`.
@@ -59,7 +61,7 @@ pub fn message(queued: QueuedOccurrence, now: DateTime<Utc>) -> JobMessage {
         max_retries: u32::try_from(queued.max_retries).unwrap_or(0),
         timeout_seconds: queued.timeout_seconds.and_then(|s| u32::try_from(s).ok()),
         priority: u8::try_from(queued.priority).unwrap_or(3),
-        traceparent: None,
+        traceparent: queued.traceparent,
     }
 }
 
@@ -83,9 +85,11 @@ mod tests {
             max_retries: 5,
             priority: 1,
             timeout_seconds: Some(9),
+            traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()),
         };
         let message = message(queued, now);
         assert_eq!((message.attempt, message.retry_count, message.max_retries), (3, 1, 5));
         assert_eq!((message.priority, message.timeout_seconds), (1, Some(9)));
+        assert!(message.traceparent.is_some(), "a later attempt continues the trace");
     }
 }

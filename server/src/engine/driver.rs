@@ -6,11 +6,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use milvaion_telemetry::SPANS;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, field::Empty};
 
 use super::{RunsOn, Service, status::ServiceStatuses};
 use crate::{background::lease::Leadership, backoff::ReconnectBackoff, error::chain};
@@ -96,8 +98,19 @@ fn pause<S: Service>(service: &S) -> Duration {
     service.next_tick_in().map_or(period, |wait| wait.max(MIN_TICK_DELAY).min(period))
 }
 
-/// Runs one tick. Returns its report, or `None` if it failed.
+/// Runs one tick in a span of its own. Returns its report, or `None` if it failed.
 async fn tick<S: Service>(service: &mut S, statuses: &ServiceStatuses) -> Option<S::Report> {
+    let span = tracing::info_span!(
+        target: SPANS, "tick", otel.name = format_args!("tick {}", S::NAME), otel.status_code = Empty
+    );
+    let report = limited_tick(service, statuses).instrument(span.clone()).await;
+    if report.is_none() {
+        span.record("otel.status_code", "ERROR");
+    }
+    report
+}
+
+async fn limited_tick<S: Service>(service: &mut S, statuses: &ServiceStatuses) -> Option<S::Report> {
     let since = Instant::now();
     let result = match tokio::time::timeout(S::TIME_LIMIT, service.tick()).await {
         Ok(Ok(report)) => {

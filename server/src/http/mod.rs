@@ -1,6 +1,6 @@
 //! The HTTP server: all routes and the layers around them.
 //!
-//! [`listener`] accepts the connections. From the outside in, a request is measured, and passes the security headers, the check that a
+//! [`listener`] accepts the connections. From the outside in, a request is measured, and passes its span, the security headers, the check that a
 //! change comes from the dashboard's own pages, the size limit and, unless it is a health check, the session. It then
 //! reaches a health check, the event stream, a download, a server function or a page. Pages and server functions also
 //! have a time limit. Permissions are not checked here but in each handler, by [`guard::authorize`]. This module does
@@ -17,6 +17,7 @@ pub mod metrics;
 pub mod rest;
 pub mod session;
 pub mod sse;
+pub mod trace;
 
 use std::{sync::Arc, time::Duration};
 
@@ -79,4 +80,5 @@ pub fn router(
         .layer(middleware::from_fn_with_state(state.config.clone(), guard::origin_layer))
         .layer(middleware::from_fn_with_state(state.config.clone(), headers::headers_layer))
         .layer(middleware::from_fn_with_state(reader.metrics.clone(), metrics::requests::measure_layer))
+        .layer(middleware::from_fn(trace::trace_layer))
 }

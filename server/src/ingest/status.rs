@@ -2,9 +2,16 @@
 //!
 //! A report that changed nothing is still examined, because it may show that an attempt was started twice.
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
-use milvaion_api::events::LiveEvent;
-use milvaion_protocol::message::{StatusMessage, StatusReport};
+use milvaion_api::{events::LiveEvent, views::OccurrenceRow};
+use milvaion_protocol::{
+    id::OccurrenceId,
+    message::{StatusMessage, StatusReport},
+    status::OccurrenceStatus,
+};
+use milvaion_telemetry::occurrences::{SpanStart, record_stored};
 
 use crate::{
     background::activators::Activators,
@@ -62,6 +69,7 @@ impl StatusConsumer {
     /// Returns an error if PostgreSQL fails. Either no report was applied, or all were applied and only the search for
     /// duplicates is missing. Applying the same reports again completes the work.
     pub async fn apply(&self, reports: Vec<StatusReport>) -> anyhow::Result<usize> {
+        let (traced, start) = (TracedReports::of(&reports), SpanStart::now());
         let reports: Vec<StatusReport> = reports.into_iter().map(transition::sanitize_report).collect();
         let starts = ReportedStarts::of(&reports);
         let mut changes = transition::fold(reports);
@@ -73,6 +81,7 @@ impl StatusConsumer {
             self.store.apply(&changes, now).await?;
         faults::crash_point("status.after_commit");
         let changed = rows.len();
+        traced.record(&rows, start);
         let undisputed = rows.iter().map(|row| row.id).filter(|id| !taken_over.contains(id)).collect();
         let suspects = starts.suspects(&undisputed);
         let starts_pause = !ended_jobs.is_empty();
@@ -164,6 +173,32 @@ impl StatusConsumer {
             self.hub.publish(self.clock.now(), vec![LiveEvent::Occurrences { rows }]);
         }
         Ok(())
+    }
+}
+
+/// The newest report of each occurrence in a batch that is traced. Empty if this process records no spans.
+#[derive(Debug, Default)]
+struct TracedReports(HashMap<OccurrenceId, (String, i32, OccurrenceStatus)>);
+
+impl TracedReports {
+    fn of(reports: &[StatusReport]) -> Self {
+        if !milvaion_telemetry::is_recording() {
+            return Self::default();
+        }
+        let traced = reports.iter().filter_map(|report| {
+            let attempt = i32::try_from(report.attempt).unwrap_or(i32::MAX);
+            Some((report.occurrence_id, (report.traceparent.clone()?, attempt, report.status)))
+        });
+        Self(traced.collect())
+    }
+
+    /// Records that the reports are stored which changed their occurrence.
+    fn record(&self, rows: &[OccurrenceRow], start: SpanStart) {
+        for row in rows {
+            if let Some((traceparent, attempt, status)) = self.0.get(&row.id) {
+                record_stored(traceparent, row.id, *attempt, status.slug(), start);
+            }
+        }
     }
 }
 

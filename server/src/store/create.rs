@@ -6,7 +6,10 @@
 use std::net::IpAddr;
 
 use chrono::{DateTime, Duration, Utc};
-use milvaion_protocol::id::{JobId, OccurrenceId};
+use milvaion_protocol::{
+    id::{JobId, OccurrenceId},
+    trace::Traceparent,
+};
 use serde_json::Value;
 use sqlx::{Executor, Postgres};
 use uuid::Uuid;
@@ -76,6 +79,8 @@ pub struct RunRequest {
     pub key: Option<String>,
     /// Network address of the request, if it is known.
     pub address: Option<IpAddr>,
+    /// Position in the trace that the request continues; none for a trace of its own.
+    pub traceparent: Option<Traceparent>,
 }
 
 /// An occurrence that was just created.
@@ -97,6 +102,8 @@ pub(super) struct CreatedRun {
     pub(super) retry_of: Option<Uuid>,
     /// Reason for a skip; none if it is queued.
     pub(super) skip_note: Option<String>,
+    /// Position in the trace that it continues.
+    pub(super) traceparent: Option<String>,
 }
 
 /// Creates occurrences, and returns those that were created, skipped ones included. A leader's `epoch` must be the newest
@@ -136,7 +143,8 @@ pub(super) async fn create_runs<'c>(
         &column.keys as &[Option<&str>],
         &column.addresses as &[Option<String>],
         now - IDEMPOTENCY_KEY_RETENTION,
-        &column.locks
+        &column.locks,
+        &column.traceparents as &[Option<String>]
     )
     .fetch_all(executor)
     .await?)
@@ -163,6 +171,7 @@ struct BirthColumns<'a> {
     keys: Vec<Option<&'a str>>,
     addresses: Vec<Option<String>>,
     locks: Vec<bool>,
+    traceparents: Vec<Option<String>>,
 }
 
 impl<'a> BirthColumns<'a> {
@@ -198,6 +207,7 @@ impl<'a> BirthColumns<'a> {
             columns.slots.push(request.is_some_and(|request| request.takes_slot));
             columns.keys.push(request.and_then(|request| request.key.as_deref()));
             columns.addresses.push(request.and_then(|request| request.address).map(|address| address.to_string()));
+            columns.traceparents.push(request.and_then(|request| request.traceparent).map(|trace| trace.to_string()));
         }
         columns
     }

@@ -1,7 +1,7 @@
 -- create_runs: Creates occurrences, the one statement for every birth, whether the schedule, a user or a retry asks for it. One round
 -- trip, all or nothing. Called by create.rs.
 --
--- $1 to $15, $19, $20 and $22 are arrays with one element per occurrence; their names are in `wanted` below. A scheduled
+-- $1 to $15, $19, $20, $22 and $23 are arrays with one element per occurrence; their names are in `wanted` below. A scheduled
 -- occurrence has the due time and the job's version as they were read; a requested one has neither. $16: now. $17: the
 -- leader's epoch, or null for a server without a lease. $18: the most open occurrences of a job. $21: the instant before
 -- which idempotency keys are forgotten.
@@ -12,9 +12,10 @@ WITH wanted AS (
                          (SELECT $5::timestamptz[]), (SELECT $6::int[]), (SELECT $7::timestamptz[]),
                          (SELECT $8::boolean[]), (SELECT $9::text[]), (SELECT $10::text[]), (SELECT $11::text[]),
                          (SELECT $12::jsonb[]), (SELECT $13::uuid[]), (SELECT $14::boolean[]),
-                         (SELECT $15::boolean[]), (SELECT $19::text[]), (SELECT $20::text[]), (SELECT $22::boolean[]))
+                         (SELECT $15::boolean[]), (SELECT $19::text[]), (SELECT $20::text[]), (SELECT $22::boolean[]),
+                         (SELECT $23::text[]))
                AS w (id, created_at, job_id, trigger, due, job_version, next_fire_at, is_skipped, remark, triggered_by,
-                     trigger_reason, own_input, retry_of, is_checked, takes_slot, key, address, has_lock)
+                     trigger_reason, own_input, retry_of, is_checked, takes_slot, key, address, has_lock, traceparent)
 ),
 -- A leader proves that its epoch is still the newest. The share lock makes a successor wait for this transaction, so
 -- that the last batch of an old leader and the first of a new one cannot run at once.
@@ -82,7 +83,7 @@ chosen AS (
 -- once, grants it. A run that a user requested is never skipped, but it waits if the job's runs must not overlap.
 judged AS (
     SELECT c.id, c.created_at, c.job_id, c.trigger, coalesce(c.due, $16) AS scheduled_for, c.remark, c.triggered_by,
-           c.trigger_reason, c.own_input, c.retry_of, c.due IS NULL AS is_asked, c.takes_slot, c.address,
+           c.trigger_reason, c.own_input, c.retry_of, c.due IS NULL AS is_asked, c.takes_slot, c.address, c.traceparent,
            j.display_name, j.version, j.worker_id, j.job_type, j.job_data, j.priority, j.max_retries, j.timeout_seconds,
            j.on_lost, j.heartbeat_timeout_seconds, j.overlap_policy, j.max_concurrent, j.concurrency_key,
            j.concurrency_key_limit, j.needs_slot,
@@ -103,7 +104,7 @@ made AS (
     INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, own_input, has_long_input,
                       scheduled_for, trigger, triggered_by, trigger_reason, retry_of, status, priority, max_retries,
                       timeout_seconds, on_lost, heartbeat_timeout_seconds, pause_after_seconds, publish_after, slot_group,
-                      slot_limit, slot_key, slot_key_limit, has_slot, replaces, status_changes)
+                      slot_limit, slot_key, slot_key_limit, has_slot, replaces, status_changes, traceparent)
     SELECT id, created_at, job_id, display_name, version, worker_id, job_type,
            CASE WHEN NOT has_long_input THEN own_input END, has_long_input,
            scheduled_for, trigger, triggered_by, coalesce(trigger_reason, remark), retry_of, 'queued', priority, max_retries,
@@ -112,7 +113,8 @@ made AS (
            CASE WHEN overlap_policy <> 2 THEN 1 ELSE max_concurrent END,
            concurrency_key, concurrency_key_limit, has_slot, overlap_policy = 3,
            jsonb_build_array(jsonb_strip_nulls(
-               jsonb_build_object('status', 0, 'at', $16::timestamptz, 'attempt', 1, 'by', triggered_by)))
+               jsonb_build_object('status', 0, 'at', $16::timestamptz, 'attempt', 1, 'by', triggered_by))),
+           traceparent
       FROM judged WHERE skip_note IS NULL
 ),
 kept AS (
@@ -148,5 +150,5 @@ counted AS (
 SELECT id AS "id!", job_id AS "job_id!", display_name AS "job_name!", worker_id AS "worker_id!", job_type AS "job_type!",
        CASE WHEN is_asked THEN coalesce(own_input, job_data) END AS job_data, scheduled_for AS "scheduled_for!",
        trigger AS "trigger!", priority AS "priority!", max_retries AS "max_retries!", timeout_seconds,
-       NOT has_slot AS "is_held!", retry_of, skip_note
+       NOT has_slot AS "is_held!", retry_of, skip_note, traceparent
   FROM judged

@@ -25,6 +25,7 @@ macro_rules! queued_occurrence {
             max_retries: $row.max_retries,
             priority: $row.priority,
             timeout_seconds: $row.timeout_seconds,
+            traceparent: $row.traceparent,
         }
     };
 }
@@ -56,7 +57,7 @@ impl Store {
                      ORDER BY not_before LIMIT $2 FOR UPDATE SKIP LOCKED))
             RETURNING id, job_id, job_name, worker_id, job_type,
                       run_input(id, own_input, has_long_input, job_id, job_version) AS job_data, scheduled_for, attempt,
-                      failures, max_retries, priority, timeout_seconds",
+                      failures, max_retries, priority, timeout_seconds, traceparent",
             now,
             limit
         )
@@ -97,7 +98,7 @@ impl Store {
                      ORDER BY id FOR UPDATE))
             RETURNING id, job_id, job_name, worker_id, job_type,
                       run_input(id, own_input, has_long_input, job_id, job_version) AS job_data, scheduled_for, attempt,
-                      failures, max_retries, priority, timeout_seconds",
+                      failures, max_retries, priority, timeout_seconds, traceparent",
             now,
             now - MAX_RELEASE_WAIT
         )

@@ -7,7 +7,10 @@ use milvaion_api::{
     failures::{FailureCause, FailureFilter, FailureGroup, FailureRow, MAX_COUNTED_FAILURES, MAX_FAILURE_TEXT_WORDS},
     page::{self, ListPage},
 };
-use milvaion_protocol::id::{JobId, OccurrenceId};
+use milvaion_protocol::{
+    id::{JobId, OccurrenceId},
+    trace::Traceparent,
+};
 use serde_json::Value;
 use sqlx::{Postgres, QueryBuilder};
 use uuid::Uuid;
@@ -204,7 +207,8 @@ impl Store {
 
     /// Inserts a new occurrence for each failure, with its job's present definition and the input of the failed
     /// occurrence, or `input`; this resolves the failure. Failures that were retried before are skipped unless `force`,
-    /// and failures without a job always. Returns each failure with its new occurrence.
+    /// and failures without a job always. The new occurrences continue the trace of `traceparent`. Returns each failure with its
+    /// new occurrence.
     ///
     /// # Errors
     ///
@@ -215,9 +219,10 @@ impl Store {
         input: Option<&Value>,
         reason: Option<&str>,
         force: bool,
+        traceparent: Option<Traceparent>,
         edit: AuditStamp<'_>,
     ) -> Result<Vec<(OccurrenceId, CreatedOccurrence)>> {
-        with_partitions!(self, edit.at, self.try_retry_failures(wanted, input, reason, force, edit))
+        with_partitions!(self, edit.at, self.try_retry_failures(wanted, input, reason, force, traceparent, edit))
     }
 
     async fn try_retry_failures(
@@ -226,6 +231,7 @@ impl Store {
         input: Option<&Value>,
         reason: Option<&str>,
         force: bool,
+        traceparent: Option<Traceparent>,
         edit: AuditStamp<'_>,
     ) -> Result<Vec<(OccurrenceId, CreatedOccurrence)>> {
         let old: Vec<Uuid> = wanted.iter().map(|(old, _)| old.0).collect();
@@ -258,6 +264,7 @@ impl Store {
                         takes_slot: false,
                         key: None,
                         address: edit.address,
+                        traceparent,
                     }),
                 })
             })

@@ -7,6 +7,7 @@ use milvaion_api::views::OccurrenceRow;
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     status::OccurrenceStatus,
+    trace::Traceparent,
 };
 use serde_json::Value;
 
@@ -45,6 +46,8 @@ pub struct NewManualRun {
     /// Idempotency key: a second request with the same key for the same job within [`IDEMPOTENCY_KEY_RETENTION`]
     /// inserts nothing and returns the first occurrence.
     pub key: Option<String>,
+    /// Position in the trace that the request continues; none for a trace of its own.
+    pub traceparent: Option<Traceparent>,
 }
 
 /// An occurrence that was just inserted.
@@ -130,6 +133,7 @@ impl TryFrom<CreatedRun> for CreatedOccurrence {
             max_retries: run.max_retries,
             priority: run.priority,
             timeout_seconds: run.timeout_seconds,
+            traceparent: run.traceparent,
         };
         Ok(Self { row, queued, is_held: run.is_held })
     }
@@ -157,6 +161,7 @@ impl Store {
                     takes_slot: request.force,
                     key: request.key.clone(),
                     address: request.address,
+                    traceparent: request.traceparent,
                 }),
             }]
         };

@@ -10,6 +10,7 @@
 pub mod error;
 mod pool;
 mod statement_name;
+mod statement_span;
 
 pub mod advance;
 pub mod alerts;

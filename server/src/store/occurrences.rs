@@ -9,6 +9,7 @@ use milvaion_api::{
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     status::OccurrenceStatus,
+    trace::trace_id_text,
 };
 use serde_json::Value;
 use sqlx::{Postgres, QueryBuilder};
@@ -238,7 +239,7 @@ impl Store {
                       o.cancel_requested_at, o.worker_id AS "worker_id!", o.job_type AS "job_type!",
                       o.job_version AS "job_version!", o.job_data, o.triggered_by, o.trigger_reason, o.retry_of,
                       o.published_at, o.is_held AS "is_held!", o.result, o.exception,
-                      o.status_changes AS "status_changes!",
+                      o.status_changes AS "status_changes!", o.traceparent,
                       EXISTS (SELECT 1 FROM jobs j WHERE j.id = o.job_id) AS "job_exists!",
                       EXISTS (SELECT 1 FROM worker_instances i JOIN instance_job_types t ON t.instance_id = i.id
                                WHERE i.worker_id = o.worker_id AND t.job_type = o.job_type
@@ -293,6 +294,8 @@ impl Store {
             triggered_by: row.triggered_by,
             trigger_reason: row.trigger_reason,
             repeats: row.retry_of.map(OccurrenceId),
+            trace_id: trace_id_text(id, row.traceparent.as_deref()),
+            trace_url: None,
             published_at: row.published_at,
             is_held: row.is_held,
             result: row.result,

@@ -41,10 +41,13 @@ use sqlx::{
     postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo},
 };
 
+use tracing::{Instrument, Span};
+
 use super::{
     error::{Result, StoreError},
     request_token,
     statement_name::statement_name,
+    statement_span::{note_failure, statement_span},
 };
 use crate::{
     config::database::{DatabaseConfig, REPORT_CONNECTIONS},
@@ -510,6 +513,18 @@ fn named<'q>(mut query: impl Execute<'q, Postgres>) -> sqlx::Result<(String, Nam
     Ok((statement_name(sql.as_str()), (sql, arguments)))
 }
 
+/// Returns the span of a statement.
+fn span_of(query: &sqlx::Result<(String, NamedQuery)>) -> Span {
+    query.as_ref().map_or_else(|_| Span::none(), |(name, (sql, _))| statement_span(name, sql.as_str()))
+}
+
+/// Awaits the answer to a statement within its span.
+async fn spanned<T>(span: Span, answer: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
+    let answer = answer.instrument(span.clone()).await;
+    note_failure(&span, &answer);
+    answer
+}
+
 /// Runs single statements. All rows are read before the first is returned.
 impl<'p> Executor<'p> for &'p StorePool {
     type Database = Postgres;
@@ -519,13 +534,15 @@ impl<'p> Executor<'p> for &'p StorePool {
         'p: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        let answer = async move {
-            let (name, query) = named(query)?;
-            let statement = async |connection: &mut PgConnection| connection.fetch_many(query).try_collect().await;
-            let steps: Vec<_> = self.run_alone(&name, statement).await?;
-            Ok::<_, sqlx::Error>(stream::iter(steps.into_iter().map(Ok)))
+        let query = named(query);
+        let span = span_of(&query);
+        let steps = async move {
+            let (name, query) = query?;
+            let statement =
+                async |connection: &mut PgConnection| connection.fetch_many(query).try_collect::<Vec<_>>().await;
+            self.run_alone(&name, statement).await
         };
-        stream::once(answer).try_flatten().boxed()
+        stream::once(spanned(span, steps)).map_ok(|steps| stream::iter(steps.into_iter().map(Ok))).try_flatten().boxed()
     }
 
     fn fetch_optional<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, sqlx::Result<Option<PgRow>>>
@@ -533,11 +550,13 @@ impl<'p> Executor<'p> for &'p StorePool {
         'p: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        async move {
-            let (name, query) = named(query)?;
+        let query = named(query);
+        let span = span_of(&query);
+        let answer = async move {
+            let (name, query) = query?;
             self.run_alone(&name, async |connection| connection.fetch_optional(query).await).await
-        }
-        .boxed()
+        };
+        spanned(span, answer).boxed()
     }
 
     fn prepare_with<'e>(self, sql: SqlStr, parameters: &'e [PgTypeInfo]) -> BoxFuture<'e, sqlx::Result<PgStatement>>
@@ -565,14 +584,15 @@ impl<'t> Executor<'t> for &'t mut StoreTransaction {
         't: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        let answer = async move {
-            let (name, query) = named(query)?;
-            let connection = self.connection()?;
-            let statement = async |connection: &mut PgConnection| connection.fetch_many(query).try_collect().await;
-            let steps: Vec<_> = connection.run_named(&name, statement).await?;
-            Ok::<_, sqlx::Error>(stream::iter(steps.into_iter().map(Ok)))
+        let query = named(query);
+        let span = span_of(&query);
+        let steps = async move {
+            let (name, query) = query?;
+            let statement =
+                async |connection: &mut PgConnection| connection.fetch_many(query).try_collect::<Vec<_>>().await;
+            self.connection()?.run_named(&name, statement).await
         };
-        stream::once(answer).try_flatten().boxed()
+        stream::once(spanned(span, steps)).map_ok(|steps| stream::iter(steps.into_iter().map(Ok))).try_flatten().boxed()
     }
 
     fn fetch_optional<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, sqlx::Result<Option<PgRow>>>
@@ -580,7 +600,13 @@ impl<'t> Executor<'t> for &'t mut StoreTransaction {
         't: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        async move { self.connection()?.run(async |connection| connection.fetch_optional(query).await).await }.boxed()
+        let query = named(query);
+        let span = span_of(&query);
+        let answer = async move {
+            let (name, query) = query?;
+            self.connection()?.run_named(&name, async |connection| connection.fetch_optional(query).await).await
+        };
+        spanned(span, answer).boxed()
     }
 
     fn prepare_with<'e>(self, sql: SqlStr, parameters: &'e [PgTypeInfo]) -> BoxFuture<'e, sqlx::Result<PgStatement>>

@@ -438,10 +438,10 @@ impl Backend for ServerBackend {
         log_after: Option<i64>,
     ) -> Result<OccurrenceView, AppError> {
         let alive_since = liveness::alive_since(self.clock.now());
-        self.store
-            .occurrence_with_log(id, log_after, MAX_LOG_LINES, alive_since)
-            .await?
-            .ok_or_else(|| AppError::NotFound("This occurrence does not exist or was deleted by retention.".into()))
+        let view = self.store.occurrence_with_log(id, log_after, MAX_LOG_LINES, alive_since).await?;
+        let view = view
+            .ok_or_else(|| AppError::NotFound("This occurrence does not exist or was deleted by retention.".into()))?;
+        Ok(OccurrenceView { trace_url: self.config.trace_url(&view.trace_id), ..view })
     }
 
     async fn log_before(&self, _me: &RequestUser, id: OccurrenceId, before_seq: i64) -> Result<Vec<LogLine>, AppError> {

@@ -156,6 +156,10 @@ fn crate_dependencies_go_one_way() {
     // A program of a user compiles the client without any part of the server.
     depends_on_none_of("client/Cargo.toml", &DRIVERS);
     depends_on_none_of("client/Cargo.toml", &["milvaion-server", "milvaion-app", "milvaion-worker", "leptos", "axum"]);
+    // The two programs share their log lines and traces, and users of the SDK compile none of it.
+    depends_on_none_of("telemetry/Cargo.toml", &DRIVERS);
+    depends_on_none_of("telemetry/Cargo.toml", &["milvaion-server", "milvaion-worker", "milvaion-api", "axum"]);
+    depends_on_none_of("worker/Cargo.toml", &["milvaion-telemetry", "opentelemetry_sdk", "opentelemetry-otlp"]);
     // The server's tests run a worker. The server does not depend on it.
     depends_on_none_of("server/Cargo.toml", &["milvaion-worker"]);
     // The guard serves the worker and the server, so it belongs to neither.

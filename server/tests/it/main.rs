@@ -59,5 +59,6 @@ mod start_up;
 mod stats;
 mod status;
 mod tables;
+mod traces;
 mod users;
 mod versions;

@@ -5,7 +5,7 @@
 //! configuration ([`settings`]) limits what each job can reach; the job's input does not. An input can refer to [`secrets`] by name instead of containing them.
 //! docs/BUILT_IN_JOBS.md documents all of it for users. The other settings of a worker are in [`WorkerConfig`]. They
 //! are read from the environment and from the file that `MILVAION_CONFIG` names. `RUST_LOG` filters the log on standard
-//! error (default `info`).
+//! error (default `info`). If the standard variables of OpenTelemetry name a receiver, the spans of each run are sent to it.
 //!
 //! ```text
 //!  message ─► BuiltinAdapter: references resolved ─► job ─► log lines, result, error ─► Redactor ─► reports
@@ -23,13 +23,9 @@ mod send_email;
 mod shell_command;
 mod sql_query;
 
-use std::{
-    fmt,
-    io::{IsTerminal, stderr},
-    process::ExitCode,
-    sync::Arc,
-};
+use std::{fmt, process::ExitCode, sync::Arc};
 
+use milvaion_telemetry::{LogFormat, SpanSender, TraceSettings};
 use milvaion_worker::{Worker, WorkerConfig, WorkerError};
 use tokio_util::task::TaskTracker;
 use tracing_subscriber::EnvFilter;
@@ -46,6 +42,9 @@ use crate::{
     shell_command::ShellCommand,
     sql_query::SqlQuery,
 };
+
+/// The name of the worker in traces, unless `OTEL_SERVICE_NAME` sets another.
+const SERVICE_NAME: &str = "milvaion-worker";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -101,7 +100,7 @@ async fn run() -> Result<(), BuiltinWorkerError> {
         return Err(BuiltinWorkerError::Settings(errors));
     }
     let secret_store = Arc::new(SecretStore::new(settings.secrets_dir.clone()));
-    start_logging(RedactingMakeWriter(secret_store.process_redactor().clone()));
+    let spans = start_logging(RedactingMakeWriter(secret_store.process_redactor().clone()))?;
     for sentence in settings.summary() {
         tracing::info!("{sentence}");
     }
@@ -135,6 +134,7 @@ async fn run() -> Result<(), BuiltinWorkerError> {
             limit.as_secs()
         );
     }
+    spans.stop().await;
     Ok(result?)
 }
 
@@ -143,11 +143,20 @@ fn report(error: &WorkerError) -> String {
     format!("{error:?}")
 }
 
-/// Starts logging to standard error. Secrets are redacted, also in panics.
-fn start_logging(make_writer: RedactingMakeWriter) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(stderr().is_terminal()).with_writer(make_writer).init();
+/// Starts logging to standard error, and sending spans if a receiver is set. Secrets are redacted, also in panics; spans
+/// contain none.
+fn start_logging(make_writer: RedactingMakeWriter) -> Result<SpanSender, BuiltinWorkerError> {
+    let traces = TraceSettings::from_env(SERVICE_NAME).map_err(BuiltinWorkerError::Settings)?;
+    let logs = LogFormat {
+        filter: EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")),
+        is_json: false,
+        has_target: true,
+        writer: make_writer,
+    };
+    let spans = milvaion_telemetry::install(logs, traces.as_ref())
+        .map_err(|error| BuiltinWorkerError::Settings(vec![error]))?;
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+    Ok(spans)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     message::{JobMessage, LogLevel, RunProgress, StatusReport},
     status::OccurrenceStatus,
+    trace::trace_id_text,
 };
 use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
@@ -22,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     api::outcome::{JobError, strip_nul},
     clock,
+    run::attempt_span::with_trace_ids,
     run::capture,
     run::log_writer::LogWriter,
     run::report_sink::ReportSink,
@@ -170,6 +172,21 @@ impl JobContext {
         self.inner.message.scheduled_for
     }
 
+    /// Returns the position of this attempt in the trace of its occurrence, as the `traceparent` of the W3C Trace Context.
+    /// A job that calls other systems sends it as the header of that name, so that they continue the trace. `None` if the
+    /// occurrence is not traced.
+    #[must_use]
+    pub fn traceparent(&self) -> Option<&str> {
+        self.inner.message.traceparent.as_deref()
+    }
+
+    /// Returns the id of the trace of the occurrence, 32 hexadecimal digits, which its page shows. It exists even if the
+    /// trace is not recorded.
+    #[must_use]
+    pub fn trace_id(&self) -> String {
+        trace_id_text(self.occurrence_id(), self.traceparent())
+    }
+
     /// Writes a line to the log of the occurrence, which its page shows live. Never waits. A line has at most 8 KiB and
     /// an attempt at most 10,000 lines. Longer lines and further lines are cut, with a mark.
     pub fn log(&self, level: LogLevel, message: impl Into<String>) {
@@ -262,7 +279,7 @@ impl JobContext {
     }
 
     fn write(&self, level: LogLevel, message: String, data: Option<Value>) {
-        if let Some(line) = self.inner.log_writer.line(level, message, data) {
+        if let Some(line) = self.inner.log_writer.line(level, message, with_trace_ids(data)) {
             self.inner.sink.log(self.occurrence_id(), line);
         }
     }

@@ -24,6 +24,7 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use crate::{
     api::config::MAX_TIMEOUT,
@@ -32,6 +33,7 @@ use crate::{
     clock,
     control::metrics::WorkerMetrics,
     faults,
+    run::attempt_span::AttemptSpan,
     run::capture,
     run::panics::{self, JobPanic},
     run::registry::RegisteredJob,
@@ -80,6 +82,7 @@ impl Executor {
         awaits_confirm: bool,
     ) -> (ConfirmFuture, impl Future<Output = bool> + Send + use<>) {
         let data = message.job_data.take();
+        let attempt_span = AttemptSpan::begin(&mut message);
         let timeout = self.timeout(job, &message);
         let running = self.report_template(&message);
         let mut started = Instant::now();
@@ -102,7 +105,8 @@ impl Executor {
             }
             code.await
         };
-        let task = tokio::spawn(capture::in_run(ctx, panics::catch_panic(code)));
+        let code = capture::in_run(ctx, panics::catch_panic(code));
+        let task = tokio::spawn(code.instrument(attempt_span.span()));
 
         let (sink, metrics, job_type, grace) = (self.sink.clone(), self.metrics.clone(), job.job_type, job.grace);
         metrics.began(job_type);
@@ -120,6 +124,7 @@ impl Executor {
             let failed = matches!(outcome, Outcome::Failed { .. } | Outcome::TimedOut { .. });
             let report = outcome.into_report();
             metrics.ended(job_type, report.status, duration);
+            attempt_span.ended(report.status);
             // The row stores only the failure of the latest attempt. The log stores the failure of every attempt.
             if let Some(exception) = report.exception.as_ref().filter(|_| failed) {
                 log.error(exception.as_str());
@@ -176,13 +181,14 @@ impl Executor {
     }
 
     fn report_template(&self, message: &JobMessage) -> StatusReport {
-        StatusReport::new(
+        let report = StatusReport::new(
             message.occurrence_id,
             message.attempt,
             self.instance_id.clone(),
             OccurrenceStatus::Running,
             clock::now(),
-        )
+        );
+        StatusReport { traceparent: message.traceparent.clone(), ..report }
     }
 
     fn timeout(&self, job: &RegisteredJob, message: &JobMessage) -> Duration {

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`registry`] | The job types of a worker, with their types erased |
 //! | [`executor`] | The pipeline of one attempt, from its message to its final report |
+//! | [`attempt_span`] | The span of one attempt, and its position in the trace of the occurrence |
 //! | [`input`] | Decoding of the input, with the path of a field that does not fit |
 //! | [`panics`] | Panics turned into failures, with location and backtrace |
 //! | [`stop_signal`] | The signal that ends one run from outside |
@@ -16,6 +17,7 @@
 //! | [`capture`] | `tracing` events copied into the log of their run |
 //! | [`report_sink`] | The trait reports and log lines go to |
 
+pub(crate) mod attempt_span;
 pub(crate) mod capture;
 pub(crate) mod executor;
 pub(crate) mod input;

@@ -15,6 +15,7 @@ use milvaion_protocol::{
     status::OccurrenceStatus,
 };
 use milvaion_schedule::due::MISFIRE_GRACE;
+use milvaion_telemetry::occurrences::{SpanStart, record_creation};
 
 use super::{Dispatcher, HEAD_START, live_row::live_row, until};
 use crate::{
@@ -74,7 +75,7 @@ impl Dispatcher {
         if let Some(left) = self.clock.held_for() {
             return Ok(DispatchReport { held_for: Some(left), ..DispatchReport::default() });
         }
-        let now = self.clock.now();
+        let (now, start) = (self.clock.now(), SpanStart::now());
         let scanned_until = now + ahead;
         let mut jobs = self.store.due_jobs(scanned_until, limit, &self.unreadable.left_out()).await?;
         let mut report = DispatchReport { scanned_until, ..DispatchReport::default() };
@@ -118,6 +119,7 @@ impl Dispatcher {
             if now - fire.due > MISFIRE_GRACE {
                 self.store.metrics().misfired(job.rules.misfire);
             }
+            record_creation(run.id, "dispatch", &job.display_name, start);
             due_again.push(DueChange::fired(fire.job_id, fire.due, fire.next_fire_at));
             rows.push(live_row(&job, fire, run));
             needs_slot |= run.is_held;
@@ -167,6 +169,7 @@ pub(crate) fn outgoing(job: DueJob, fire: &NewScheduledRun, republished: bool, n
         max_retries: i16::try_from(job.rules.max_retries).unwrap_or(0),
         priority: job.priority,
         timeout_seconds: job.timeout_seconds,
+        traceparent: None,
     };
     OutgoingMessage { worker_id: job.worker_id, message: message(queued, now), republished }
 }

@@ -43,6 +43,7 @@ fn job_message(id: OccurrenceId, clock: &Clock) -> JobMessage {
         max_retries: 0,
         priority: 3,
         timeout_seconds: None,
+        traceparent: None,
     };
     message(queued, clock.now())
 }

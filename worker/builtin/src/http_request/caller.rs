@@ -6,6 +6,7 @@ use reqwest::{
     Method, Response, StatusCode, Url,
     header::{ACCEPT, ACCEPT_LANGUAGE, CONTENT_TYPE, HeaderName, LOCATION, USER_AGENT},
 };
+use tracing::{Instrument, field::Empty};
 
 use super::{auth::RequestCredential, input::PreparedRequest, response::transport_error};
 use crate::{
@@ -13,6 +14,8 @@ use crate::{
     guard::{self, EgressGuard, HttpClientCache},
 };
 
+/// The header with the position in a trace.
+const TRACEPARENT: &str = "traceparent";
 /// Maximum number of redirects that are followed.
 const MAX_REDIRECTS: usize = 3;
 /// The headers that are also sent to another host. All others were written for the first one.
@@ -46,7 +49,30 @@ impl HttpCaller {
         if let Some(body) = &request.body {
             builder = builder.body(body.clone());
         }
-        builder.send().await.map_err(|error| transport_error(&format!("{} failed", request.summary()), error))
+        // The address is left out: a part of it may be a secret, and spans are not redacted.
+        let span = tracing::info_span!(
+            "HTTP",
+            otel.name = %request.method,
+            otel.kind = "client",
+            otel.status_code = Empty,
+            http.request.method = %request.method,
+            http.response.status_code = Empty,
+        );
+        let send = async move {
+            // The other side continues the trace, unless the author of the job has set the header.
+            if !request.headers.contains_key(TRACEPARENT)
+                && let Some(position) = milvaion_telemetry::current()
+            {
+                builder = builder.header(TRACEPARENT, position.to_string());
+            }
+            builder.send().await
+        };
+        let answer = send.instrument(span.clone()).await;
+        match &answer {
+            Ok(response) => span.record("http.response.status_code", response.status().as_u16()),
+            Err(_) => span.record("otel.status_code", "ERROR"),
+        };
+        answer.map_err(|error| transport_error(&format!("{} failed", request.summary()), error))
     }
 
     /// Sends `request` with `credential`, and follows redirects if `follows` is true.

@@ -15,7 +15,7 @@ use lapin::{
 };
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::{StatusMessage, StatusReport},
+    message::{JobMessage, StatusMessage, StatusReport},
     status::OccurrenceStatus,
     topology::{RedisKeys, Topology},
 };
@@ -33,7 +33,7 @@ use tokio::{
 };
 
 /// A worker process, and the messages it sent.
-struct WorkerHarness {
+pub(crate) struct WorkerHarness {
     topology: Topology,
     channel: Channel,
     _connection: Connection,
@@ -45,7 +45,7 @@ struct WorkerHarness {
 }
 
 impl WorkerHarness {
-    async fn start(variables: &[(&str, &str)]) -> Self {
+    pub(crate) async fn start(variables: &[(&str, &str)]) -> Self {
         let prefix = services::unique("b");
         let connection = Connection::connect(&services::amqp_url(), ConnectionProperties::default())
             .await
@@ -82,6 +82,16 @@ impl WorkerHarness {
 
     /// Waits until the worker consumes messages of a job type, and publishes a run.
     async fn publish(&self, job_type: &str, input: Value) -> OccurrenceId {
+        self.publish_in_trace(job_type, input, None).await
+    }
+
+    /// As [`publish`](Self::publish), with a position in a trace.
+    pub(crate) async fn publish_in_trace(
+        &self,
+        job_type: &str,
+        input: Value,
+        traceparent: Option<&str>,
+    ) -> OccurrenceId {
         let queue = self.topology.job_queue("w", job_type);
         let ready = async {
             while self.consumers(&queue).await == 0 {
@@ -93,7 +103,10 @@ impl WorkerHarness {
             .unwrap_or_else(|_| panic!("the worker does not consume {job_type}: {}", self.output()));
         let now = std::time::SystemTime::now().into();
         let occurrence_id = OccurrenceId::from_parts(now, rand::random());
-        let message = messages::job_message(occurrence_id, job_type, input, now);
+        let message = JobMessage {
+            traceparent: traceparent.map(str::to_owned),
+            ..messages::job_message(occurrence_id, job_type, input, now)
+        };
         let key = Topology::routing_key("w", job_type, occurrence_id);
         let body = serde_json::to_vec(&message).expect("a message can be serialized");
         let exchange = self.topology.jobs_exchange();
@@ -116,7 +129,7 @@ impl WorkerHarness {
         self.ended(occurrence).await
     }
 
-    async fn ended(&mut self, occurrence: OccurrenceId) -> StatusReport {
+    pub(crate) async fn ended(&mut self, occurrence: OccurrenceId) -> StatusReport {
         let waiting = async {
             loop {
                 for body in self.take(&self.topology.status()).await {
@@ -155,7 +168,7 @@ impl WorkerHarness {
     }
 
     /// Stops the worker gracefully. Returns its log and all its messages.
-    async fn stop(mut self) -> String {
+    pub(crate) async fn stop(mut self) -> String {
         let pid = self.worker.id().and_then(|pid| pid.try_into().ok()).expect("the process runs");
         kill(Pid::from_raw(pid), Signal::SIGTERM).expect("the signal is sent");
         timeout(WAIT_TIMEOUT, self.worker.wait()).await.expect("it stops in time").expect("an exit status");

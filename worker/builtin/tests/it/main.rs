@@ -5,4 +5,5 @@ mod builtin;
 mod disk_full;
 mod outbox;
 mod shutdown;
+mod traces;
 mod worker_process;
