@@ -49,7 +49,7 @@ fn request_span(request: &Request) -> Span {
     tracing::info_span!(
         target: SPANS,
         "request",
-        otel.name = format_args!("{} {route}", request.method()),
+        otel.name = format!("{} {route}", request.method()).trim_end(),
         otel.kind = "server",
         http.request.method = %request.method(),
         http.route = route,
