@@ -2,8 +2,8 @@
 //!
 //! A file says how its jobs and calendars are to be, and applying it makes them so. All documents of all files are checked
 //! before anything is changed, and each file is applied in one transaction: a team that reads "applied" in its pipeline
-//! knows that the installation is as its repository says. [`plan`] compares the documents with what is stored, [`apply`]
-//! carries the differences out, and [`export`] writes what is stored as documents.
+//! knows that the installation is as its repository says. `plan` compares the documents with what is stored, `apply`
+//! carries the differences out, and `export` writes what is stored as documents.
 //!
 //! A job that comes from a file remembers the file and the version that the file had. Every later version is an edit
 //! elsewhere, which a plan shows and an apply overwrites.
