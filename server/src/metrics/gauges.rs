@@ -72,7 +72,7 @@ pub struct Gauges {
     /// Age of the oldest snapshot that is reported.
     pub oldest_snapshot: FloatGauge,
     /// Time for which no message of workers has arrived.
-    pub deaf: FloatGauge,
+    pub no_messages: FloatGauge,
 
     /// 1 while the cluster is paused.
     pub cluster_paused: OptionalGauge,
@@ -160,10 +160,10 @@ impl Gauges {
             self.oldest_snapshot.clone(),
         );
         registry.register_with_unit(
-            "deaf",
+            "no_messages",
             "Time for which no message of workers reaches this server, if it is longer than 15 s; 0 otherwise",
             Unit::Seconds,
-            self.deaf.clone(),
+            self.no_messages.clone(),
         );
     }
 

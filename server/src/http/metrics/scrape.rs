@@ -158,7 +158,7 @@ impl MetricsReader {
         }
         let since = |at: Option<DateTime<Utc>>| at.map_or(0.0, |at| seconds(now - at));
         gauges.oldest_snapshot.set(since(self.health.oldest_snapshot.get().map(|found| found.since)));
-        gauges.deaf.set(since(self.health.deaf_since.get(now)));
+        gauges.no_messages.set(since(self.health.deaf_since.get(now)));
         set_process(gauges);
     }
 
