@@ -146,7 +146,7 @@ test("a rule is created, muted, changed and deleted", async ({ admin: page, stac
 test("the bell counts a failing job until a run completes", async ({ admin: page, stack, firstAdmin }) => {
   test.setTimeout(120_000);
   const job = await makeJob(stack.url, firstAdmin, { name: "Import orders", input: shell("exit 7") });
-  const rule = await makeRule(stack.url, firstAdmin, "Orders failed", job);
+  const rule = await makeRule(stack.url, firstAdmin, "Order watch", job);
   await open(page, "/alerts");
   await waitForLive(page);
   await expect(bell(page)).toHaveAccessibleName("Alerts: none firing");
@@ -155,7 +155,7 @@ test("the bell counts a failing job until a run completes", async ({ admin: page
 
   // A rule that exists from the start may fire too.
   await expect(bell(page)).toHaveAccessibleName(/^Alerts: \d+ firing$/, EVALUATED);
-  const alert = page.locator("#alerts").getByRole("row").filter({ hasText: "Orders failed" });
+  const alert = page.locator("#alerts").getByRole("row").filter({ hasText: "Order watch" });
   await expect(alert).toContainText("Import orders", EVALUATED);
   await expect(alert).toContainText("Critical");
   await expect(bell(page)).toHaveAttribute("data-status", "failed");
@@ -173,7 +173,7 @@ test("the bell counts a failing job until a run completes", async ({ admin: page
   await page.getByRole("button", { name: "Apply" }).click();
   await expect(page).toHaveURL(new RegExp(`/alerts\\?state=resolved&rule=${rule}$`));
   await expect(page.locator("#alerts tbody tr")).toHaveCount(1);
-  await alert.getByRole("link", { name: "Orders failed" }).click();
+  await alert.getByRole("link", { name: "Order watch" }).click();
   await expect(page.getByRole("region", { name: "Alerts of this rule" }).getByRole("row").filter({ hasText: "Import orders" })).toBeVisible();
 });
 

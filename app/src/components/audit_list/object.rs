@@ -75,6 +75,8 @@ mod tests {
             ("occurrence", format!("/occurrences/{ID}")),
             ("user", format!("/team/{ID}")),
             ("calendar", format!("/calendars/{ID}/edit")),
+            ("alert_rule", format!("/alerts/rules/{ID}")),
+            ("alert_channel", format!("/alerts/channels/{ID}")),
         ] {
             let object = format!("{kind}:{ID}");
             assert_eq!(shown(&object, Some("report"), true), ("report".into(), Some(href)));

@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use chrono::{DateTime, Utc};
 use leptos::prelude::*;
 use milvaion_api::{
     alerts::{Alert, AlertChannelRow, AlertRuleRow},
@@ -12,7 +13,6 @@ use crate::{
     components::{cluster_state::use_cluster_status, time::use_page_clock},
     live::{LiveUpdates, ThrottledRefresh, is_resync, use_live_updates},
 };
-use chrono::{DateTime, Utc};
 
 /// The delay before a page is read again after a change.
 pub const REFRESH_DELAY: Duration = Duration::from_millis(300);
