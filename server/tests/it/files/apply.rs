@@ -113,14 +113,14 @@ async fn calendars_are_saved_before_the_jobs_that_name_them() {
 async fn file_without_a_state_keeps_a_pause() {
     let files = Files::new().await;
     let due = with(job("a"), "schedule", json!({ "kind": "cron", "expression": "0 9 * * *", "zone": "UTC" }));
-    files.apply(&file("a.yaml", &[due.clone()])).await.ok();
+    files.apply(&file("a.yaml", std::slice::from_ref(&due))).await.ok();
     let stored = files.stored("a").await.ok();
     assert!(!stored["nextDueAt"].is_null());
     let id = stored["id"].as_str().expect("an id").to_owned();
     let pause = json!({ "reason": "incident" });
     files.harness.call(&files.token, "POST", &format!("/jobs/{id}/pause"), pause).await.ok();
     assert!(files.stored("a").await.ok()["source"]["edited"].is_null(), "a pause is no edit of the definition");
-    assert_eq!(outcomes(&files.apply(&file("a.yaml", &[due.clone()])).await.ok()), ["unchanged \"a\""]);
+    assert_eq!(outcomes(&files.apply(&file("a.yaml", std::slice::from_ref(&due))).await.ok()), ["unchanged \"a\""]);
     let renamed = with(due.clone(), "displayName", "Renamed".into());
     files.apply(&file("a.yaml", &[renamed])).await.ok();
     let stored = files.stored("a").await.ok();

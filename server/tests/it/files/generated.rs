@@ -45,6 +45,9 @@ const TEXTS: [&str; 36] = [
 const LONG_TEXT: &str = "A description that is longer than one line of a file, with  two spaces, a colon: and a # sign, so \
                          that it is folded somewhere in the middle of this sentence, and unfolded to the same text.";
 
+/// Time zones with clock changes of different kinds.
+const ZONES: [&str; 4] = ["UTC", "Europe/Warsaw", "Pacific/Auckland", "America/St_Johns"];
+
 /// A source of numbers that depend on the seed only.
 pub(super) struct Generator(u64);
 
@@ -141,7 +144,8 @@ impl Generator {
     }
 
     fn zone(&mut self) -> &'static str {
-        *self.one_of(&["UTC", "Europe/Warsaw", "Pacific/Auckland", "America/St_Johns"])
+        let zone: &&'static str = self.one_of(&ZONES);
+        zone
     }
 
     fn rules(&mut self, calendars: &[Value]) -> Value {

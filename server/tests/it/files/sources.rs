@@ -86,7 +86,7 @@ async fn job_without_a_key_gets_the_one_of_its_file() {
     let exported = files.harness.call(&files.token, "GET", "/files/export", Value::Null).await.ok();
     let document = exported["items"][0].clone();
     assert_eq!((&document["key"], &document["id"]), (&json!("nightly-report"), &created["id"]));
-    let request = file("a.yaml", &[document.clone()]);
+    let request = file("a.yaml", std::slice::from_ref(&document));
     let plan = files.plan(&request).await.ok();
     assert_eq!(
         (outcomes(&plan).join(","), &plan["files"][0]["documents"][0]["takenFrom"]),
