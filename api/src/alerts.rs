@@ -348,7 +348,7 @@ pub enum AlertTarget {
     },
     /// A message to a webhook that is compatible with Slack.
     Slack {
-        /// The name of the secret that holds the address of the webhook: whoever has the address can post.
+        /// The name of the secret that holds the address of the webhook: the address is all that a sender needs.
         #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 64)))]
         url_secret: String,
     },

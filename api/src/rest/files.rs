@@ -13,6 +13,8 @@ mod plan;
 use milvaion_schedule::calendar::Calendar;
 use serde::{Deserialize, Serialize};
 
+use crate::alerts::AlertRule;
+
 pub use job::{JobDocument, suggested_key};
 pub use plan::{DocumentPlan, FilePlan, FilesPlan, PlannedOutcome, PrunedJob};
 
@@ -34,6 +36,8 @@ pub enum FileDocument {
     Job(Box<JobDocument>),
     /// A blackout calendar, identified by its name.
     Calendar(Calendar),
+    /// An alert rule, identified by its name. It names channels, which are in no file: they belong to an installation.
+    AlertRule(AlertRule),
 }
 
 impl FileDocument {
@@ -43,6 +47,7 @@ impl FileDocument {
         match self {
             Self::Job(_) => DocumentKind::Job,
             Self::Calendar(_) => DocumentKind::Calendar,
+            Self::AlertRule(_) => DocumentKind::AlertRule,
         }
     }
 
@@ -52,6 +57,7 @@ impl FileDocument {
         match self {
             Self::Job(job) => &job.key,
             Self::Calendar(calendar) => calendar.name.trim(),
+            Self::AlertRule(rule) => rule.name.trim(),
         }
     }
 }
@@ -64,11 +70,13 @@ pub enum DocumentKind {
     Job,
     /// A blackout calendar.
     Calendar,
+    /// An alert rule.
+    AlertRule,
 }
 
 impl DocumentKind {
     /// Every kind.
-    pub const ALL: [Self; 2] = [Self::Job, Self::Calendar];
+    pub const ALL: [Self; 3] = [Self::Job, Self::Calendar, Self::AlertRule];
 
     /// Returns the word in the field `kind`.
     #[must_use]
@@ -76,6 +84,7 @@ impl DocumentKind {
         match self {
             Self::Job => "Job",
             Self::Calendar => "Calendar",
+            Self::AlertRule => "AlertRule",
         }
     }
 
@@ -85,6 +94,7 @@ impl DocumentKind {
         match self {
             Self::Job => "job",
             Self::Calendar => "calendar",
+            Self::AlertRule => "alert rule",
         }
     }
 
@@ -93,7 +103,7 @@ impl DocumentKind {
     pub const fn name_field(self) -> &'static str {
         match self {
             Self::Job => "key",
-            Self::Calendar => "name",
+            Self::Calendar | Self::AlertRule => "name",
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Alert rules and channels: save, mute, delete, and the test of a channel.
 
+use std::collections::HashSet;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use milvaion_api::{
     alerts::{
@@ -57,17 +59,7 @@ impl AlertCommands {
         version: Option<i32>,
         rule: &AlertRule,
     ) -> Result<AlertRuleRow, AppError> {
-        let mut rule = rule.clone();
-        rule.name = rule.name.trim().to_owned();
-        for values in [&mut rule.jobs, &mut rule.tags, &mut rule.channels] {
-            for value in values.iter_mut() {
-                *value = value.trim().to_owned();
-            }
-            let mut seen = std::collections::HashSet::new();
-            values.retain(|value| seen.insert(value.clone()));
-        }
-        rule.check().map_err(AppError::Fields)?;
-        let channels = self.channel_ids(&rule.channels).await?;
+        let (rule, channels) = checked_rule(rule, &self.store.alert_channels().await?).map_err(AppError::Fields)?;
         let before = match id {
             Some(id) => Some(self.rule(id).await?),
             None => None,
@@ -82,20 +74,6 @@ impl AlertCommands {
         require_saved(saved, "alert rule", MAX_ALERT_RULES, "alert_rules_name_key")?;
         self.publish();
         self.rule(key).await
-    }
-
-    async fn channel_ids(&self, names: &[String]) -> Result<Vec<AlertChannelId>, AppError> {
-        let channels = self.store.alert_channels().await?;
-        let id = |name: &String| {
-            let found = channels.iter().find(|channel| channel.definition.name == *name);
-            found.map(|channel| channel.id).ok_or_else(|| {
-                AppError::field(
-                    "channels",
-                    format!("there is no alert channel {name}: create it first, or correct the name"),
-                )
-            })
-        };
-        names.iter().map(id).collect()
     }
 
     /// Mutes a rule until an instant, or ends its mute.
@@ -272,6 +250,36 @@ impl AlertCommands {
     fn publish(&self) {
         self.hub.publish(self.clock.now(), vec![LiveEvent::Alerts]);
     }
+}
+
+/// Returns a rule as it is stored, and the ids of its channels.
+///
+/// # Errors
+///
+/// Returns one error per invalid field, with the names in JSON.
+pub(super) fn checked_rule(
+    rule: &AlertRule,
+    channels: &[AlertChannelRow],
+) -> Result<(AlertRule, Vec<AlertChannelId>), Vec<FieldError>> {
+    let mut rule = rule.clone();
+    rule.name = rule.name.trim().to_owned();
+    for values in [&mut rule.jobs, &mut rule.tags, &mut rule.channels] {
+        for value in values.iter_mut() {
+            *value = value.trim().to_owned();
+        }
+        let mut seen = HashSet::new();
+        values.retain(|value| seen.insert(value.clone()));
+    }
+    rule.check()?;
+    let id_of = |name: &String| {
+        let found = channels.iter().find(|channel| channel.definition.name == *name);
+        found.map(|channel| channel.id).ok_or_else(|| {
+            let message = format!("there is no alert channel {name:?}: create it first, or correct the name");
+            vec![FieldError::new("channels", message)]
+        })
+    };
+    let ids = rule.channels.iter().map(id_of).collect::<Result<_, _>>()?;
+    Ok((rule, ids))
 }
 
 /// Converts the result of a save.

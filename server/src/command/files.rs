@@ -11,6 +11,7 @@
 mod apply;
 mod export;
 mod plan;
+mod rules;
 
 use milvaion_api::{requests::FieldError, rest::ProblemField};
 use milvaion_app::{backend::RequestUser, error::AppError};
@@ -67,8 +68,8 @@ impl DocumentErrors {
         self.0.push(ProblemField { field: path_of(place, field), message: message.into() });
     }
 
-    /// Adds the errors of a check of a calendar.
-    fn extend_calendar(&mut self, place: Place, errors: Vec<FieldError>) {
+    /// Adds the errors of a check of a calendar or an alert rule.
+    fn extend(&mut self, place: Place, errors: Vec<FieldError>) {
         for error in errors {
             self.add(place, &error.field, error.message);
         }

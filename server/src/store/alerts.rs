@@ -18,6 +18,7 @@ use uuid::Uuid;
 use super::{
     Result, Store, StoreError,
     audit::{self, AuditEntry},
+    pool::StoreTransaction,
 };
 use crate::domain::alerting::ActiveRule;
 
@@ -147,66 +148,11 @@ impl Store {
         entry: &AuditEntry,
     ) -> Result<SaveOutcome> {
         let mut tx = self.pool().begin().await?;
-        let condition = serde_json::to_value(&rule.condition).unwrap_or_default();
-        let saved = match replaced {
-            None => {
-                let count = sqlx::query_scalar!(r#"SELECT count(*) AS "count!" FROM alert_rules"#)
-                    .fetch_one(&mut tx)
-                    .await?;
-                if count >= MAX_ALERT_RULES {
-                    return Ok(SaveOutcome::TooMany);
-                }
-                sqlx::query!(
-                    "INSERT INTO alert_rules (id, name, condition, jobs, tags, severity, is_enabled, modified_at, modified_by)
-                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-                    id.0,
-                    rule.name,
-                    condition,
-                    &rule.jobs,
-                    &rule.tags,
-                    rule.severity.slug(),
-                    rule.is_enabled,
-                    entry.at,
-                    entry.who
-                )
-                .execute(&mut tx)
-                .await?
-            }
-            Some(version) => {
-                sqlx::query!(
-                    "UPDATE alert_rules SET name = $2, condition = $3, jobs = $4, tags = $5, severity = $6, is_enabled = $7,
-                            modified_at = $8, modified_by = $9, version = version + 1
-                      WHERE id = $1 AND version = $10",
-                    id.0,
-                    rule.name,
-                    condition,
-                    &rule.jobs,
-                    &rule.tags,
-                    rule.severity.slug(),
-                    rule.is_enabled,
-                    entry.at,
-                    entry.who,
-                    version
-                )
-                .execute(&mut tx)
-                .await?
-            }
-        };
-        if saved.rows_affected() == 0 {
-            return Ok(SaveOutcome::Changed);
+        let outcome = save_rule(&mut tx, id, replaced, rule, channels, entry).await?;
+        if outcome == SaveOutcome::Saved {
+            tx.commit().await?;
         }
-        let channels: Vec<Uuid> = channels.iter().map(|channel| channel.0).collect();
-        sqlx::query!("DELETE FROM alert_rule_channels WHERE rule_id = $1", id.0).execute(&mut tx).await?;
-        sqlx::query!(
-            "INSERT INTO alert_rule_channels (rule_id, channel_id) SELECT DISTINCT $1::uuid, c FROM unnest($2::uuid[]) AS c",
-            id.0,
-            &channels
-        )
-        .execute(&mut tx)
-        .await?;
-        audit::record(&mut tx, entry).await?;
-        tx.commit().await?;
-        Ok(SaveOutcome::Saved)
+        Ok(outcome)
     }
 
     /// Mutes a rule until an instant, or ends its mute. Returns false if the rule does not exist.
@@ -250,4 +196,77 @@ impl Store {
         tx.commit().await?;
         Ok(true)
     }
+}
+
+/// Inserts or replaces a rule in a transaction; see [`Store::save_alert_rule`].
+///
+/// # Errors
+///
+/// The same.
+pub(super) async fn save_rule(
+    tx: &mut StoreTransaction,
+    id: AlertRuleId,
+    replaced: Option<i32>,
+    rule: &AlertRule,
+    channels: &[AlertChannelId],
+    entry: &AuditEntry,
+) -> Result<SaveOutcome> {
+    let condition = serde_json::to_value(&rule.condition).unwrap_or_default();
+    let saved = match replaced {
+        None => {
+            let count =
+                sqlx::query_scalar!(r#"SELECT count(*) AS "count!" FROM alert_rules"#).fetch_one(&mut *tx).await?;
+            if count >= MAX_ALERT_RULES {
+                return Ok(SaveOutcome::TooMany);
+            }
+            sqlx::query!(
+                "INSERT INTO alert_rules (id, name, condition, jobs, tags, severity, is_enabled, modified_at, modified_by)
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+                id.0,
+                rule.name,
+                condition,
+                &rule.jobs,
+                &rule.tags,
+                rule.severity.slug(),
+                rule.is_enabled,
+                entry.at,
+                entry.who
+            )
+            .execute(&mut *tx)
+            .await?
+        }
+        Some(version) => {
+            sqlx::query!(
+                "UPDATE alert_rules SET name = $2, condition = $3, jobs = $4, tags = $5, severity = $6, is_enabled = $7,
+                        modified_at = $8, modified_by = $9, version = version + 1
+                  WHERE id = $1 AND version = $10",
+                id.0,
+                rule.name,
+                condition,
+                &rule.jobs,
+                &rule.tags,
+                rule.severity.slug(),
+                rule.is_enabled,
+                entry.at,
+                entry.who,
+                version
+            )
+            .execute(&mut *tx)
+            .await?
+        }
+    };
+    if saved.rows_affected() == 0 {
+        return Ok(SaveOutcome::Changed);
+    }
+    let channels: Vec<Uuid> = channels.iter().map(|channel| channel.0).collect();
+    sqlx::query!("DELETE FROM alert_rule_channels WHERE rule_id = $1", id.0).execute(&mut *tx).await?;
+    sqlx::query!(
+        "INSERT INTO alert_rule_channels (rule_id, channel_id) SELECT DISTINCT $1::uuid, c FROM unnest($2::uuid[]) AS c",
+        id.0,
+        &channels
+    )
+    .execute(&mut *tx)
+    .await?;
+    audit::record(tx, entry).await?;
+    Ok(SaveOutcome::Saved)
 }

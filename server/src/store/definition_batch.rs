@@ -7,13 +7,16 @@
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
-use milvaion_api::{requests::JobInput, sources::JobSourceKind};
-use milvaion_protocol::id::{CalendarId, JobId};
+use milvaion_api::{alerts::AlertRule, requests::JobInput, sources::JobSourceKind};
+use milvaion_protocol::id::{AlertChannelId, AlertRuleId, CalendarId, JobId};
 use milvaion_schedule::calendar::Calendar;
 use uuid::Uuid;
 
 use super::{
-    Result, Store, calendars,
+    Result, Store,
+    alerts::{self, SaveOutcome},
+    audit::AuditEntry,
+    calendars,
     jobs::{self, AuditStamp, StoredJob},
     pool::StoreTransaction,
 };
@@ -137,6 +140,27 @@ impl DefinitionBatch {
         edit: AuditStamp<'_>,
     ) -> Result<bool> {
         Ok(calendars::save_calendar(&mut self.0, id, version, calendar, edit).await?.is_some())
+    }
+
+    /// Saves an alert rule whose version is `version`, or a new one. Returns false if it has another version, or if there are
+    /// as many rules as may exist.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails or a constraint is violated.
+    pub async fn save_alert_rule(
+        &mut self,
+        id: AlertRuleId,
+        version: Option<i32>,
+        rule: &AlertRule,
+        channels: &[AlertChannelId],
+        edit: AuditStamp<'_>,
+    ) -> Result<SaveOutcome> {
+        let action = if version.is_some() { "alert_rule.update" } else { "alert_rule.create" };
+        let entry = AuditEntry::new(edit.at, edit.by, action, format!("alert_rule:{id}"))
+            .change(None, serde_json::to_value(rule).ok())
+            .from(edit.address.map(|address| address.to_string()));
+        alerts::save_rule(&mut self.0, id, version, rule, channels, &entry).await
     }
 
     /// Records that jobs are, at their present versions, as a file says. Only a job that is taken from another source or

@@ -36,8 +36,8 @@ enum Access {
 
 use Access::{Needs, Public};
 use Permission::{
-    CancelOccurrence, DefineCalendar, DefineJob, DeleteJob, Export, ManageAccount, ManageTeam, ManageTokens,
-    PauseCluster, Read, ReadAudit, ReadObjectAudit, ReadTeam, RunJob, SettleFailures,
+    CancelOccurrence, DefineAlert, DefineCalendar, DefineJob, DeleteJob, Export, ManageAccount, ManageAlertChannels,
+    ManageTeam, ManageTokens, PauseCluster, Read, ReadAudit, ReadObjectAudit, ReadTeam, RunJob, SettleFailures,
 };
 
 /// An id that belongs to nothing.
@@ -71,6 +71,19 @@ const FUNCTIONS: &[(&str, Access, &str)] = &[
     ("failure_preview", Needs(SettleFailures), "filter[text]=none"),
     ("dead_letters", Needs(Read), ""),
     ("calendars", Needs(Read), ""),
+    ("alerts", Needs(Read), ""),
+    ("alert_rules", Needs(Read), ""),
+    ("alert_rule", Needs(Read), "{id}"),
+    ("alert_rule_page", Needs(DefineAlert), ""),
+    ("save_alert_rule", Needs(DefineAlert), "form[name]="),
+    ("mute_alert_rule", Needs(DefineAlert), "{id}"),
+    ("unmute_alert_rule", Needs(DefineAlert), "{id}"),
+    ("delete_alert_rule", Needs(DefineAlert), "{id}&version=1"),
+    ("alert_channels", Needs(DefineAlert), ""),
+    ("alert_channel_page", Needs(ManageAlertChannels), ""),
+    ("save_alert_channel", Needs(ManageAlertChannels), "form[name]="),
+    ("delete_alert_channel", Needs(ManageAlertChannels), "{id}&version=1"),
+    ("test_alert_channel", Needs(ManageAlertChannels), "{id}"),
     ("workers", Needs(Read), ""),
     ("own_audit", Needs(Read), ""),
     ("account", Needs(ManageAccount), ""),
@@ -143,6 +156,13 @@ const PAGES: &[(&str, Access)] = &[
     ("/audit", Needs(ReadAudit)),
     ("/account", Needs(ManageAccount)),
     ("/tokens", Needs(ManageTokens)),
+    ("/alerts", Needs(Read)),
+    ("/alerts/rules", Needs(Read)),
+    ("/alerts/rules/new", Needs(DefineAlert)),
+    ("/alerts/rules/{id}", Needs(Read)),
+    ("/alerts/channels", Needs(DefineAlert)),
+    ("/alerts/channels/new", Needs(ManageAlertChannels)),
+    ("/alerts/channels/{id}", Needs(ManageAlertChannels)),
     // They show no data of the installation.
     ("/menu", Public),
     ("/help", Public),

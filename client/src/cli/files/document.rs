@@ -245,7 +245,7 @@ mod tests {
         assert!(error("kind: Job\nkey: [a\n").contains("a.yaml is not valid YAML: "));
         assert!(error("kind: Job\nkey: [a\n").contains("line"), "{}", error("kind: Job\nkey: [a\n"));
         assert!(error("kind: Job\nkind: Job\n").contains("line 2"), "{}", error("kind: Job\nkind: Job\n"));
-        assert_eq!(error("kind: Pod\n"), "a.yaml, document 1, line 1: kind must be one of Job, Calendar");
+        assert_eq!(error("kind: Pod\n"), "a.yaml, document 1, line 1: kind must be one of Job, Calendar, AlertRule");
         assert!(error("just text").contains("document 1, line 1: kind must be"));
         assert!(error("kind: Job\nkey: .nan\n").contains("a.yaml is not valid YAML"));
     }

@@ -16,6 +16,7 @@ use milvaion_protocol::id::{CalendarId, JobId};
 use super::{
     FilesCaller, FilesError,
     plan::{PlannedCalendar, PlannedFile, PlannedJob},
+    rules::PlannedRule,
 };
 use crate::{
     command::{
@@ -25,6 +26,7 @@ use crate::{
     error::chain,
     store::{
         DefinitionBatch, LockedJob, StoreError,
+        alerts::SaveOutcome,
         calendars::CalendarSet,
         jobs::{AuditStamp, StoredJob},
         sources::JobOfFile,
@@ -43,6 +45,8 @@ struct Changes {
     due_times: Vec<DueTime>,
     events: Vec<LiveEvent>,
     calendars: Vec<CalendarId>,
+    /// True if alert rules were saved.
+    has_rules: bool,
     targets: HashSet<(String, String)>,
 }
 
@@ -116,7 +120,7 @@ impl JobCommands {
         changes: &mut Changes,
     ) -> Result<bool, StoreError> {
         let ids: Vec<JobId> = file.jobs.iter().map(|job| job.id).collect();
-        if ids.is_empty() && file.calendars.is_empty() {
+        if ids.is_empty() && file.calendars.is_empty() && file.rules.is_empty() {
             return Ok(true);
         }
         // In one order, because a transaction waits for another one that inserts the same key or name.
@@ -130,6 +134,15 @@ impl JobCommands {
                 return Ok(false);
             }
             changes.calendars.push(calendar.id);
+        }
+        let mut rules: Vec<&PlannedRule> = file.rules.iter().collect();
+        rules.sort_unstable_by(|a, b| a.rule.name.cmp(&b.rule.name));
+        for planned in rules {
+            let PlannedRule { id, version, rule, channels } = planned;
+            if batch.save_alert_rule(*id, *version, rule, channels, edit).await? != SaveOutcome::Saved {
+                return Ok(false);
+            }
+            changes.has_rules = true;
         }
         let locked = batch.lock_jobs(&ids).await?;
         for planned in jobs {
@@ -204,6 +217,9 @@ impl JobCommands {
             self.publisher.ensure_queue(worker_id, job_type).await;
         }
         self.publish_changes(&changes.due_times, changes.events).await;
+        if changes.has_rules {
+            self.hub.publish(self.clock.now(), vec![LiveEvent::Alerts]);
+        }
         if changes.calendars.is_empty() {
             return;
         }
@@ -218,7 +234,8 @@ impl JobCommands {
 
 /// Returns true if another request has created an object with the same key or name, or if the two have locked each other.
 fn is_race(error: &StoreError) -> bool {
-    is_key_taken(error) || error.constraint() == Some("calendars_name_key") || error.is_deadlock()
+    let names = ["calendars_name_key", "alert_rules_name_key", "alert_rule_channels_channel_id_fkey"];
+    is_key_taken(error) || error.constraint().is_some_and(|name| names.contains(&name)) || error.is_deadlock()
 }
 
 /// Saves a job in a transaction and returns its next due time, or none if the job is not as it was planned.

@@ -18,7 +18,7 @@ use crate::{
 
 impl JobCommands {
     /// Returns a page of the jobs as documents, by name, after the calendars that they name. The first page of all jobs has
-    /// all calendars.
+    /// all calendars and alert rules.
     ///
     /// # Errors
     ///
@@ -43,6 +43,10 @@ impl JobCommands {
             named.sort_unstable_by(|a, b| a.name.cmp(&b.name));
             named.into_iter().map(FileDocument::Calendar).collect()
         };
+        if has_all_calendars {
+            let rules = self.store.alert_rules().await?;
+            rows.extend(rules.into_iter().map(|row| FileDocument::AlertRule(row.definition)));
+        }
         if let Some(name) = calendars.unreadable.values().next() {
             return Err(unreadable_calendar(name));
         }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use milvaion_api::{
+    alerts::MAX_ALERT_RULES,
     requests::JobInput,
     rest::{
         ApplyFiles, DocumentKind, DocumentPlan, FileDocument, FilePlan, FilesPlan, JobDocument, PlannedOutcome,
@@ -16,7 +17,7 @@ use milvaion_protocol::id::{CalendarId, JobId};
 use milvaion_schedule::calendar::Calendar;
 use serde_json::Value;
 
-use super::{DocumentErrors, FilesCaller, FilesError, Place};
+use super::{DocumentErrors, FilesCaller, FilesError, Place, rules::PlannedRule};
 use crate::{
     command::{calendars::checked_calendar, definitions::checked_definition, jobs::JobCommands},
     domain::file_plan::{FileCalendars, MAX_CHANGES_BYTES, bounded_diff, file_order, with_calendar_names},
@@ -40,6 +41,7 @@ pub(super) struct Plan {
 #[derive(Debug)]
 pub(super) struct PlannedFile {
     pub(super) calendars: Vec<PlannedCalendar>,
+    pub(super) rules: Vec<PlannedRule>,
     pub(super) jobs: Vec<PlannedJob>,
     pub(super) report: FilePlan,
 }
@@ -115,11 +117,31 @@ impl JobCommands {
         let mut reports: HashMap<(usize, usize), DocumentPlan> = HashMap::new();
         for (place, document) in documents(request) {
             if let FileDocument::Calendar(calendar) = document {
-                deny_calendar(caller)?;
+                deny_untagged(caller, "calendars")?;
                 let Some(calendar) = self.plan_calendar(place, calendar, &mut stored, &mut errors)? else { continue };
                 let (planned, report) = calendar.compared(&mut budget);
                 files[place.file].calendars.extend(planned);
                 reports.insert((place.file, place.document), report);
+            }
+        }
+        let rules = self.read_rules(request).await?;
+        let mut new_rules = 0;
+        for (place, document) in documents(request) {
+            if let FileDocument::AlertRule(rule) = document {
+                deny_untagged(caller, "alert rules")?;
+                match self.plan_rule(rule, &rules, &mut budget) {
+                    Ok((Some(planned), _)) if planned.version.is_none() && new_rules >= rules.room() => {
+                        let text =
+                            format!("there are {MAX_ALERT_RULES} alert rules, which is the limit: delete unused ones");
+                        errors.add(place, "name", text);
+                    }
+                    Ok((planned, report)) => {
+                        new_rules += usize::from(planned.as_ref().is_some_and(|planned| planned.version.is_none()));
+                        files[place.file].rules.extend(planned);
+                        reports.insert((place.file, place.document), report);
+                    }
+                    Err(wrong) => errors.extend(place, wrong),
+                }
             }
         }
         let mut schemas: HashMap<(String, String), Option<Value>> = HashMap::new();
@@ -166,6 +188,7 @@ impl JobCommands {
                     names.insert(calendar.name.trim().to_owned());
                     defined_names.insert(calendar.name.trim());
                 }
+                FileDocument::AlertRule(_) => {}
             }
         }
         let jobs_by_key = self.store.job_ids_of_keys(&keys).await?;
@@ -206,7 +229,7 @@ impl JobCommands {
         let calendar = match checked_calendar(calendar) {
             Ok(calendar) => calendar,
             Err(wrong) => {
-                errors.extend_calendar(place, wrong);
+                errors.extend(place, wrong);
                 return Ok(None);
             }
         };
@@ -309,7 +332,7 @@ impl JobCommands {
 impl PlannedFile {
     fn new(name: &str) -> Self {
         let report = FilePlan { name: name.to_owned(), documents: Vec::new() };
-        Self { calendars: Vec::new(), jobs: Vec::new(), report }
+        Self { calendars: Vec::new(), rules: Vec::new(), jobs: Vec::new(), report }
     }
 }
 
@@ -393,7 +416,7 @@ impl PlannedJob {
 }
 
 /// Returns all documents with their places.
-fn documents(request: &ApplyFiles) -> impl Iterator<Item = (Place, &FileDocument)> {
+pub(super) fn documents(request: &ApplyFiles) -> impl Iterator<Item = (Place, &FileDocument)> {
     let files = request.files.iter().enumerate();
     files.flat_map(|(file, content)| {
         content.documents.iter().enumerate().map(move |(document, content)| (Place { file, document }, content))
@@ -429,6 +452,7 @@ fn check_request(request: &ApplyFiles) -> Result<Vec<usize>, FilesError> {
                 match document {
                     FileDocument::Job(job) => calendars.named.extend(job.calendars.iter().map(|name| name.trim())),
                     FileDocument::Calendar(calendar) => drop(calendars.defined.insert(calendar.name.trim())),
+                    FileDocument::AlertRule(_) => {}
                 }
             }
             calendars
@@ -443,9 +467,9 @@ fn check_request(request: &ApplyFiles) -> Result<Vec<usize>, FilesError> {
     })
 }
 
-/// Refuses calendars to a token that is limited to a tag, because jobs of other tags may use them.
-fn deny_calendar(caller: FilesCaller<'_>) -> Result<(), FilesError> {
-    caller.tag.map_or(Ok(()), |tag| Err(outside_tag(tag, "calendars")))
+/// Refuses objects without tags to a token that is limited to a tag, because they concern jobs of other tags too.
+fn deny_untagged(caller: FilesCaller<'_>, what: &str) -> Result<(), FilesError> {
+    caller.tag.map_or(Ok(()), |tag| Err(outside_tag(tag, what)))
 }
 
 /// Refuses a job that a token's tag excludes, before or after the change.

@@ -166,6 +166,8 @@ impl Store {
                 CROSS JOIN LATERAL (
                       SELECT CASE
                       WHEN NOT r.is_enabled THEN 'The rule was switched off.'
+                      WHEN s.group_key = 'others' AND s.last_at >= $1::timestamptz - $2::interval THEN NULL
+                      WHEN s.group_key = 'others' THEN 'It did not happen again for 15 minutes.'
                       WHEN s.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id = s.job_id)
                           THEN 'The job was deleted.'
                       WHEN r.condition ->> 'kind' = 'occurrence_failed' AND EXISTS (
@@ -183,12 +185,10 @@ impl Store {
                       WHEN r.condition ->> 'kind' = 'dead_letter' AND NOT EXISTS (
                                SELECT 1 FROM dead_letters d WHERE d.received_at >= s.first_at AND d.resolved_at IS NULL)
                           THEN 'The dead letters are resolved.'
-                      WHEN r.condition ->> 'kind' IN ('misfire', 'lost_run') AND s.last_at < $1::timestamptz - $2::interval
+                      WHEN r.condition ->> 'kind' IN ('misfire', 'lost_run') AND s.last_at < $1 - $2
                           THEN 'It did not happen again for 15 minutes.'
                       WHEN r.condition ->> 'kind' = 'service_unhealthy' AND s.last_at < $1 - $3::interval
                           THEN 'The background task works again, or its server has stopped.'
-                      WHEN s.group_key = 'others' AND s.last_at < $1 - $2
-                          THEN 'It did not happen again for 15 minutes.'
                       END AS reason OFFSET 0) o
                 WHERE s.resolved_at IS NULL AND o.reason IS NOT NULL
                 ORDER BY s.id LIMIT $4 FOR UPDATE OF s SKIP LOCKED"#,

@@ -170,3 +170,26 @@ async fn number_of_documents_is_bounded() {
     assert_eq!(plan["files"][0]["documents"][999]["more"], true);
     files.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn alert_rule_is_created_changed_and_checked() {
+    let files = Files::new().await;
+    let rule = json!({ "kind": "AlertRule", "name": "Mail is slow", "tags": ["mail"], "severity": "critical",
+                       "condition": { "kind": "late_start", "seconds": 60 } });
+    let request = file("alerts.yaml", std::slice::from_ref(&rule));
+    assert_eq!(outcomes(&files.apply(&request).await.ok()), ["created \"Mail is slow\""]);
+    assert_eq!(outcomes(&files.apply(&request).await.ok()), ["unchanged \"Mail is slow\""]);
+    let changed =
+        file("alerts.yaml", &[with(rule.clone(), "condition", json!({ "kind": "late_start", "seconds": 90 }))]);
+    let plan = files.apply(&changed).await.ok();
+    assert_eq!(
+        plan["files"][0]["documents"][0]["changes"],
+        json!([{ "field": "condition.seconds", "before": 60, "after": 90 }])
+    );
+    let unknown = file("alerts.yaml", &[with(rule.clone(), "channels", json!(["Pager"]))]);
+    assert_eq!(files.apply(&unknown).await.invalid_fields(), ["files.0.documents.0.channels"]);
+    let about_jobs = with(rule, "condition", json!({ "kind": "dead_letter" }));
+    let refused = files.apply(&file("alerts.yaml", &[about_jobs])).await;
+    assert_eq!(refused.invalid_fields(), ["files.0.documents.0.tags"]);
+    files.stop().await;
+}

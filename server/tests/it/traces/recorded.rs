@@ -163,7 +163,7 @@ async fn check_chain(receiver: &TraceReceiver, trace_id: &str, first: &str, id: 
     let (batch_trace, batch) = stored.links.first().expect("a link").clone();
     receiver
         .span("the statement that ends occurrences", |span| {
-            span.trace_id == batch_trace && span.parent_id == batch && span.name == "Ends occurrences"
+            span.trace_id == batch_trace && span.parent_id == batch && span.name == "finish_runs"
         })
         .await;
 }
@@ -235,7 +235,7 @@ async fn scheduled_run_is_one_trace_with_the_id_of_the_occurrence() {
     let (tick_trace, tick) = dispatch.links.first().expect("a link").clone();
     let tick = receiver.span("the tick", |span| span.span_id == tick).await;
     assert_eq!((tick.name.as_str(), tick.parent_id.as_str()), ("tick dispatcher", ""));
-    receiver.span("the statement", |span| span.trace_id == tick_trace && span.name == "Creates occurrences").await;
+    receiver.span("the statement", |span| span.trace_id == tick_trace && span.name == "create_runs").await;
 
     // An orderly stop sends the last spans.
     let pid = nix::unistd::Pid::from_raw(server.id().expect("it runs").try_into().expect("a process id"));
