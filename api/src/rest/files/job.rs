@@ -190,7 +190,7 @@ mod tests {
     fn parse(value: Value) -> JobDocument {
         match serde_json::from_value(value).expect("a document") {
             FileDocument::Job(job) => *job,
-            FileDocument::Calendar(_) => panic!("a calendar"),
+            FileDocument::Calendar(_) | FileDocument::AlertRule(_) => panic!("not a job"),
         }
     }
 

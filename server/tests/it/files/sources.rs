@@ -84,7 +84,8 @@ async fn job_without_a_key_gets_the_one_of_its_file() {
     let files = Files::new().await;
     let created = files.harness.job(&files.token, echo("Nightly Report")).await;
     let exported = files.harness.call(&files.token, "GET", "/files/export", Value::Null).await.ok();
-    let document = exported["items"][0].clone();
+    let documents = exported["items"].as_array().expect("documents");
+    let document = documents.iter().find(|document| document["kind"] == "Job").expect("the job").clone();
     assert_eq!((&document["key"], &document["id"]), (&json!("nightly-report"), &created["id"]));
     let request = file("a.yaml", std::slice::from_ref(&document));
     let plan = files.plan(&request).await.ok();
