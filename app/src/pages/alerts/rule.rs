@@ -168,14 +168,14 @@ fn RuleContent(data: PageData, draft: FormDraft) -> impl IntoView {
 }
 
 #[component]
-fn RuleHead(title: String, here: String, children: Children) -> impl IntoView {
+fn RuleHead(title: String, here: String, #[prop(optional)] children: Option<Children>) -> impl IntoView {
     view! {
         <Title text=format!("{title} · Alert rules")/>
         <Breadcrumbs
             steps=vec![("/alerts".into(), "Alerts".into()), (RULES_ADDRESS.into(), "Rules".into())]
             here
         />
-        <PageHeader title>{children()}</PageHeader>
+        <PageHeader title>{children.map(|children| children())}</PageHeader>
     }
 }
 
@@ -245,7 +245,7 @@ fn ReadOnlyRule(state: AlertRuleState) -> impl IntoView {
     let muted_until = Memo::new(move |_| rule.with(|rule| rule.muted_until).filter(|until| *until > now.get()));
     let definition = Memo::new(move |_| rule.with(|rule| rule.definition.clone()));
     view! {
-        <RuleHead title=title.clone() here=title>{()}</RuleHead>
+        <RuleHead title=title.clone() here=title/>
         <section class="card" aria-labelledby="definition-heading">
             <h2 class="card-title" id="definition-heading">"Definition"</h2>
             <dl class="kv">
