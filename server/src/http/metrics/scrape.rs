@@ -1,6 +1,6 @@
 //! Reads the gauges of a scrape.
 //!
-//! What this server has in memory is read each time. What PostgreSQL and RabbitMQ know is kept for [`CACHE_TTL`]: servers
+//! What this server has in memory is read each time. What PostgreSQL and RabbitMQ know is kept for `CACHE_TTL`: servers
 //! and Prometheus instances multiply, and their scrapes must not become a load. A part that fails or takes too long is left
 //! out and marked, and the rest is shown: metrics are most needed while something is broken.
 
