@@ -53,7 +53,7 @@ pub struct AlertRuleForm {
     pub tags: String,
     /// The slug of the severity.
     pub severity: String,
-    /// The names of the checked channels by their ids.
+    /// The names of the checked channels by their [`channel_field`].
     pub channels: BTreeMap<String, String>,
     /// [`CHECKED`]; empty for off.
     pub is_enabled: String,
@@ -381,6 +381,12 @@ pub const fn channel_saved_notice(is_edit: bool) -> &'static str {
 
 /// The address of the list of rules.
 pub const RULES_ADDRESS: &str = "/alerts/rules";
+/// Returns the name of the checkbox of a channel. A name that starts with a digit would be read as the place in a list.
+#[must_use]
+pub fn channel_field(id: AlertChannelId) -> String {
+    format!("id-{id}")
+}
+
 /// The address of the list of channels.
 pub const CHANNELS_ADDRESS: &str = "/alerts/channels";
 

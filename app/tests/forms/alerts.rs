@@ -14,7 +14,7 @@ use crate::common::{
 pub(super) const VALID_RULE_FORM: &str = "form%5Bid%5D=&form%5Bversion%5D=&form%5Bname%5D=Late+nights&form%5Bkind%5D=late_start\
                                 &form%5Bcauses%5D%5Blost%5D=on&form%5Bcondition%5D%5Bpercent%5D=50\
                                 &form%5Bcondition%5D%5Bseconds%5D=90&form%5Bjobs%5D=nightly%2C+weekly&form%5Btags%5D=\
-                                &form%5Bseverity%5D=critical&form%5Bchannels%5D%5Ba%5D=Team&form%5BisEnabled%5D=on";
+                                &form%5Bseverity%5D=critical&form%5Bchannels%5D%5Bid-01a212f4-900b-7f30-8cf1-4782c14788e1%5D=Team&form%5BisEnabled%5D=on";
 
 /// A valid form for a new channel.
 pub(super) const VALID_CHANNEL_FORM: &str = "form%5Bid%5D=&form%5Bversion%5D=&form%5Bname%5D=Night+shift&form%5Bkind%5D=email\
@@ -174,7 +174,7 @@ async fn rule_is_created_without_a_script() {
     page.assert_contains(&[
         "value=\"occurrence_failed\" selected",
         "value=\"warning\" selected",
-        &format!("name=\"form[channels][{}]\" value=\"Team\"", channel_id(1)),
+        &format!("name=\"form[channels][id-{}]\" value=\"Team\"", channel_id(1)),
         "name=\"form[isEnabled]\" value=\"on\" checked",
     ]);
     let answer = post(&fake, "/api/save_alert_rule", VALID_RULE_FORM).await;
@@ -226,7 +226,7 @@ async fn edited_rule_shows_its_values_and_a_conflict() {
     page.assert_contains(&["name=\"form[version]\" value=\"3\"", "by ada@example.org, version 3"]);
     page.assert_lacks(&["name=\"form[isEnabled]\" value=\"on\" checked", "action=\"/api/delete_alert_rule\""]);
     let channels = get(&fake, &format!("/alerts/rules/{}", rule_id(1))).await;
-    channels.assert_contains(&[&format!("name=\"form[channels][{}]\" value=\"Pager\" checked", channel_id(2))]);
+    channels.assert_contains(&[&format!("name=\"form[channels][id-{}]\" value=\"Pager\" checked", channel_id(2))]);
     let form = |version: u8| {
         let id = rule_id(3);
         let form = VALID_RULE_FORM.replace("form%5Bid%5D=&", &format!("form%5Bid%5D={id}&"));

@@ -9,7 +9,7 @@ use milvaion_api::{
 };
 use milvaion_protocol::id::AlertChannelId;
 
-use super::{AlertChannelForm, AlertRuleForm, CHECKED, MUTE_CHOICES, MUTE_UNTIL};
+use super::{AlertChannelForm, AlertRuleForm, CHECKED, MUTE_CHOICES, MUTE_UNTIL, channel_field};
 use crate::error::AppError;
 
 /// Returns the end of a mute that starts now: after one of [`MUTE_CHOICES`], or at the start of the day `until`.
@@ -100,7 +100,7 @@ impl AlertRuleForm {
             jobs: jobs.join(", "),
             tags: tags.join(", "),
             severity: severity.slug().into(),
-            channels: chosen.map(|(id, name)| (id.to_string(), name.clone())).collect(),
+            channels: chosen.map(|(id, name)| (channel_field(*id), name.clone())).collect(),
             is_enabled: if *is_enabled { CHECKED.into() } else { String::new() },
         }
     }

@@ -10,7 +10,7 @@ use milvaion_api::{alerts::AlertSeverity, failures::FailureCause, permissions::P
 use milvaion_protocol::id::AlertChannelId;
 
 use crate::{
-    api::alerts::{AlertRuleForm, CHECKED},
+    api::alerts::{AlertRuleForm, CHECKED, channel_field},
     components::{
         check_field::CheckField,
         form::{FieldErrorText, FormField, described_by},
@@ -232,11 +232,11 @@ fn Channels(
     let boxes: Vec<_> = channels
         .into_iter()
         .map(|(id, name)| {
-            let id = id.to_string();
-            let checked = chosen.contains_key(&id);
+            let field = channel_field(id);
+            let checked = chosen.contains_key(&field);
             view! {
                 <label class="check">
-                    <input type="checkbox" name=format!("form[channels][{id}]") value=name.clone() checked=checked/>
+                    <input type="checkbox" name=format!("form[channels][{field}]") value=name.clone() checked=checked/>
                     <span>{name}</span>
                 </label>
             }
