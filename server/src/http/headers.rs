@@ -48,6 +48,9 @@ fn protect(headers: &mut HeaderMap, status: StatusCode, is_file: bool, is_secure
         headers.insert(header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static(HSTS));
         secure_cookies(headers);
     }
+    if status == StatusCode::UNAUTHORIZED {
+        keep_newer_cookies(headers);
+    }
     headers.entry(header::CONTENT_SECURITY_POLICY).or_insert_with(|| csp(None));
     add_charset(headers);
 
@@ -60,6 +63,19 @@ fn protect(headers: &mut HeaderMap, status: StatusCode, is_file: bool, is_secure
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     } else {
         headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    }
+}
+
+/// Drops the removal of cookies. The session layer removes the cookie of a session that has ended. The answer to a request
+/// in the background may arrive after a new sign-in in another tab, and would remove the cookie of the new session. A
+/// cookie of a session that has ended grants nothing.
+fn keep_newer_cookies(headers: &mut HeaderMap) {
+    let header::Entry::Occupied(cookies) = headers.entry(header::SET_COOKIE) else { return };
+    let is_removal = |cookie: &HeaderValue| cookie.to_str().is_ok_and(|text| text.contains("Max-Age=0"));
+    let (_, cookies) = cookies.remove_entry_mult();
+    let kept: Vec<HeaderValue> = cookies.filter(|cookie| !is_removal(cookie)).collect();
+    for cookie in kept {
+        headers.append(header::SET_COOKIE, cookie);
     }
 }
 
@@ -164,6 +180,19 @@ mod tests {
         protect(&mut headers, StatusCode::OK, false, false);
         let policy = headers[header::CONTENT_SECURITY_POLICY].to_str().expect("ASCII").to_owned();
         assert!(policy.contains("script-src 'nonce-c2VjcmV0' 'strict-dynamic' 'wasm-unsafe-eval';"), "{policy}");
+    }
+
+    #[test]
+    fn refused_request_does_not_remove_the_cookie_of_a_newer_session() {
+        let cookies = |status| {
+            let mut headers = HeaderMap::new();
+            for cookie in ["milvaion_session=; Path=/; Max-Age=0", "milvaion_device=x; Max-Age=60"] {
+                headers.append(header::SET_COOKIE, HeaderValue::from_static(cookie));
+            }
+            protect(&mut headers, status, false, false);
+            headers.get_all(header::SET_COOKIE).iter().count()
+        };
+        assert_eq!((cookies(StatusCode::OK), cookies(StatusCode::UNAUTHORIZED)), (2, 1));
     }
 
     #[test]
