@@ -1,7 +1,7 @@
 //! The settings of traces: the standard variables of OpenTelemetry.
 //!
-//! The libraries read most of them too, but take a default where a value is invalid, and log that where nobody looks
-//! before the traces are missed. All of them are therefore checked at the start; each error is a sentence that names the
+//! The libraries read most of them too, but take a default where a value is invalid, and report that in a log that is off.
+//! All of them are therefore checked at the start; each error is a sentence that names the
 //! variable and the remedy.
 
 use std::{env, fs, str::FromStr, time::Duration};

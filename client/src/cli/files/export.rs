@@ -22,7 +22,7 @@ pub(crate) async fn export(options: &ExportOptions, console: &mut Console) -> Re
     make_keys_unique(&mut documents);
     let too_many = documents.len() > MAX_DOCUMENTS;
     match session.format {
-        // YAML is the format of files; a table of definitions would help nobody.
+        // YAML is the format of files; a definition has too many fields for a table.
         OutputFormat::Table => write_yaml(&mut session, &documents)?,
         OutputFormat::Json | OutputFormat::Yaml => drop(session.print(&documents, |_, _| String::new())?),
     }

@@ -114,7 +114,7 @@ async fn failures_of_many_jobs_are_one_message() {
 }
 
 #[tokio::test]
-async fn resolution_is_sent_to_those_who_heard_of_the_alert() {
+async fn resolution_of_an_announced_alert_is_sent() {
     let mut delivery = Delivery::new().await;
     let job = delivery.harness.job().await;
     delivery.harness.ended(job, OccurrenceStatus::Failed).await;
@@ -126,7 +126,7 @@ async fn resolution_is_sent_to_those_who_heard_of_the_alert() {
     let states: Vec<_> = delivery.receiver.take().into_iter().map(|(_, message)| message["status"].clone()).collect();
     assert_eq!(states, ["firing", "resolved"]);
 
-    // An alert that nobody was told about has no message about its end.
+    // An alert that was not announced has no message about its end.
     let id = delivery.rule;
     let (until, entry) =
         (delivery.harness.now() + chrono::Duration::hours(1), delivery.harness.entry("alert_rule.mute"));
