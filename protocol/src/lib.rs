@@ -11,12 +11,13 @@
 //!
 //! Reading order: [`id`] and [`status`] define the ids and the state machine of an occurrence. [`topology`] names the
 //! exchanges, queues and keys. [`message`] defines the bodies that they carry, and [`trace`] the trace that they belong
-//! to. `schema` generates the JSON Schemas.
+//! to. [`singleton`] has the lease of singleton loops, which use Redis only. `schema` generates the JSON Schemas.
 
 pub mod id;
 pub mod message;
 #[cfg(feature = "schema")]
 pub mod schema;
+pub mod singleton;
 pub mod status;
 pub mod topology;
 pub mod trace;

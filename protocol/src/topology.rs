@@ -224,6 +224,57 @@ impl RedisKeys {
         format!("{}claims_since", self.prefix)
     }
 
+    /// Returns the key of the lease of a singleton loop. Its value is `{instance}:{epoch}`.
+    #[must_use]
+    pub fn singleton_lease(&self, name: &str) -> String {
+        self.lease(&format!("singleton:{name}"))
+    }
+
+    /// Returns the key of the highest epoch of a singleton loop. It does not expire.
+    #[must_use]
+    pub fn singleton_epoch(&self, name: &str) -> String {
+        format!("{}singleton:{name}:epoch", self.prefix)
+    }
+
+    /// Returns the hash in which the leader of a singleton loop publishes its state.
+    #[must_use]
+    pub fn singleton_state(&self, name: &str) -> String {
+        format!("{}singleton:{name}", self.prefix)
+    }
+
+    /// Returns the key that disables a singleton loop while it exists, whatever its value.
+    #[must_use]
+    pub fn singleton_disabled(&self, name: &str) -> String {
+        format!("{}singleton:{name}:disabled", self.prefix)
+    }
+
+    /// Returns the key that asks the instance in its value to hand a singleton loop over to another one.
+    #[must_use]
+    pub fn singleton_yield(&self, name: &str) -> String {
+        format!("{}singleton:{name}:yield", self.prefix)
+    }
+
+    /// Returns the sorted set of the instances that offer a singleton loop, by the time of their last heartbeat in
+    /// milliseconds since 1970.
+    #[must_use]
+    pub fn singleton_instances(&self, name: &str) -> String {
+        format!("{}singleton:{name}:instances", self.prefix)
+    }
+
+    /// Returns the sorted set of the names of all singleton loops, by the time of the last heartbeat of any instance in
+    /// milliseconds since 1970.
+    #[must_use]
+    pub fn singletons(&self) -> String {
+        format!("{}singletons", self.prefix)
+    }
+
+    /// Returns the channel on which the name of a singleton loop is published when its lease was released, or when it was
+    /// enabled, disabled or asked to yield. Its instances send a heartbeat at once.
+    #[must_use]
+    pub fn singleton_channel(&self) -> String {
+        format!("{}singleton_channel", self.prefix)
+    }
+
     /// Returns the key of a cancellation request, which persists if no worker received it on the channel.
     #[must_use]
     pub fn cancel_request(&self, occurrence: crate::id::OccurrenceId) -> String {
