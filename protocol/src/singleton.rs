@@ -8,8 +8,8 @@
 //! that lost its data, or was replaced by an older copy, can grant it to a second instance. A system that stores the
 //! highest epoch beside its data, and refuses lower ones, is safe then as well. An epoch must therefore never be granted
 //! twice, whatever Redis forgets. It is one more than the highest that Redis or the instance has seen, and at least the
-//! Unix time in seconds by the clock of Redis. Because of the clock, an empty Redis continues with higher epochs even if
-//! every instance was restarted too.
+//! time in milliseconds since 1970 by the clock of Redis. Because of the clock, an empty Redis continues with higher epochs
+//! even if every instance was restarted too.
 //!
 //! The scripts are here, and not in the SDK, because workers in other languages run the same ones. The protocol page shows
 //! them, and a test compares the two.
@@ -53,7 +53,7 @@ if held == ARGV[1] .. ':' .. ARGV[2] then
     result, epoch = 1, ARGV[2]
     redis.call('PEXPIRE', KEYS[1], ARGV[3])
 elseif ARGV[5] == '1' and disabled == 0 and (not held or holder == ARGV[1]) then
-    local next = math.max(tonumber(epoch) + 1, tonumber(ARGV[4]) + 1, tonumber(time[1]))
+    local next = math.max(tonumber(epoch) + 1, tonumber(ARGV[4]) + 1, tonumber(now))
     result, epoch, holder = 2, string.format('%d', next), ARGV[1]
     redis.call('SET', KEYS[2], epoch)
     redis.call('SET', KEYS[1], ARGV[1] .. ':' .. epoch, 'PX', ARGV[3])

@@ -95,6 +95,7 @@ mod delivery;
 mod net;
 mod reporting;
 mod run;
+mod singleton;
 
 mod clock;
 mod faults;
@@ -114,4 +115,11 @@ pub use milvaion_protocol::message::LogLevel;
 pub use prometheus_client;
 pub use reporting::outbox::Outbox;
 pub use run::capture::CaptureLayer;
+#[cfg(feature = "cron")]
+pub use singleton::{builder::Cron, pace::Misfire};
+pub use singleton::{
+    builder::{LoopBuilder, NewLoop, Periodic},
+    options::LoopOverrides,
+    tick::Tick,
+};
 pub use tokio_util::sync::CancellationToken;

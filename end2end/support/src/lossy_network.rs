@@ -27,6 +27,7 @@ pub struct LossyNetwork {
     address: SocketAddr,
     losses: watch::Sender<u32>,
     loses_next_answer: Arc<AtomicBool>,
+    is_cut: Arc<AtomicBool>,
 }
 
 impl LossyNetwork {
@@ -37,8 +38,17 @@ impl LossyNetwork {
         let opened = losses.subscribe();
         let loses_next_answer = Arc::new(AtomicBool::new(false));
         let loses_answer = loses_next_answer.clone();
+        let is_cut = Arc::new(AtomicBool::new(false));
+        let cuts = is_cut.clone();
         tokio::spawn(async move {
             while let Ok((mut client, _)) = listener.accept().await {
+                if cuts.load(Ordering::SeqCst) {
+                    tokio::spawn(async move {
+                        let _open = client;
+                        std::future::pending::<()>().await;
+                    });
+                    continue;
+                }
                 let mut lost = opened.clone();
                 lost.mark_unchanged();
                 let loses_answer = loses_answer.clone();
@@ -54,7 +64,7 @@ impl LossyNetwork {
                 });
             }
         });
-        Self { address, losses, loses_next_answer }
+        Self { address, losses, loses_next_answer, is_cut }
     }
 
     /// Puts a network before the service with this URL. Returns the service's URL behind it.
@@ -69,6 +79,17 @@ impl LossyNetwork {
         url.set_host(Some("127.0.0.1")).expect("a host");
         url.set_port(Some(network.address.port())).expect("a port");
         (network, url.into())
+    }
+
+    /// Loses every open connection and every later one, until [`restore`](Self::restore).
+    pub fn cut(&self) {
+        self.is_cut.store(true, Ordering::SeqCst);
+        self.lose_open_connections();
+    }
+
+    /// Lets new connections through again. Those that were lost stay lost.
+    pub fn restore(&self) {
+        self.is_cut.store(false, Ordering::SeqCst);
     }
 
     /// Loses all connections that are open now. Later ones work.

@@ -11,6 +11,7 @@ use crate::{
     api::error::{ConfigErrors, WorkerError},
     reporting::log_buffer::LogBounds,
     reporting::outbox::Outbox,
+    singleton::options::{LoopOverrides, read_overrides},
 };
 
 /// The settings of a worker: its services, its limits and its timeouts.
@@ -58,6 +59,10 @@ pub struct WorkerConfig {
     /// `MILVAION_HEALTH`: the listen address of `/health/live`, `/health/ready` and the Prometheus endpoint `/metrics`,
     /// such as `0.0.0.0:9100`. These endpoints require no authentication. Default none.
     pub health: Option<SocketAddr>,
+    /// `MILVAION_SINGLETONS`: overrides of options of singleton loops, such as
+    /// `price-feed.period=250ms;report.enabled=false`; see [`LoopOverrides`]. In the configuration file `singletons` is a
+    /// table with one table for each loop. Default none.
+    pub singletons: BTreeMap<String, LoopOverrides>,
     /// Timeout of a run if neither the job nor its job type sets one, 1 second to 7 days. Has no environment variable.
     /// Default one hour.
     pub default_timeout: Duration,
@@ -92,6 +97,7 @@ impl Default for WorkerConfig {
             outbox_lines: 100_000,
             outbox_megabytes: 64,
             health: None,
+            singletons: BTreeMap::new(),
             default_timeout: Duration::from_secs(3600),
         }
     }
@@ -183,6 +189,9 @@ impl WorkerConfig {
                 Err(_) => errors
                     .add(format!("MILVAION_HEALTH is {text:?}: give an address and a port, such as 0.0.0.0:9100.")),
             }
+        }
+        if let Some(text) = read("MILVAION_SINGLETONS") {
+            config.singletons = read_overrides(&text, &mut errors);
         }
         config.check(&mut errors);
         errors.into_result(config)

@@ -20,6 +20,9 @@ pub enum WorkerError {
     /// The thread that sends heartbeats and reports cannot be started.
     #[error("Cannot start the thread that sends heartbeats and reports.")]
     ControlThread(#[source] io::Error),
+    /// The thread of the singleton loops cannot be started.
+    #[error("Cannot start the thread of the singleton loops.")]
+    LoopThread(#[source] io::Error),
     /// The outbox cannot be opened, or another process uses it.
     #[error(transparent)]
     Outbox(#[from] OutboxError),
@@ -45,6 +48,9 @@ pub enum WorkerError {
     /// The thread that sends heartbeats and reports ended unexpectedly. Without it no report reaches the server.
     #[error("The thread that sends heartbeats and reports has died. See the log above and restart the worker.")]
     ControlThreadDied,
+    /// The thread of the singleton loops ended unexpectedly.
+    #[error("The thread of the singleton loops has died. See the log above and restart the worker.")]
+    LoopThreadDied,
 }
 
 impl fmt::Debug for WorkerError {
@@ -85,6 +91,16 @@ pub enum ConfigFileError {
     WrongType {
         /// The key in the file.
         key: String,
+        /// The TOML type of the value.
+        found: &'static str,
+    },
+    /// An option of a singleton loop has the wrong type.
+    #[error("option {option:?} of singleton loop {singleton:?} is of type {found}; use a string, an integer or a boolean")]
+    LoopOptionType {
+        /// The name of the loop.
+        singleton: String,
+        /// The key of the option.
+        option: String,
         /// The TOML type of the value.
         found: &'static str,
     },

@@ -1,7 +1,7 @@
 //! The worker and its builder: assembles all parts, runs them and shuts them down.
 
 use std::{
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -19,9 +19,10 @@ use crate::{
     api::error::WorkerError,
     api::job::Job,
     clock,
-    control::control_thread::{ControlThread, ControlThreadConfig},
+    control::control_thread::{self, ControlThreadConfig},
     control::heartbeat,
     control::metrics::{self, WorkerMetrics},
+    control::own_thread::OwnThread,
     control::shutdown::{self, DrainContext, ShutdownSignals},
     delivery::admission::Admission,
     delivery::claim::ClaimStore,
@@ -35,12 +36,19 @@ use crate::{
     reporting::reporter::{Reporter, ReporterConfig},
     run::executor::Executor,
     run::registry::{self, JobRegistry, RegisteredJob},
+    singleton::{
+        SingletonLoop,
+        builder::NewLoop,
+        loop_thread::{self, LoopThreadConfig},
+        options,
+    },
 };
 
 /// A configured worker, ready to run.
 pub struct Worker {
     config: WorkerConfig,
     jobs: Vec<Arc<RegisteredJob>>,
+    loops: Vec<SingletonLoop>,
     amqp: AMQPUri,
     instance_id: String,
     metrics: WorkerMetrics,
@@ -51,6 +59,8 @@ pub struct Worker {
 pub struct WorkerBuilder {
     config: WorkerConfig,
     registry: JobRegistry,
+    loops: Vec<SingletonLoop>,
+    errors: Vec<String>,
     metrics: WorkerMetrics,
 }
 
@@ -87,8 +97,63 @@ impl Worker {
         self.serve(ShutdownSignals { stop, ..ShutdownSignals::default() }).await
     }
 
-    async fn serve(self, signals: ShutdownSignals) -> Result<(), WorkerError> {
-        let Self { config, jobs, amqp, instance_id, metrics } = self;
+    async fn serve(mut self, signals: ShutdownSignals) -> Result<(), WorkerError> {
+        let loops = std::mem::take(&mut self.loops);
+        if self.jobs.is_empty() {
+            return self.serve_loops(loops, &signals).await;
+        }
+        if loops.is_empty() {
+            return self.serve_jobs(signals).await;
+        }
+        let mut thread = self.start_loops(loops, None)?;
+        let (stop, jobs_ended) = (signals.stop.clone(), CancellationToken::new());
+        let serve_jobs = async {
+            let _ends_loops = jobs_ended.clone().drop_guard();
+            self.serve_jobs(signals).await
+        };
+        // The loops stop beside the runs, so that their successors need not wait for the shutdown grace.
+        let stop_loops = async {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = jobs_ended.cancelled() => {}
+                () = thread.ended() => return tracing::error!("the singleton loops of this worker have ended; restart it"),
+            }
+            thread.stop().await;
+        };
+        let (result, ()) = tokio::join!(serve_jobs, stop_loops);
+        result
+    }
+
+    /// Starts the thread of the singleton loops.
+    fn start_loops(&self, loops: Vec<SingletonLoop>, health: Option<TcpListener>) -> Result<OwnThread, WorkerError> {
+        loop_thread::start(LoopThreadConfig {
+            loops,
+            redis_url: self.config.redis_url.clone(),
+            keys: RedisKeys::new(self.config.key_prefix.as_str()),
+            worker_id: self.config.worker_id.clone(),
+            instance_id: self.instance_id.clone(),
+            metrics: self.metrics.clone(),
+            health,
+        })
+    }
+
+    /// Runs a worker without job types, which opens no connection to the broker and no outbox.
+    async fn serve_loops(&self, loops: Vec<SingletonLoop>, signals: &ShutdownSignals) -> Result<(), WorkerError> {
+        let health = self.config.health.map(metrics::open).transpose()?;
+        let (worker, instance) = (&self.config.worker_id, &self.instance_id);
+        tracing::info!(worker.id = worker, worker.instance = instance, loops = loops.len(), "worker starts without job types");
+        let mut thread = self.start_loops(loops, health)?;
+        tokio::select! {
+            () = signals.stop.cancelled() => thread.stop().await,
+            () = thread.ended() => return Err(WorkerError::LoopThreadDied),
+        }
+        tracing::info!("worker has stopped");
+        Ok(())
+    }
+
+    /// Runs the job types of a worker.
+    async fn serve_jobs(self, signals: ShutdownSignals) -> Result<(), WorkerError> {
+        let Self { config, jobs, amqp, instance_id, metrics, loops: _ } = self;
         let (topology, keys) = (Topology::new(config.prefix.as_str()), RedisKeys::new(config.key_prefix.as_str()));
         let (running, interrupt) = (RunTable::default(), CancellationToken::new());
         let (reporter, report_receiver) = Reporter::new();
@@ -106,7 +171,7 @@ impl Worker {
             job_types: registry::announce(&jobs),
             timestamp: clock::now(),
         };
-        let mut control_thread = ControlThread::start(ControlThreadConfig {
+        let mut control_thread = control_thread::start(ControlThreadConfig {
             amqp: amqp.clone(),
             redis_url: config.redis_url.clone(),
             topology: topology.clone(),
@@ -208,6 +273,44 @@ impl WorkerBuilder {
         self
     }
 
+    /// Begins the declaration of a singleton loop, which exactly one instance of the fleet runs. All instances that offer the
+    /// loop give it the same name: 1 to 100 letters, digits, `-`, `_` and `.`. A worker may have loops and no job type, and
+    /// then needs Redis only.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use milvaion_worker::Worker;
+    ///
+    /// let builder = Worker::builder()
+    ///     .singleton("price-feed")
+    ///     .every(Duration::from_millis(100))
+    ///     .run(|tick| async move {
+    ///         println!("price of {} with epoch {}", tick.due(), tick.epoch());
+    ///         Ok(())
+    ///     });
+    /// ```
+    pub fn singleton(self, name: impl Into<String>) -> NewLoop {
+        NewLoop { worker: self, name: name.into() }
+    }
+
+    /// Adds a declared loop.
+    pub(crate) fn add_singleton(mut self, spec: SingletonLoop) -> Self {
+        self.loops.push(spec);
+        self
+    }
+
+    /// Adds a mistake in a declaration, which [`build`](Self::build) reports.
+    pub(crate) fn add_error(mut self, error: String) -> Self {
+        self.errors.push(error);
+        self
+    }
+
+    /// Returns the declared loops.
+    pub(crate) fn loops(self) -> Vec<SingletonLoop> {
+        self.loops
+    }
+
     /// Sets the worker id; see [`WorkerConfig::worker_id`].
     #[must_use]
     pub fn worker_id(mut self, worker_id: impl Into<String>) -> Self {
@@ -307,10 +410,17 @@ impl WorkerBuilder {
     /// Returns [`WorkerError::Config`] with one sentence for each mistake.
     pub fn build(self) -> Result<Worker, WorkerError> {
         faults::arm();
-        let Self { config, mut registry, metrics } = self;
+        let Self { config, mut registry, mut loops, errors: mistakes, metrics } = self;
         registry.set_concurrency(&config.concurrency);
         let (jobs, mut errors) = registry.finish();
+        if jobs.is_empty() && loops.is_empty() && mistakes.is_empty() {
+            errors.add("The worker has no job type and no singleton loop: add one with .job(…) or .singleton(…) before .build().");
+        }
+        mistakes.into_iter().for_each(|mistake| errors.add(mistake));
         config.check(&mut errors);
+        options::apply(&config.singletons, &mut loops, &mut errors);
+        options::check(&loops, &mut errors);
+        loops.retain(|spec| spec.options.enabled);
         for job in &jobs {
             if !Topology::fits(&config.worker_id, job.job_type) {
                 errors.add(format!(
@@ -322,6 +432,6 @@ impl WorkerBuilder {
         // An invalid URL has been reported by `check`.
         let amqp = config.amqp_url.parse().unwrap_or_default();
         let instance_id = clock::instance_id(&config.worker_id);
-        errors.into_result(Worker { config, jobs, amqp, instance_id, metrics })
+        errors.into_result(Worker { config, jobs, loops, amqp, instance_id, metrics })
     }
 }

@@ -14,9 +14,10 @@ use tokio::time::sleep;
 
 use crate::{
     delivery::cancel_request::CancelRequest,
-    delivery::claim::{ClaimStore, RedisUnavailable, with_timeout},
+    delivery::claim::ClaimStore,
     delivery::run_table::RunTable,
     net::connection::JitteredBackoff,
+    net::redis::{RedisUnavailable, with_timeout},
 };
 
 /// Listens on the cancellation channel and reconnects whenever the connection is lost.
@@ -44,8 +45,8 @@ async fn subscribe(
     running: &RunTable,
     backoff: &mut JitteredBackoff,
 ) -> Result<(), RedisUnavailable> {
-    let mut replacements = claims.replacements();
-    let mut channel = with_timeout(claims.client().get_async_pubsub()).await?;
+    let mut replacements = claims.redis().replacements();
+    let mut channel = with_timeout(claims.redis().client().get_async_pubsub()).await?;
     with_timeout(channel.subscribe(keys.cancellation_channel())).await?;
     // Requests that were published before the subscription are read from their keys.
     catch_up(claims, running).await?;

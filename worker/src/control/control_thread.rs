@@ -5,21 +5,22 @@
 //! connections. A worker whose jobs block is slow, but its runs do not count as lost, and none of them is started a
 //! second time. The thread also listens for cancel requests, writes the outbox and serves health checks.
 
-use std::{net::TcpListener, thread, time::Duration};
+use std::{net::TcpListener, time::Duration};
 
 use lapin::uri::AMQPUri;
 use milvaion_protocol::{
     message::InstanceHello,
     topology::{RedisKeys, Topology},
 };
-use tokio::{runtime, sync::oneshot, time::timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::error::WorkerError,
     control::cancel,
     control::heartbeat::Heartbeater,
-    control::metrics::{HealthServer, WorkerMetrics},
+    control::metrics::{BrokerState, HealthServer, WorkerMetrics},
+    control::own_thread::OwnThread,
     delivery::claim::ClaimStore,
     delivery::run_table::RunTable,
     net::publisher::WorkerPublisher,
@@ -46,46 +47,18 @@ pub(crate) struct ControlThreadConfig {
     pub(crate) health: Option<(TcpListener, WorkerMetrics, WriteGate)>,
 }
 
-/// The running thread.
-pub(crate) struct ControlThread {
-    stop: CancellationToken,
-    ended: oneshot::Receiver<()>,
-}
-
-impl ControlThread {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// Returns [`WorkerError::ControlThread`] if the operating system refuses the thread or its runtime.
-    pub(crate) fn start(config: ControlThreadConfig) -> Result<Self, WorkerError> {
-        let runtime =
-            runtime::Builder::new_current_thread().enable_all().build().map_err(WorkerError::ControlThread)?;
-        let stop = CancellationToken::new();
-        let (end, ended) = oneshot::channel();
-        let stopping = stop.clone();
-        thread::Builder::new()
-            .name("worker-control".to_owned())
-            .spawn(move || {
-                if let Err(error) = runtime.block_on(run(config, stopping)) {
-                    tracing::error!(error = %error, "cannot start the control thread; check REDIS_URL");
-                }
-                drop(end);
-            })
-            .map_err(WorkerError::ControlThread)?;
-        Ok(Self { stop, ended })
-    }
-
-    /// Waits until the thread ends. It must not end before [`stop`](Self::stop).
-    pub(crate) async fn ended(&mut self) {
-        let _ = (&mut self.ended).await;
-    }
-
-    /// Sends the goodbye and closes all connections of the thread. Reports should have been flushed before; those that
-    /// could not be sent stay in the outbox.
-    pub(crate) async fn stop(self) {
-        self.stop.cancel();
-        let _ = self.ended.await;
-    }
+/// Starts the thread.
+///
+/// # Errors
+/// Returns [`WorkerError::ControlThread`] if the operating system refuses the thread or its runtime.
+pub(crate) fn start(config: ControlThreadConfig) -> Result<OwnThread, WorkerError> {
+    OwnThread::start("worker-control", move |stop| async move {
+        // Reports should have been flushed before the stop; those that could not be sent stay in the outbox.
+        if let Err(error) = run(config, stop).await {
+            tracing::error!(error = %error, "cannot start the control thread; check REDIS_URL");
+        }
+    })
+    .map_err(WorkerError::ControlThread)
 }
 
 async fn run(config: ControlThreadConfig, stop: CancellationToken) -> redis::RedisResult<()> {
@@ -107,7 +80,7 @@ async fn run(config: ControlThreadConfig, stop: CancellationToken) -> redis::Red
     let (publisher, keep_open) = WorkerPublisher::new(amqp, topology.clone(), hello.instance_id.clone(), close.clone());
     let publisher_task = tokio::spawn(keep_open);
     if let Some((listener, metrics, gate)) = health {
-        let health = HealthServer { metrics, publisher: publisher.clone(), gate };
+        let health = HealthServer { metrics, broker: Some(BrokerState { publisher: publisher.clone(), gate }) };
         tokio::spawn(health.serve(listener));
     }
     let reporter_task = tokio::spawn(reporter::run(

@@ -8,6 +8,7 @@
 //! | File | Content |
 //! |---|---|
 //! | [`control_thread`] | The operating system thread that runs heartbeats, reports and cancellations |
+//! | [`own_thread`] | An operating system thread with a runtime of its own |
 //! | [`heartbeat`] | Registration, heartbeats and the renewal of claims |
 //! | [`cancel`] | The listener for cancel requests |
 //! | [`shutdown`] | Signals and the draining of runs |
@@ -17,4 +18,5 @@ pub(crate) mod cancel;
 pub(crate) mod control_thread;
 pub(crate) mod heartbeat;
 pub(crate) mod metrics;
+pub(crate) mod own_thread;
 pub(crate) mod shutdown;

@@ -24,17 +24,10 @@
 //! `claims_since` has the time since when it remembers, and each claim returns it: a message that was published before is
 //! checked with the server, although its delivery is the first.
 //!
-//! The driver opens a new connection when the old one is closed. A network can also lose a connection silently, and then
-//! neither an answer nor an error comes for a quarter of an hour, in which duplicates could not be recognised. A request
-//! without an answer therefore replaces the connection.
-//!
 //! An outage of Redis affects no run: a first delivery starts without a claim, and only a possible duplicate waits.
 //! Possible duplicates are also checked with the server, by the [`claim_check`](crate::delivery::claim_check).
 
-use std::{
-    sync::{Arc, LazyLock, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::LazyLock, time::Duration};
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::{
@@ -42,14 +35,10 @@ use milvaion_protocol::{
     message::{HEARTBEAT_INTERVAL_SECONDS, INSTANCE_TIMEOUT_SECONDS},
     topology::RedisKeys,
 };
-use redis::{
-    Client, RedisResult, Script,
-    aio::{ConnectionManager, ConnectionManagerConfig},
-};
-use tokio::sync::watch;
+use redis::{RedisResult, Script};
 
-/// Maximum time for Redis to answer before it counts as unavailable.
-const REDIS_TIMEOUT: Duration = Duration::from_secs(1);
+use crate::net::redis::{RedisConnection, RedisUnavailable};
+
 /// Lease of a claim in milliseconds: the heartbeat timeout of an instance.
 const CLAIM_LEASE_MS: i64 = INSTANCE_TIMEOUT_SECONDS * 1000;
 /// Retention of a claim in milliseconds after the end of the attempt, or after an expired lease.
@@ -61,25 +50,6 @@ const CLAIM_KEY_TTL_MS: i64 = CLAIM_LEASE_MS + CLAIM_RETENTION_MS;
 
 /// The time since when Redis remembers if it has none that can be read: every message is checked with the server then.
 const UNKNOWN_SINCE: DateTime<Utc> = DateTime::<Utc>::MAX_UTC;
-
-/// The reason that Redis gave no answer.
-#[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum RedisUnavailable {
-    #[error("Redis did not answer within {} s", REDIS_TIMEOUT.as_secs())]
-    Timeout,
-    #[error(transparent)]
-    Failed(#[from] redis::RedisError),
-}
-
-impl RedisUnavailable {
-    /// Returns true if no answer came, and no error of the connection either.
-    pub(crate) fn is_timeout(&self) -> bool {
-        match self {
-            Self::Timeout => true,
-            Self::Failed(error) => error.is_timeout(),
-        }
-    }
-}
 
 /// An occurrence and the number of its attempt.
 pub(crate) type AttemptKey = (OccurrenceId, u32);
@@ -124,10 +94,7 @@ pub(crate) struct ServerRequests {
 /// The claims of one instance in Redis.
 #[derive(Clone)]
 pub(crate) struct ClaimStore {
-    client: Client,
-    /// The connection, and its number.
-    redis: Arc<Mutex<(u64, ConnectionManager)>>,
-    replacements: watch::Sender<()>,
+    redis: RedisConnection,
     keys: RedisKeys,
     instance_id: String,
 }
@@ -201,43 +168,12 @@ impl ClaimStore {
     /// Prepares a connection that opens on first use and reconnects when it is lost. Must be called in the runtime that
     /// uses it.
     pub(crate) fn new(url: &str, keys: RedisKeys, instance_id: &str) -> RedisResult<Self> {
-        let client = Client::open(url)?;
-        let redis = Arc::new(Mutex::new((0, connect(&client)?)));
-        Ok(Self { client, redis, replacements: watch::Sender::new(()), keys, instance_id: instance_id.to_owned() })
+        Ok(Self { redis: RedisConnection::new(url)?, keys, instance_id: instance_id.to_owned() })
     }
 
-    /// Returns the client, which can open further connections to the same Redis.
-    pub(crate) fn client(&self) -> &Client {
-        &self.client
-    }
-
-    /// Returns a receiver that changes when the connection was replaced.
-    pub(crate) fn replacements(&self) -> watch::Receiver<()> {
-        self.replacements.subscribe()
-    }
-
-    fn connection(&self) -> (u64, ConnectionManager) {
-        self.redis.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Waits for the answer to a request on the connection with this number. Replaces the connection if none comes.
-    async fn answer<T>(
-        &self,
-        number: u64,
-        request: impl Future<Output = RedisResult<T>>,
-    ) -> Result<T, RedisUnavailable> {
-        let answer = with_timeout(request).await;
-        if answer.as_ref().is_err_and(RedisUnavailable::is_timeout) {
-            let mut current = self.redis.lock().unwrap_or_else(PoisonError::into_inner);
-            // Other requests wait on the same connection. The address was accepted before.
-            if current.0 == number
-                && let Ok(connection) = connect(&self.client)
-            {
-                *current = (number + 1, connection);
-                self.replacements.send_replace(());
-            }
-        }
-        answer
+    /// Returns the connection.
+    pub(crate) const fn redis(&self) -> &RedisConnection {
+        &self.redis
     }
 
     /// Opens the connection before the first delivery needs it, and sets the time since when Redis remembers. A failure has
@@ -262,7 +198,7 @@ impl ClaimStore {
         claims: &[AttemptKey],
         ends: &[AttemptKey],
     ) -> Result<Vec<ClaimResult>, RedisUnavailable> {
-        let (number, mut redis) = self.connection();
+        let (number, mut redis) = self.redis.current();
         let mut settle = SETTLE_SCRIPT.prepare_invoke();
         settle.key(self.keys.claims_since());
         settle.arg(&self.instance_id).arg(CLAIM_KEY_TTL_MS).arg(CLAIM_RETENTION_MS).arg(claims.len());
@@ -272,7 +208,7 @@ impl ClaimStore {
         for &(occurrence, attempt) in ends {
             settle.key(self.keys.running(occurrence)).arg(attempt);
         }
-        let answer: Vec<String> = self.answer(number, settle.invoke_async(&mut redis)).await?;
+        let answer: Vec<String> = self.redis.answer(number, settle.invoke_async(&mut redis)).await?;
         let (since, values) = answer.split_first().map_or((UNKNOWN_SINCE, [].as_slice()), |(since, values)| {
             let since = since.parse().ok().and_then(DateTime::from_timestamp_millis);
             (since.unwrap_or(UNKNOWN_SINCE), values)
@@ -293,10 +229,10 @@ impl ClaimStore {
     /// Releases a claim that this instance holds and that has not ended. If this fails, the key stays for a day, and
     /// the instance that receives the message reports the attempt as lost.
     pub(crate) async fn release(&self, (occurrence, attempt): AttemptKey) {
-        let (number, mut redis) = self.connection();
+        let (number, mut redis) = self.redis.current();
         let mut release = RELEASE_SCRIPT.prepare_invoke();
         release.key(self.keys.running(occurrence)).arg(self.claim_value(attempt));
-        if let Err(error) = self.answer::<()>(number, release.invoke_async(&mut redis)).await {
+        if let Err(error) = self.redis.answer::<()>(number, release.invoke_async(&mut redis)).await {
             tracing::debug!(
                 occurrence.id = %occurrence,
                 error = %error,
@@ -313,14 +249,14 @@ impl ClaimStore {
         &self,
         occurrences: &[OccurrenceId],
     ) -> Result<Vec<(OccurrenceId, ServerRequests)>, RedisUnavailable> {
-        let (number, mut redis) = self.connection();
+        let (number, mut redis) = self.redis.current();
         let mut found = Vec::new();
         for chunk in occurrences.chunks(250) {
             let mut get = redis::cmd("MGET");
             for occurrence in chunk {
                 get.arg(self.keys.cancel_request(*occurrence)).arg(self.keys.revocation(*occurrence));
             }
-            let texts: Vec<Option<String>> = self.answer(number, get.query_async(&mut redis)).await?;
+            let texts: Vec<Option<String>> = self.redis.answer(number, get.query_async(&mut redis)).await?;
             for (occurrence, texts) in chunk.iter().zip(texts.chunks_exact(2)) {
                 let requests = ServerRequests {
                     cancel: texts[0].clone(),
@@ -340,14 +276,14 @@ impl ClaimStore {
     /// # Errors
     /// Returns [`RedisUnavailable`] if Redis does not answer.
     pub(crate) async fn renew(&self, running: &[AttemptKey]) -> Result<Vec<AttemptKey>, RedisUnavailable> {
-        let (number, mut redis) = self.connection();
+        let (number, mut redis) = self.redis.current();
         let mut heartbeat = redis::cmd("SET");
         heartbeat
             .arg(self.keys.heartbeat(&self.instance_id))
             .arg(crate::clock::now().timestamp_millis())
             .arg("PX")
             .arg(CLAIM_LEASE_MS);
-        self.answer::<()>(number, heartbeat.query_async(&mut redis)).await?;
+        self.redis.answer::<()>(number, heartbeat.query_async(&mut redis)).await?;
         let mut superseded = Vec::new();
         for chunk in running.chunks(500) {
             let mut renew = RENEW_SCRIPT.prepare_invoke();
@@ -356,7 +292,7 @@ impl ClaimStore {
                 renew.key(self.keys.running(*occurrence)).arg(self.claim_value(*attempt));
             }
             // The script counts from 1.
-            let indexes: Vec<usize> = self.answer(number, renew.invoke_async(&mut redis)).await?;
+            let indexes: Vec<usize> = self.redis.answer(number, renew.invoke_async(&mut redis)).await?;
             superseded.extend(indexes.into_iter().filter_map(|index| chunk.get(index.wrapping_sub(1))).copied());
         }
         Ok(superseded)
@@ -367,23 +303,14 @@ impl ClaimStore {
     /// # Errors
     /// Returns [`RedisUnavailable`] if Redis does not answer.
     pub(crate) async fn remove_heartbeat(&self) -> Result<(), RedisUnavailable> {
-        let (number, mut redis) = self.connection();
-        self.answer(number, redis::cmd("DEL").arg(self.keys.heartbeat(&self.instance_id)).query_async(&mut redis)).await
+        let (number, mut redis) = self.redis.current();
+        self.redis.answer(number, redis::cmd("DEL").arg(self.keys.heartbeat(&self.instance_id)).query_async(&mut redis)).await
     }
 
     /// Returns the value of the claim key while this instance runs `attempt`.
     fn claim_value(&self, attempt: u32) -> String {
         format!("{}:{attempt}", self.instance_id)
     }
-}
-
-/// Prepares a connection, which opens at its first use.
-fn connect(client: &Client) -> RedisResult<ConnectionManager> {
-    let config = ConnectionManagerConfig::new()
-        .set_response_timeout(Some(REDIS_TIMEOUT))
-        .set_connection_timeout(Some(REDIS_TIMEOUT))
-        .set_max_delay(Duration::from_secs(1));
-    ConnectionManager::new_lazy_with_config(client.clone(), config)
 }
 
 /// Interprets the claim of another holder for `attempt`. `left` is the remaining lifetime of its key in milliseconds.
@@ -412,17 +339,6 @@ fn held_by(held: &str, left: &str, attempt: u32) -> ClaimResult {
 
 /// Interval at which the heartbeat and the claims are renewed.
 pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(HEARTBEAT_INTERVAL_SECONDS);
-
-/// Awaits an answer of Redis. The timeouts of the connection do not include the wait for a reconnection in progress.
-///
-/// # Errors
-/// Returns [`RedisUnavailable`] if Redis does not answer in time or answers with an error.
-pub(crate) async fn with_timeout<T>(answer: impl Future<Output = RedisResult<T>>) -> Result<T, RedisUnavailable> {
-    match tokio::time::timeout(REDIS_TIMEOUT, answer).await {
-        Ok(answer) => Ok(answer?),
-        Err(_) => Err(RedisUnavailable::Timeout),
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -16,7 +16,10 @@ use tokio::{
     time::timeout,
 };
 
-use crate::delivery::claim::{AttemptKey, ClaimResult, ClaimStore, RedisUnavailable};
+use crate::{
+    delivery::claim::{AttemptKey, ClaimResult, ClaimStore},
+    net::redis::RedisUnavailable,
+};
 
 /// Maximum number of operations in one round trip. More would block Redis for its other clients.
 const MAX_CLAIM_BATCH: usize = 256;

@@ -6,7 +6,7 @@
 #[cfg(feature = "faults")]
 use chrono::DateTime;
 
-use crate::delivery::claim::{ClaimResult, RedisUnavailable};
+use crate::{delivery::claim::ClaimResult, net::redis::RedisUnavailable};
 
 /// The seams of this build.
 #[cfg(not(feature = "faults"))]

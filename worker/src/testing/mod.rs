@@ -1,8 +1,11 @@
-//! Runs a job in a test, without any service.
+//! Runs a job or a singleton loop in a test, without any service.
 //!
 //! A [`TestRun`] executes one attempt with the same pipeline as a worker: the input is decoded from JSON, panics are
 //! caught and the timeout applies. The reports and log lines that a worker would send are returned in a [`TestReport`].
+//! A [`TestLoop`] runs a singleton loop with the election, the timers and the deadlines of a worker, on a paused clock.
 //! Everything that users need to test their jobs belongs here. Helpers for the tests of this crate do not.
+
+mod loops;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -26,6 +29,8 @@ use crate::{
     run::registry::RegisteredJob,
     run::report_sink::{ConfirmFuture, ReportSink},
 };
+
+pub use loops::{TestLoop, TestLoopReport, TestLoopRun};
 
 /// One attempt of a job under test.
 pub struct TestRun {

@@ -12,3 +12,4 @@ mod health;
 mod outbox;
 mod readme;
 mod shutdown;
+mod singleton;

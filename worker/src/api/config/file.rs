@@ -7,7 +7,7 @@ use toml::{Table, Value};
 use crate::api::error::{ConfigFileError, WorkerError};
 
 /// All variables that a worker reads. The keys of the file are these names in lower case without `MILVAION_`.
-const VARIABLE_NAMES: [&str; 12] = [
+const VARIABLE_NAMES: [&str; 13] = [
     "AMQP_URL",
     "REDIS_URL",
     "MILVAION_WORKER_ID",
@@ -20,6 +20,7 @@ const VARIABLE_NAMES: [&str; 12] = [
     "MILVAION_OUTBOX_LINES",
     "MILVAION_OUTBOX_MEGABYTES",
     "MILVAION_HEALTH",
+    "MILVAION_SINGLETONS",
 ];
 /// Maximum size of the file.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
@@ -75,11 +76,39 @@ fn parse(text: &str) -> Result<ConfigFile, ConfigFileError> {
                 }
                 parts.join(",")
             }
+            Value::Table(table) if name == "MILVAION_SINGLETONS" => singletons(table)?,
             other => return Err(ConfigFileError::WrongType { key: given, found: other.type_str() }),
         };
         values.insert(name, text);
     }
     Ok(ConfigFile(values))
+}
+
+/// Writes the table of singleton loops as the text of its variable.
+fn singletons(table: Table) -> Result<String, ConfigFileError> {
+    let mut parts = Vec::new();
+    for (singleton, value) in table {
+        let options = match value {
+            Value::Table(options) => options,
+            other => {
+                let found = other.type_str();
+                return Err(ConfigFileError::LoopOptionType { singleton, option: String::new(), found });
+            }
+        };
+        for (option, value) in options {
+            let text = match value {
+                Value::String(text) => text,
+                Value::Integer(number) => number.to_string(),
+                Value::Boolean(flag) => flag.to_string(),
+                other => {
+                    let found = other.type_str();
+                    return Err(ConfigFileError::LoopOptionType { singleton, option, found });
+                }
+            };
+            parts.push(format!("{singleton}.{option}={text}"));
+        }
+    }
+    Ok(parts.join(";"))
 }
 
 #[cfg(test)]
@@ -97,11 +126,20 @@ mod tests {
     }
 
     #[test]
+    fn options_of_singleton_loops_are_tables() {
+        let file = parse("[singletons.price-feed]\nperiod = '250ms'\nenabled = false").expect("read");
+        let text = file.get("MILVAION_SINGLETONS").expect("present");
+        assert_eq!(text.split(';').collect::<std::collections::BTreeSet<_>>().len(), 2, "{text}");
+        assert!(text.contains("price-feed.period=250ms") && text.contains("price-feed.enabled=false"), "{text}");
+    }
+
+    #[test]
     fn unknown_keys_and_wrong_types_are_refused() {
         for (text, part) in [
             ("capacty = 20", "use one of amqp_url, redis_url, worker_id"),
             ("capacity = true", "\"capacity\" is of type boolean"),
             ("[concurrency]\nsend-mail = 'many'", "\"concurrency\" of job type \"send-mail\" is of type string"),
+            ("[singletons.price-feed]\nperiod = []", "\"period\" of singleton loop \"price-feed\" is of type array"),
             ("capacity = ", "TOML parse error"),
         ] {
             let error = parse(text).err().expect("refused").to_string();

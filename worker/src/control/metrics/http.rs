@@ -33,6 +33,13 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub(crate) struct HealthServer {
     pub(crate) metrics: WorkerMetrics,
+    /// None for a worker without job types, which uses no broker.
+    pub(crate) broker: Option<BrokerState>,
+}
+
+/// The parts of a worker with job types that decide whether it is ready.
+#[derive(Clone)]
+pub(crate) struct BrokerState {
     pub(crate) publisher: WorkerPublisher,
     pub(crate) gate: WriteGate,
 }
@@ -103,16 +110,22 @@ impl HealthServer {
         response
     }
 
-    /// Builds the response of the readiness check. Each of the three conditions is listed, so that operators see which
-    /// fails.
+    /// Builds the response of the readiness check. Each condition is listed, so that operators see which fails. A worker
+    /// without job types is ready while Redis answers its loops.
     fn ready(&self) -> (StatusCode, &'static str, String) {
-        let (consuming, reporting) = (self.metrics.is_consuming(), self.publisher.is_up());
-        let writable = self.gate.is_open();
-        let is_ready = consuming && reporting && writable;
+        let (is_ready, body) = if let Some(BrokerState { publisher, gate }) = &self.broker {
+            let (consuming, reporting) = (self.metrics.is_consuming(), publisher.is_up());
+            let writable = gate.is_open();
+            let is_ready = consuming && reporting && writable;
+            let body = json!({
+                "ready": is_ready, "consuming": consuming, "reporting": reporting, "outboxWritable": writable,
+            });
+            (is_ready, body)
+        } else {
+            let is_ready = self.metrics.are_loops_connected();
+            (is_ready, json!({ "ready": is_ready, "redis": is_ready }))
+        };
         let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        let body = json!({
-            "ready": is_ready, "consuming": consuming, "reporting": reporting, "outboxWritable": writable,
-        });
         (status, "application/json", body.to_string())
     }
 }

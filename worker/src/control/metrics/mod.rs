@@ -10,6 +10,7 @@
 //! [`WorkerBuilder::register_metrics`](crate::WorkerBuilder::register_metrics).
 
 mod http;
+pub(crate) mod loops;
 
 use std::{
     sync::{
@@ -33,7 +34,7 @@ use prometheus_client::{
 
 use crate::clock;
 
-pub(crate) use http::{HealthServer, open};
+pub(crate) use http::{BrokerState, HealthServer, open};
 
 /// The metrics of one worker. Clones share the same counters.
 #[derive(Clone, Default)]
@@ -50,6 +51,7 @@ struct MetricSet {
     lines: Gauge,
     is_consuming: AtomicBool,
     last_delivery: Gauge,
+    loops: loops::LoopFamilies,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -77,6 +79,7 @@ impl Default for MetricSet {
             lines: Gauge::default(),
             is_consuming: AtomicBool::new(false),
             last_delivery: Gauge::default(),
+            loops: loops::LoopFamilies::default(),
         }
     }
 }
@@ -130,6 +133,16 @@ impl WorkerMetrics {
         self.0.is_consuming.load(Ordering::Relaxed)
     }
 
+    /// Returns the metrics of a singleton loop.
+    pub(crate) fn singleton(&self, name: &Arc<str>) -> loops::LoopMetrics {
+        self.0.loops.of(name)
+    }
+
+    /// Returns true if Redis answered the last heartbeat of a singleton loop.
+    fn are_loops_connected(&self) -> bool {
+        self.0.loops.are_connected()
+    }
+
     /// Adds all metrics to a registry.
     pub(crate) fn register(&self, registry: &mut Registry) {
         let counts = &*self.0;
@@ -148,6 +161,7 @@ impl WorkerMetrics {
             "Unix time of the last delivery in seconds; 0 if there was none",
             counts.last_delivery.clone(),
         );
+        counts.loops.register(registry);
     }
 
     /// Formats all metrics as Prometheus text.

@@ -1,0 +1,6 @@
+//! Singleton loops: the election in a real Redis, and the behaviour of a loop on a paused clock.
+
+mod election;
+mod hand_over;
+mod paused;
+mod witness;
