@@ -36,6 +36,7 @@
 //! | Name | Disabled protection | What breaks, and what reveals it |
 //! |---|---|---|
 //! | `skip_claim` | the claim: each delivery starts, regardless of the claim in Redis and without a claim check at the server | One attempt starts twice. A process still detects duplicates of its own runs, so there must be two instances of a worker: publish each message several times, or abort the server at `publisher.after_confirm`, or cut a worker's consuming connection while it runs something. |
+//! | `skip_loop_deadlines` | the deadlines of a singleton loop's lease: a leader that cannot renew it goes on | Two leaders run one loop: cut a leader off from Redis for longer than its lease. |
 
 pub(crate) mod seams;
 

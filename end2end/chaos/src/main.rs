@@ -32,7 +32,7 @@
 //! # Reading order
 //!
 //! 1. `scenarios` defines the faults, scenario by scenario.
-//! 2. `cluster` starts the servers and workers that they hit.
+//! 2. `cluster` starts the servers and workers that they hit, and `loop_fleet` the workers with singleton loops.
 //! 3. `workload`, `workload_driver` and `live_stream` define the jobs, and act as users and as an open page.
 //! 4. `proxy`, and `process` and `private_service` of the test support crate, inject faults.
 //! 5. `witness`, `evidence` and `final_state` record the result.
@@ -45,6 +45,7 @@ mod evidence;
 mod final_state;
 mod harness;
 mod live_stream;
+mod loop_fleet;
 mod proxy;
 mod sabotage;
 mod scenarios;

@@ -140,6 +140,14 @@ const SABOTAGE_CASES: &[SabotageCase] = &[
         extra_failpoints: "",
         detected_by: &["failed_by_infra"],
     },
+    SabotageCase {
+        name: "skip_loop_deadlines",
+        protection: "the deadlines of a loop's lease",
+        scenario: "loop_leader_partitioned",
+        count: 1,
+        extra_failpoints: "",
+        detected_by: &["loop_overlap"],
+    },
 ];
 
 /// Runs the named sabotage, or `all` of them one after the other. Returns true if each was detected.

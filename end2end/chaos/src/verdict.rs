@@ -60,8 +60,8 @@ impl ScenarioVerdict {
         count: u32,
         result: ScenarioResult,
     ) -> anyhow::Result<Self> {
-        let ScenarioResult { folder, rest, measurements } = result;
-        let report = check(&folder)?;
+        let ScenarioResult { folder, rest, measurements, checker } = result;
+        let report = check(checker, &folder)?;
         let mut failures = measurements.failures;
         let mut figures: BTreeMap<String, f64> =
             measurements.figures.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect();
@@ -80,6 +80,9 @@ impl ScenarioVerdict {
             ("late_p99_ms_during", "/lateness/during/p99_ms"),
             ("late_max_ms_during", "/lateness/during/max_ms"),
             ("late_p99_ms_after", "/lateness/after/p99_ms"),
+            ("late_p99_ms", "/lateness/all/p99_ms"),
+            ("hand_overs", "/totals/hand_overs"),
+            ("gap_max_ms", "/gaps/max_ms"),
         ] {
             if let Some(figure) = report.pointer(pointer).and_then(Value::as_f64) {
                 figures.insert(name.into(), figure);
@@ -141,8 +144,8 @@ impl ScenarioVerdict {
 }
 
 /// Runs the checker and returns its `verdict.json`. Exit codes 0 and 1 are verdicts; any other code is an error.
-fn check(folder: &Path) -> anyhow::Result<Value> {
-    let checker = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/check.py");
+fn check(checker: &str, folder: &Path) -> anyhow::Result<Value> {
+    let checker = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/checker")).join(checker);
     let output =
         std::process::Command::new("python3").arg(checker).arg(folder).output().context("python3 is missing")?;
     ensure!(

@@ -1,10 +1,14 @@
-//! The seams: the places at which a fault test may disable the claim.
+//! The seams: the places at which a fault test may disable the claim, or the deadlines of a singleton loop.
 //!
-//! The admission of deliveries calls [`SEAMS`] there, and knows nothing of the sabotage. Each default method is the worker
+//! The admission of deliveries and the leases of loops call [`SEAMS`] there, and know nothing of the sabotage. Each default method is the worker
 //! as users have it. Only a build with the feature `faults` contains another implementation.
 
 #[cfg(feature = "faults")]
+use std::time::Duration;
+
+#[cfg(feature = "faults")]
 use chrono::DateTime;
+use tokio::time::Instant;
 
 use crate::{delivery::claim::ClaimResult, net::redis::RedisUnavailable};
 
@@ -25,6 +29,11 @@ pub(crate) trait Seams {
     /// Changes the answer to a claim.
     fn claim_answer(&self, answer: Result<ClaimResult, RedisUnavailable>) -> Result<ClaimResult, RedisUnavailable> {
         answer
+    }
+
+    /// Changes a deadline of a singleton loop's lease.
+    fn loop_deadline(&self, deadline: Instant) -> Instant {
+        deadline
     }
 }
 
@@ -53,6 +62,10 @@ impl Seams for Sabotaged {
             Ok(_) if has_no_claim() => Ok(ClaimResult::Granted { cancel: None, since: DateTime::UNIX_EPOCH }),
             Ok(_) => answer,
         }
+    }
+
+    fn loop_deadline(&self, deadline: Instant) -> Instant {
+        if super::is_sabotaged("skip_loop_deadlines") { deadline + Duration::from_secs(3600) } else { deadline }
     }
 }
 

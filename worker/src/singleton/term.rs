@@ -16,6 +16,8 @@ use std::{
 
 use tokio::time::Instant;
 
+use crate::faults::seams::{SEAMS, Seams};
+
 /// The time of one instance as the leader of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Term {
@@ -39,17 +41,17 @@ impl Term {
 
     /// Returns the instant at which no further run starts and the current one is asked to end.
     pub(crate) fn cancel_at(&self) -> Instant {
-        self.renewed_at + self.lease * 4 / 6
+        SEAMS.loop_deadline(self.renewed_at + self.lease * 4 / 6)
     }
 
     /// Returns the instant at which the current run is dropped.
     pub(crate) fn drop_at(&self) -> Instant {
-        self.renewed_at + self.lease * 5 / 6
+        SEAMS.loop_deadline(self.renewed_at + self.lease * 5 / 6)
     }
 
     /// Returns the end of the lease.
     pub(crate) fn ends_at(&self) -> Instant {
-        self.renewed_at + self.lease
+        SEAMS.loop_deadline(self.renewed_at + self.lease)
     }
 }
 

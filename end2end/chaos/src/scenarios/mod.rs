@@ -3,12 +3,14 @@
 //! In each scenario jobs are due all the time. A fault is injected some number of times, at moments drawn from the
 //! seed. Then everything is restored, and the system must become idle. The invariants that must hold afterwards are the
 //! same for all scenarios, and the checker verifies them. A scenario itself measures only its additional bounds, such
-//! as the time until another server leads.
+//! as the time until another server leads. The scenarios in `loops` have singleton loops instead of jobs, and a checker of
+//! their own.
 
 mod broker;
 mod crash_points;
 mod database;
 mod duplicates;
+mod loops;
 mod redis_faults;
 mod runs;
 mod servers;
@@ -85,6 +87,8 @@ pub(crate) struct ScenarioResult {
     /// The time from the last disabled job to the end of the last occurrence.
     pub(crate) rest: Duration,
     pub(crate) measurements: ScenarioMeasurements,
+    /// The file name of the checker.
+    pub(crate) checker: &'static str,
 }
 
 type ScenarioFn =
@@ -133,6 +137,13 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     runs::POISON_RUN,
     runs::RUNS_CANCELLED,
     crash_points::CRASH_POINTS,
+    loops::LOOP_LEADER_KILLED,
+    loops::LOOP_LEADER_FROZEN,
+    loops::LOOP_LEADER_PARTITIONED,
+    loops::LOOP_REDIS_FLUSHED,
+    loops::LOOP_REDIS_RESTARTED,
+    loops::LOOP_REDIS_STALE,
+    loops::LOOP_ROLLING_RESTART,
 ];
 
 /// The settings of one scenario.
@@ -203,7 +214,7 @@ impl ScenarioScript {
         .await;
         // The cluster is closed even after an error, so that it does not disturb the next scenario.
         let folder = cluster.close().await?;
-        Ok(ScenarioResult { folder, rest: result?, measurements })
+        Ok(ScenarioResult { folder, rest: result?, measurements, checker: "check.py" })
     }
 }
 
