@@ -89,6 +89,15 @@ pub(crate) static GROUPS: &[FigureGroup] = &[
         run: |harness, runs| Box::pin(lateness::thousand(harness, runs)),
     },
     FigureGroup {
+        name: "loop-lateness",
+        figures: &[
+            named("loop-lateness-p50", "ms", "due time to start, 20 singleton loops of 100 ms beside 1,000 runs a second"),
+            named("loop-lateness-p99", "ms", "due time to start, 20 singleton loops of 100 ms beside 1,000 runs a second"),
+        ],
+        measured: Measured::Always,
+        run: |harness, runs| Box::pin(lateness::loops(harness, runs)),
+    },
+    FigureGroup {
         name: "trigger",
         figures: &[named("trigger-p50", "ms", "manual run, from the request to the start")],
         measured: Measured::Always,

@@ -74,7 +74,7 @@ impl BenchHarness {
     }
 
     /// Starts a worker on these prefixes and returns at once; [`BenchEnv::worker`] waits for its registration.
-    pub(crate) async fn worker(&self, prefix: &str, key_prefix: &str) -> anyhow::Result<BenchProcess> {
+    pub(crate) async fn worker(&self, prefix: &str, key_prefix: &str, loops: u32) -> anyhow::Result<BenchProcess> {
         let outbox = std::path::absolute(self.folder.join("outbox").join(prefix))
             .context("the path of the outbox cannot be made absolute")?;
         let launch = LaunchSpec::new(self.program("bench-worker")?)
@@ -86,6 +86,7 @@ impl BenchHarness {
             .env("MILVAION_WORKER_ID", WORKER_ID)
             .env("MILVAION_CAPACITY", self.settings.capacity.to_string())
             .env("MILVAION_SHUTDOWN_GRACE_SECONDS", "5")
+            .env("BENCH_LOOPS", loops.to_string())
             .without_env("DATABASE_URL");
         self.spawn("worker", launch, prefix).await
     }
@@ -127,15 +128,16 @@ impl BenchProcess {
 
     /// Stops a worker and returns the number of runs it started.
     pub(crate) async fn stop_and_count_runs(self) -> anyhow::Result<i64> {
+        Ok(self.stop_and_read("runs ").await?.parse()?)
+    }
+
+    /// Stops a worker and returns the last line that it printed with this prefix, without the prefix.
+    pub(crate) async fn stop_and_read(self, prefix: &str) -> anyhow::Result<String> {
         let log = self.process.log().to_owned();
         self.stop().await?;
         let text = fs::read_to_string(&log)?;
-        let runs = text
-            .lines()
-            .rev()
-            .find_map(|line| line.strip_prefix("runs "))
-            .context("the worker printed no run count")?;
-        Ok(runs.parse()?)
+        let line = text.lines().rev().find_map(|line| line.strip_prefix(prefix));
+        Ok(line.with_context(|| format!("the worker printed no line that begins with {prefix:?}"))?.to_owned())
     }
 }
 
@@ -205,7 +207,12 @@ impl BenchEnv {
 
     /// Starts a worker. Returns when a running server has registered it.
     pub(crate) async fn worker(&self) -> anyhow::Result<BenchProcess> {
-        let worker = self.harness.worker(&self.prefix, &self.key_prefix).await?;
+        self.worker_with_loops(0).await
+    }
+
+    /// Starts a worker that also has singleton loops, and waits until it is registered.
+    pub(crate) async fn worker_with_loops(&self, loops: u32) -> anyhow::Result<BenchProcess> {
+        let worker = self.harness.worker(&self.prefix, &self.key_prefix, loops).await?;
         self.wait_until("the worker's registration", async || {
             let exists = "SELECT EXISTS (SELECT 1 FROM worker_instances WHERE worker_id = $1 AND stopped_at IS NULL)";
             Ok(sqlx::query_scalar(exists).bind(WORKER_ID).fetch_one(&self.pool).await?)

@@ -34,6 +34,26 @@ pub(crate) async fn thousand(harness: &BenchHarness, runs: usize) -> anyhow::Res
     Ok(samples)
 }
 
+/// Measures twenty singleton loops that run every 100 ms, in a worker that also runs 1,000 jobs a second.
+pub(crate) async fn loops(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
+    let mut samples = Vec::new();
+    for _ in 0..runs {
+        let env = BenchEnv::new(harness).await?;
+        let server = env.server().await?;
+        let worker = env.worker_with_loops(20).await?;
+        job_batch::warm_up(&env).await?;
+        starts(&env, 1_000, MEASURED_SECONDS).await?;
+        let line = worker.stop_and_read("loops ").await?;
+        server.stop().await?;
+        env.close().await?;
+        let numbers: Vec<f64> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
+        let [ticks, p50, p99] = numbers[..] else { anyhow::bail!("the worker printed {line:?}") };
+        println!("    {ticks} runs of loops");
+        samples.push(vec![("loop-lateness-p50", p50), ("loop-lateness-p99", p99)]);
+    }
+    Ok(samples)
+}
+
 /// Measures `rate` runs a second on a new environment with `others` other jobs.
 async fn measure(harness: &BenchHarness, rate: i64, others: i64) -> anyhow::Result<[f64; 2]> {
     let env = BenchEnv::new(harness).await?;

@@ -32,7 +32,7 @@ async fn once(harness: &BenchHarness) -> anyhow::Result<f64> {
     let config = server_env::config().await;
     services::keep_claims(&RedisKeys::new(config.cache.key_prefix.as_str())).await;
     let server = server_env::start(&config).await;
-    let worker = harness.worker(&config.broker.prefix, &config.cache.key_prefix).await?;
+    let worker = harness.worker(&config.broker.prefix, &config.cache.key_prefix, 0).await?;
     let mut form = jobs::form("Manual run");
     (form.target, form.input_json) = (format!("{WORKER_ID}/{JOB_TYPE}"), "{}".to_owned());
     let id = server.jobs.save(&jobs::admin(), &form).await.map_err(|error| anyhow::anyhow!("{error:?}"))?;

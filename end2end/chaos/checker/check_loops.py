@@ -40,10 +40,10 @@ def overlaps(name: str, events: list[dict[str, Any]], run: dict[str, Any], fault
     for event in events:
         if event["epoch"] >= highest["epoch"]:
             highest = event
-        elif not any(began <= event["at"] <= ended for began, ended in excused):
+        elif not any(began <= event["made"] <= ended for began, ended in excused):
             found.append(
                 f"{name}: {event['process']} made a step with epoch {event['epoch']} after {highest['process']}"
-                f" had made one with epoch {highest['epoch']}, {event['mono'] - highest['mono']} us later"
+                f" had made one with epoch {highest['epoch']}, {event['made'] - highest['made']} us later"
             )
     return found
 
@@ -77,7 +77,7 @@ def gaps(
     limit_ms, outage_ms = run["max_gap_ms"], OUTAGE_PERIODS * run["period_ms"]
     found, measured = [], []
     for before, after in zip(events, events[1:]):
-        gap_ms = (after["mono"] - before["mono"]) / 1000
+        gap_ms = (after["made"] - before["made"]) / 1000
         if gap_ms <= outage_ms:
             continue
         # The fault that began last before the loop went on, and not before the gap by more than its own effect.
@@ -85,8 +85,8 @@ def gaps(
             fault
             for fault in faults
             if fault["fault"] in limit_ms
-            and fault["began"] <= after["at"]
-            and fault["ended"] + limit_ms[fault["fault"]] * 1000 >= before["at"]
+            and fault["began"] <= after["made"]
+            and fault["ended"] + limit_ms[fault["fault"]] * 1000 >= before["made"]
         ]
         if not causes:
             found.append(f"{name}: no run for {gap_ms:.0f} ms without a fault")
@@ -108,7 +108,7 @@ def report(folder: Path) -> dict[str, Any]:
     faults = read_lines(folder / "nemesis.jsonl")
     loops: dict[str, list[dict[str, Any]]] = {}
     lateness = []
-    for event in sorted(read_lines(folder / "witness.jsonl"), key=lambda event: event["mono"]):
+    for event in sorted(read_lines(folder / "witness.jsonl"), key=lambda event: event["made"]):
         loops.setdefault(event["loop"], []).append(event)
         if event["what"] == "start":
             lateness.append(event["late_us"] / 1000)
@@ -120,7 +120,7 @@ def report(folder: Path) -> dict[str, Any]:
         findings["loop_overlap"] += overlaps(name, all_events, run, faults)
         findings["run_overlap"] += run_overlaps(name, all_events)
         findings["epoch_twice"] += shared_epochs(name, all_events)
-        events = [event for event in all_events if run["began"] <= event["at"] <= run["cut"]]
+        events = [event for event in all_events if run["began"] <= event["made"] <= run["cut"]]
         found, measured = gaps(name, events, run, faults)
         findings["loop_gap"] += found
         for fault, gap_ms in measured:

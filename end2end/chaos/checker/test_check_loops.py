@@ -21,7 +21,7 @@ def runs(epoch: int, process: str, begin_ms: int, count: int, loop: str = "loop-
             at = (begin_ms + number * 100 + offset) * 1000
             events.append(
                 {"what": what, "loop": loop, "epoch": epoch, "number": number + 1, "late_us": 900, "process": process,
-                 "pid": hash(process) % 1000, "at": at, "mono": at}
+                 "pid": hash(process) % 1000, "made": at}
             )
     return events
 

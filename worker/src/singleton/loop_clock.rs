@@ -29,9 +29,4 @@ impl LoopClock {
         };
         Moment { instant: now, wall }
     }
-
-    /// Waits until an instant.
-    pub(crate) async fn sleep_until(self, instant: Instant) {
-        tokio::time::sleep_until(instant).await;
-    }
 }

@@ -23,6 +23,7 @@ use crate::{
         SingletonLoop,
         lease_store::{LeaseStore, RedisLeaseStore},
         loop_clock::LoopClock,
+        loop_timer::LoopTimer,
         looper::{Looper, LooperContext},
     },
 };
@@ -80,6 +81,7 @@ async fn run(config: LoopThreadConfig, program: Handle, stop: CancellationToken)
             move || LooperContext {
                 store: Box::new(store()),
                 clock: LoopClock::System,
+                timer: LoopTimer::precise(),
                 program: program.clone(),
                 metrics: metrics.clone(),
                 wake: wake.clone(),
@@ -89,7 +91,7 @@ async fn run(config: LoopThreadConfig, program: Handle, stop: CancellationToken)
                 observer: None,
             }
         };
-        loopers.spawn(keep_running(spec, context, store));
+        loopers.spawn(keep_running(spec, stop.clone(), context, store));
     }
     loopers.join_all().await;
     // An expression without a further due time ends its loop, and the thread must not end before the worker.
@@ -101,12 +103,12 @@ async fn run(config: LoopThreadConfig, program: Handle, stop: CancellationToken)
 /// Runs a loop, and starts it again if its code panics, so that no defect of ours keeps a lease without a loop.
 async fn keep_running(
     spec: SingletonLoop,
+    stop: CancellationToken,
     context: impl Fn() -> LooperContext,
     store: impl Fn() -> RedisLeaseStore,
 ) {
     loop {
         let looper = Looper::new(spec.clone(), context());
-        let stop = context().stop;
         if AssertUnwindSafe(looper.run()).catch_unwind().await.is_ok() {
             return;
         }

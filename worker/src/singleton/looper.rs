@@ -35,6 +35,7 @@ use crate::{
         SingletonLoop,
         lease_store::{Heartbeat, HeartbeatAnswer, LeaseStore, Position},
         loop_clock::LoopClock,
+        loop_timer::LoopTimer,
         pace::{Pacer, TickDecision},
         statistics::{LeaderInfo, RunReport, Statistics},
         term::{Fence, Fenced, Term, cancel_grace},
@@ -83,6 +84,7 @@ pub(crate) struct Looper {
     spec: SingletonLoop,
     store: Box<dyn LeaseStore>,
     clock: LoopClock,
+    timer: LoopTimer,
     /// The runtime of the program, on which runs are spawned.
     program: Handle,
     metrics: LoopMetrics,
@@ -114,6 +116,7 @@ pub(crate) struct Looper {
 pub(crate) struct LooperContext {
     pub(crate) store: Box<dyn LeaseStore>,
     pub(crate) clock: LoopClock,
+    pub(crate) timer: LoopTimer,
     pub(crate) program: Handle,
     pub(crate) metrics: LoopMetrics,
     pub(crate) wake: Arc<Notify>,
@@ -126,7 +129,7 @@ pub(crate) struct LooperContext {
 impl Looper {
     /// Creates a looper, which sends its first heartbeat at once.
     pub(crate) fn new(spec: SingletonLoop, context: LooperContext) -> Self {
-        let LooperContext { store, clock, program, metrics, wake, stop, worker_id, host, observer } = context;
+        let LooperContext { store, clock, timer, program, metrics, wake, stop, worker_id, host, observer } = context;
         let info = LeaderInfo {
             worker_id,
             host,
@@ -139,6 +142,7 @@ impl Looper {
             spec,
             store,
             clock,
+            timer,
             program,
             metrics,
             wake,
@@ -189,7 +193,7 @@ impl Looper {
                     self.receive(asked_at, answer);
                 }
                 () = sleep_until(deadline.unwrap_or(now)), if deadline.is_some() => {}
-                () = self.clock.sleep_until(due.unwrap_or(now)), if due.is_some() => self.tick(),
+                () = self.timer.sleep_until(due.unwrap_or(now)), if due.is_some() => self.tick(),
                 () = wake.notified(), if heartbeat.is_none() => self.next_heartbeat = Instant::now(),
                 () = sleep_until(self.next_heartbeat), if heartbeat.is_none() && self.sends_heartbeats() => {}
             }

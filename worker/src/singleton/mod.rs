@@ -33,7 +33,7 @@
 //! | [`tick`] | The context of one run |
 //! | [`statistics`] | The counters and percentiles of the leader |
 //! | [`lease_store`] | The lease in Redis |
-//! | [`loop_clock`] | The clock of a loop |
+//! | [`loop_clock`], [`loop_timer`] | The clock of a loop, and its timer |
 //! | [`looper`] | One loop: heartbeats, ticks and runs |
 //! | [`loop_thread`] | The thread of all loops of a worker |
 
@@ -41,6 +41,7 @@ pub(crate) mod builder;
 pub(crate) mod lease_store;
 pub(crate) mod loop_clock;
 pub(crate) mod loop_thread;
+pub(crate) mod loop_timer;
 pub(crate) mod looper;
 pub(crate) mod options;
 pub(crate) mod pace;

@@ -24,6 +24,7 @@ use crate::{
         SingletonLoop,
         lease_store::{Heartbeat, HeartbeatAnswer, LeaseStore, Position},
         loop_clock::LoopClock,
+        loop_timer::LoopTimer,
         looper::{Looper, LooperContext},
         options,
     },
@@ -143,6 +144,7 @@ impl TestLoop {
             LooperContext {
                 store: Box::new(store),
                 clock: LoopClock::From { instant: begin, wall: self.start },
+                timer: LoopTimer::of_the_runtime(),
                 program: Handle::current(),
                 metrics: WorkerMetrics::default().singleton(&self.spec.name),
                 wake: Arc::new(Notify::new()),

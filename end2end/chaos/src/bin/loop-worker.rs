@@ -2,9 +2,14 @@
 //! witness.
 //!
 //! The start is reported before a run does anything, then one step in its middle, and the end right before it returns. A
-//! run that is dropped reports nothing more, so whatever the witness receives really happened.
+//! run that is dropped reports nothing more, so whatever the witness receives really happened. Each report has the time at
+//! which it was made: a process that is frozen while it sends one goes on with sending when it is thawed.
 
-use std::{os::unix::net::UnixDatagram, sync::Arc, time::Duration};
+use std::{
+    os::unix::net::UnixDatagram,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use milvaion_worker::{JobError, Tick, Worker, WorkerConfig};
 use serde_json::json;
@@ -15,8 +20,9 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// Reports one step of a run.
 fn report(socket: &UnixDatagram, process: &str, what: &str, tick: &Tick) {
     let late_us = u64::try_from(tick.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let made = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
     let event = json!({
-        "what": what, "loop": tick.name(), "epoch": tick.epoch(), "number": tick.number(), "late_us": late_us,
+        "what": what, "loop": tick.name(), "epoch": tick.epoch(), "number": tick.number(), "late_us": late_us, "made": made,
         "process": process, "pid": std::process::id(),
     });
     // A run without a witness must not continue: its effects could not be judged.
