@@ -91,8 +91,16 @@ pub(crate) static GROUPS: &[FigureGroup] = &[
     FigureGroup {
         name: "loop-lateness",
         figures: &[
-            named("loop-lateness-p50", "ms", "due time to start, 20 singleton loops of 100 ms beside 1,000 runs a second"),
-            named("loop-lateness-p99", "ms", "due time to start, 20 singleton loops of 100 ms beside 1,000 runs a second"),
+            named(
+                "loop-lateness-p50",
+                "ms",
+                "due time to start, 20 singleton loops of 100 ms beside 1,000 runs a second",
+            ),
+            named(
+                "loop-lateness-p99",
+                "ms",
+                "due time to start, 20 singleton loops of 100 ms beside 1,000 runs a second",
+            ),
         ],
         measured: Measured::Always,
         run: |harness, runs| Box::pin(lateness::loops(harness, runs)),

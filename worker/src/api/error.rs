@@ -95,7 +95,9 @@ pub enum ConfigFileError {
         found: &'static str,
     },
     /// An option of a singleton loop has the wrong type.
-    #[error("option {option:?} of singleton loop {singleton:?} is of type {found}; use a string, an integer or a boolean")]
+    #[error(
+        "option {option:?} of singleton loop {singleton:?} is of type {found}; use a string, an integer or a boolean"
+    )]
     LoopOptionType {
         /// The name of the loop.
         singleton: String,

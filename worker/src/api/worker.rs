@@ -141,7 +141,12 @@ impl Worker {
     async fn serve_loops(&self, loops: Vec<SingletonLoop>, signals: &ShutdownSignals) -> Result<(), WorkerError> {
         let health = self.config.health.map(metrics::open).transpose()?;
         let (worker, instance) = (&self.config.worker_id, &self.instance_id);
-        tracing::info!(worker.id = worker, worker.instance = instance, loops = loops.len(), "worker starts without job types");
+        tracing::info!(
+            worker.id = worker,
+            worker.instance = instance,
+            loops = loops.len(),
+            "worker starts without job types"
+        );
         let mut thread = self.start_loops(loops, health)?;
         tokio::select! {
             () = signals.stop.cancelled() => thread.stop().await,

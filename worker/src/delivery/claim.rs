@@ -304,7 +304,9 @@ impl ClaimStore {
     /// Returns [`RedisUnavailable`] if Redis does not answer.
     pub(crate) async fn remove_heartbeat(&self) -> Result<(), RedisUnavailable> {
         let (number, mut redis) = self.redis.current();
-        self.redis.answer(number, redis::cmd("DEL").arg(self.keys.heartbeat(&self.instance_id)).query_async(&mut redis)).await
+        self.redis
+            .answer(number, redis::cmd("DEL").arg(self.keys.heartbeat(&self.instance_id)).query_async(&mut redis))
+            .await
     }
 
     /// Returns the value of the claim key while this instance runs `attempt`.

@@ -88,11 +88,7 @@ impl NewLoop {
     /// UTC unless [`zone`](LoopBuilder::zone) sets another. Due times at which no instance leads do not run later.
     #[cfg(feature = "cron")]
     pub fn cron(self, expression: impl Into<String>) -> LoopBuilder<Cron> {
-        self.with(Rhythm::Cron {
-            expression: expression.into(),
-            zone: "UTC".to_owned(),
-            misfire: Misfire::default(),
-        })
+        self.with(Rhythm::Cron { expression: expression.into(), zone: "UTC".to_owned(), misfire: Misfire::default() })
     }
 
     fn with<R>(self, rhythm: Rhythm) -> LoopBuilder<R> {

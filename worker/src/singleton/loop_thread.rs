@@ -63,8 +63,7 @@ async fn run(config: LoopThreadConfig, program: Handle, stop: CancellationToken)
     if let Some(listener) = health {
         tokio::spawn(HealthServer { metrics: metrics.clone(), broker: None }.serve(listener));
     }
-    let wakes: HashMap<Arc<str>, Arc<Notify>> =
-        loops.iter().map(|spec| (spec.name.clone(), Arc::default())).collect();
+    let wakes: HashMap<Arc<str>, Arc<Notify>> = loops.iter().map(|spec| (spec.name.clone(), Arc::default())).collect();
     let listener = tokio::spawn(listen(redis.clone(), keys.singleton_channel(), wakes.clone()));
     let host = host_name();
     let mut loopers = JoinSet::new();
@@ -72,7 +71,13 @@ async fn run(config: LoopThreadConfig, program: Handle, stop: CancellationToken)
         let store = {
             let (redis, keys, instance_id) = (redis.clone(), keys.clone(), instance_id.clone());
             let (name, lease) = (spec.name.clone(), spec.options.lease);
-            move || RedisLeaseStore { redis: redis.clone(), keys: keys.clone(), instance_id: instance_id.clone(), name: name.clone(), lease }
+            move || RedisLeaseStore {
+                redis: redis.clone(),
+                keys: keys.clone(),
+                instance_id: instance_id.clone(),
+                name: name.clone(),
+                lease,
+            }
         };
         let context = {
             let (program, stop, metrics) = (program.clone(), stop.clone(), metrics.singleton(&spec.name));
@@ -113,7 +118,10 @@ async fn keep_running(
             return;
         }
         let name = &*spec.name;
-        tracing::error!(singleton = name, "the leader election of singleton loop {name} has failed and is started again; please report this");
+        tracing::error!(
+            singleton = name,
+            "the leader election of singleton loop {name} has failed and is started again; please report this"
+        );
         let _ = store().release(None, true, None).await;
         if stop.run_until_cancelled(sleep(RESTART_DELAY)).await.is_none() {
             return;

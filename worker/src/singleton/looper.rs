@@ -20,7 +20,7 @@ use milvaion_protocol::singleton::LoopOutcome;
 use tokio::{
     runtime::Handle,
     sync::{Notify, mpsc::UnboundedSender},
-    task::JoinHandle,
+    task::{JoinError, JoinHandle},
     time::{Instant, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -67,9 +67,12 @@ impl EndReason {
     }
 }
 
+/// The duration of a run that ended by itself, and the text of its error.
+type RunEnd = (Duration, Result<(), String>);
+
 /// A run in progress.
 struct CurrentRun {
-    task: JoinHandle<Option<(Duration, Result<(), String>)>>,
+    task: JoinHandle<Option<RunEnd>>,
     started: Arc<OnceLock<Instant>>,
     due: crate::singleton::pace::Moment,
     cancel: CancellationToken,
@@ -468,7 +471,7 @@ impl Looper {
     }
 
     /// Records the end of a run.
-    fn run_ended(&mut self, end: Result<Option<(Duration, Result<(), String>)>, tokio::task::JoinError>) {
+    fn run_ended(&mut self, end: Result<Option<RunEnd>, JoinError>) {
         let Some(run) = self.run.take() else { return };
         let now = self.clock.now();
         let started = run.started.get().copied().unwrap_or(now.instant);
@@ -521,9 +524,10 @@ impl Looper {
 
     fn warn_if_long(&mut self, took: Duration) -> bool {
         let (name, lease) = (self.spec.name.clone(), self.spec.options.lease);
-        let exceeds_period = self.spec.pace.period().is_some_and(|period| {
-            self.info.kind == milvaion_protocol::singleton::LoopKind::FixedRate && took > period
-        });
+        let exceeds_period =
+            self.spec.pace.period().is_some_and(|period| {
+                self.info.kind == milvaion_protocol::singleton::LoopKind::FixedRate && took > period
+            });
         let limit = if exceeds_period {
             "its period, so ticks are dropped"
         } else if took > lease * 4 / 5 {
@@ -560,7 +564,7 @@ async fn run_once(
     tick: Tick,
     limit: Option<Duration>,
     started: Arc<OnceLock<Instant>>,
-) -> (Duration, Result<(), String>) {
+) -> RunEnd {
     let begin = Instant::now();
     let _ = started.set(begin);
     // The code may panic before it returns its future.

@@ -128,10 +128,7 @@ impl LoopOverrides {
 pub(crate) fn read_overrides(text: &str, errors: &mut ConfigErrors) -> BTreeMap<String, LoopOverrides> {
     let mut overrides = BTreeMap::<String, LoopOverrides>::new();
     if text.len() > MAX_OVERRIDES_BYTES {
-        errors.add(format!(
-            "MILVAION_SINGLETONS has {} bytes; the maximum is {MAX_OVERRIDES_BYTES}.",
-            text.len()
-        ));
+        errors.add(format!("MILVAION_SINGLETONS has {} bytes; the maximum is {MAX_OVERRIDES_BYTES}.", text.len()));
         return overrides;
     }
     for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
@@ -172,8 +169,7 @@ pub(crate) fn apply(
         options.lease = over.lease.unwrap_or(options.lease);
         options.heartbeat = over.heartbeat.or(options.heartbeat);
         options.timeout = over.timeout.or(options.timeout);
-        options.cancel_on_lost_leadership =
-            over.cancel_on_lost_leadership.unwrap_or(options.cancel_on_lost_leadership);
+        options.cancel_on_lost_leadership = over.cancel_on_lost_leadership.unwrap_or(options.cancel_on_lost_leadership);
         options.warn_on_long_runs = over.warn_on_long_runs.unwrap_or(options.warn_on_long_runs);
         apply_pace(over, spec, errors);
     }
@@ -262,10 +258,7 @@ fn check_loop(spec: &SingletonLoop, errors: &mut ConfigErrors) {
     }
     let heartbeat = options.heartbeat();
     if heartbeat < MIN_HEARTBEAT || heartbeat > options.lease / 3 {
-        let remedy = format!(
-            "give {} to a third of the lease",
-            humantime::format_duration(MIN_HEARTBEAT)
-        );
+        let remedy = format!("give {} to a third of the lease", humantime::format_duration(MIN_HEARTBEAT));
         refuse("heartbeat", heartbeat, remedy);
     }
     if let Some(timeout) = options.timeout.filter(|timeout| !TIMEOUT_RANGE.contains(timeout)) {
@@ -274,11 +267,7 @@ fn check_loop(spec: &SingletonLoop, errors: &mut ConfigErrors) {
 }
 
 fn between(range: &RangeInclusive<Duration>) -> String {
-    format!(
-        "give {} to {}",
-        humantime::format_duration(*range.start()),
-        humantime::format_duration(*range.end())
-    )
+    format!("give {} to {}", humantime::format_duration(*range.start()), humantime::format_duration(*range.end()))
 }
 
 #[cfg(test)]

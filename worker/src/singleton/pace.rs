@@ -259,7 +259,8 @@ impl Pacer {
         if is_running {
             return TickDecision::default();
         }
-        let Some(wall) = chrono::TimeDelta::from_std(self.delay).ok().and_then(|delay| now.wall.checked_sub_signed(delay))
+        let Some(wall) =
+            chrono::TimeDelta::from_std(self.delay).ok().and_then(|delay| now.wall.checked_sub_signed(delay))
         else {
             return TickDecision::default();
         };

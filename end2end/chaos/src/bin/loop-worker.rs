@@ -33,7 +33,8 @@ fn report(socket: &UnixDatagram, process: &str, what: &str, tick: &Tick) {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let read = |name: &str| std::env::var(name).map_err(|_| format!("{name} is not set; `make chaos` starts this program"));
+    let read =
+        |name: &str| std::env::var(name).map_err(|_| format!("{name} is not set; `make chaos` starts this program"));
     let (path, process) = (read("CHAOS_WITNESS")?, read("CHAOS_PROCESS")?);
     let loops: u32 = read("CHAOS_LOOPS")?.parse()?;
     let socket = UnixDatagram::unbound()?;

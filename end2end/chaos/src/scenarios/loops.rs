@@ -32,9 +32,23 @@ macro_rules! scenario {
 
 scenario!(LOOP_LEADER_KILLED, "loop_leader_killed", "the leader of loops is killed", 1, 5, killed);
 scenario!(LOOP_LEADER_FROZEN, "loop_leader_frozen", "the leader of loops is frozen past its lease", 0, 5, frozen);
-scenario!(LOOP_LEADER_PARTITIONED, "loop_leader_partitioned", "the leader of loops cannot reach Redis", 1, 5, partitioned);
+scenario!(
+    LOOP_LEADER_PARTITIONED,
+    "loop_leader_partitioned",
+    "the leader of loops cannot reach Redis",
+    1,
+    5,
+    partitioned
+);
 scenario!(LOOP_REDIS_FLUSHED, "loop_redis_flushed", "Redis is flushed while loops run", 0, 20, flushed);
-scenario!(LOOP_REDIS_RESTARTED, "loop_redis_restarted", "Redis is killed and restarted while loops run", 0, 5, restarted);
+scenario!(
+    LOOP_REDIS_RESTARTED,
+    "loop_redis_restarted",
+    "Redis is killed and restarted while loops run",
+    0,
+    5,
+    restarted
+);
 scenario!(LOOP_REDIS_STALE, "loop_redis_stale", "Redis is replaced by an older copy while loops run", 0, 3, stale);
 scenario!(LOOP_ROLLING_RESTART, "loop_rolling_restart", "workers with loops are restarted one by one", 1, 10, rolling);
 
@@ -87,7 +101,8 @@ async fn frozen(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow:
             let leader = fleet.leader().await?;
             // Past the lease, or only past the deadline of a run.
             let seconds = fleet.random_seconds(7.0, 20.0);
-            let fault = fleet.evidence.begin_fault("freeze", fleet.workers[leader].name(), format!("for {seconds:.1} s"));
+            let fault =
+                fleet.evidence.begin_fault("freeze", fleet.workers[leader].name(), format!("for {seconds:.1} s"));
             fleet.workers[leader].freeze()?;
             fleet.run_for(seconds).await;
             fleet.workers[leader].thaw()?;
@@ -123,7 +138,8 @@ async fn partitioned(harness: &mut ServiceHarness, config: ScenarioConfig) -> an
 }
 
 async fn flushed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<ScenarioResult> {
-    let limits = json!({"max_gap_ms": {"flush": HEARTBEAT_MS + SLACK_MS}, "overlap_allowance_ms": HEARTBEAT_MS + SLACK_MS});
+    let limits =
+        json!({"max_gap_ms": {"flush": HEARTBEAT_MS + SLACK_MS}, "overlap_allowance_ms": HEARTBEAT_MS + SLACK_MS});
     run("loop_redis_flushed", limits, harness, config, async |fleet: &mut LoopFleet<'_>, config, _| {
         for _ in 0..config.count {
             fleet.evidence.record_fault("flush", "redis", "FLUSHALL");
@@ -138,7 +154,8 @@ async fn flushed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow
 
 async fn restarted(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<ScenarioResult> {
     // Redis writes its log to disk once a second, so it may forget the newest lease.
-    let limits = json!({"max_gap_ms": {"restart": TAKE_OVER_MS + SLACK_MS}, "overlap_allowance_ms": HEARTBEAT_MS + SLACK_MS});
+    let limits =
+        json!({"max_gap_ms": {"restart": TAKE_OVER_MS + SLACK_MS}, "overlap_allowance_ms": HEARTBEAT_MS + SLACK_MS});
     run("loop_redis_restarted", limits, harness, config, async |fleet: &mut LoopFleet<'_>, config, _| {
         for _ in 0..config.count {
             let seconds = fleet.random_seconds(1.0, 12.0);

@@ -92,12 +92,34 @@ impl LoopFamilies {
     pub(super) fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("singleton");
         registry.register("leader", "1 if this instance leads the loop", self.leader.clone());
-        registry.register("transitions", "Times this instance began or ended to lead the loop", self.transitions.clone());
+        registry.register(
+            "transitions",
+            "Times this instance began or ended to lead the loop",
+            self.transitions.clone(),
+        );
         registry.register("runs", "Ended runs of the loop by outcome", self.runs.clone());
-        registry.register("dropped", "Ticks dropped, because a run was in progress or the process was late", self.dropped.clone());
-        registry.register("heartbeat_failures", "Heartbeats of the loop without an answer of Redis", self.failures.clone());
-        registry.register_with_unit("run_duration", "Duration of runs of the loop", Unit::Seconds, self.seconds.clone());
-        registry.register_with_unit("lateness", "Time from due to start of runs of the loop", Unit::Seconds, self.lateness.clone());
+        registry.register(
+            "dropped",
+            "Ticks dropped, because a run was in progress or the process was late",
+            self.dropped.clone(),
+        );
+        registry.register(
+            "heartbeat_failures",
+            "Heartbeats of the loop without an answer of Redis",
+            self.failures.clone(),
+        );
+        registry.register_with_unit(
+            "run_duration",
+            "Duration of runs of the loop",
+            Unit::Seconds,
+            self.seconds.clone(),
+        );
+        registry.register_with_unit(
+            "lateness",
+            "Time from due to start of runs of the loop",
+            Unit::Seconds,
+            self.lateness.clone(),
+        );
     }
 }
 

@@ -42,9 +42,9 @@ async fn one_of_three_instances_runs_the_loop() {
 async fn leader_publishes_its_state() {
     let env = LoopEnv::new().await;
     let worker = env.worker().worker_id("prices").singleton(LOOP).fixed_rate(Duration::from_millis(50)).lease(LEASE);
-    let instance = env.run(worker.run(|tick| async move {
-        if tick.number() == 2 { Err(JobError::new("no price")) } else { Ok(()) }
-    }));
+    let instance = env.run(
+        worker.run(|tick| async move { if tick.number() == 2 { Err(JobError::new("no price")) } else { Ok(()) } }),
+    );
     until("the state is published", async || {
         env.field("runs").await.is_some_and(|runs| runs.parse::<u32>().expect("a number") > 3)
     })
@@ -145,7 +145,8 @@ async fn older_copy_of_redis_does_not_repeat_an_epoch() {
     env.until_run_by("a").await;
     let epoch = env.witness.steps()[0].epoch;
     // The copy has an earlier lease of the same instance, and an epoch far ahead of the clock is not in it.
-    let _: () = env.redis().set(env.keys.singleton_lease(LOOP), format!("{}:{}", instance.id, epoch - 9)).await.expect("set");
+    let _: () =
+        env.redis().set(env.keys.singleton_lease(LOOP), format!("{}:{}", instance.id, epoch - 9)).await.expect("set");
     let _: () = env.redis().set(env.keys.singleton_epoch(LOOP), epoch - 9).await.expect("set");
     until("a higher epoch is in force", async || env.witness.steps().last().expect("a step").epoch > epoch).await;
     env.witness.assert_no_overlap();

@@ -69,19 +69,16 @@ async fn stalled_process_continues_without_a_burst() {
 #[tokio::test(start_paused = true)]
 async fn interval_of_sixty_days_is_kept() {
     let day = Duration::from_secs(24 * 3600);
-    let worker = Worker::builder()
-        .singleton("loop")
-        .every(60 * day)
-        .lease(milliseconds(600_000))
-        .run(|_| async { Ok(()) });
+    let worker =
+        Worker::builder().singleton("loop").every(60 * day).lease(milliseconds(600_000)).run(|_| async { Ok(()) });
     let report = TestLoop::new(worker, "loop").run_for(130 * day).await;
     assert_eq!(due_offsets(&report), [0, 60, 120].map(|days| days * 24 * 3_600_000));
 }
 
 #[tokio::test(start_paused = true)]
 async fn errors_and_panics_do_not_end_the_loop() {
-    let worker = Worker::builder().singleton("loop").fixed_rate(PERIOD).timeout(milliseconds(50)).run(
-        |tick: Tick| async move {
+    let worker =
+        Worker::builder().singleton("loop").fixed_rate(PERIOD).timeout(milliseconds(50)).run(|tick: Tick| async move {
             match tick.number() {
                 1 => Err(JobError::new("no price")),
                 2 => panic!("broken"),
@@ -91,8 +88,7 @@ async fn errors_and_panics_do_not_end_the_loop() {
                 }
                 _ => Ok(()),
             }
-        },
-    );
+        });
     let report = TestLoop::new(worker, "loop").run_for(milliseconds(450)).await;
     let errors: Vec<_> = report.runs.iter().map(|run| run.error.clone().unwrap_or_default()).collect();
     assert_eq!(errors[0], "no price");
