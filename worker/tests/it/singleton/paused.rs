@@ -125,8 +125,8 @@ async fn ends_of_an_endless_run(cut_off: Duration, cancels: bool) -> (Option<Dur
         });
     let report = TestLoop::new(worker, "loop").cut_off_after(cut_off).run_for(Duration::from_secs(30)).await;
     assert!(report.runs.iter().all(|run| run.is_cancelled), "{report:?}");
-    let times = (*asked.lock().expect("not poisoned"), *dropped.lock().expect("not poisoned"));
-    times
+    let (asked, dropped) = (asked.lock().expect("not poisoned"), dropped.lock().expect("not poisoned"));
+    (*asked, *dropped)
 }
 
 #[tokio::test(start_paused = true)]
