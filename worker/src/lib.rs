@@ -64,6 +64,13 @@
 //! between an effect and the report of it. Make effects idempotent, with [`JobContext::occurrence_id`] as the
 //! idempotency key.
 //!
+//! # Singleton loops
+//!
+//! A worker may also have *singleton loops*, declared with [`WorkerBuilder::singleton`]: functions that exactly one instance
+//! of the fleet runs again and again, at intervals down to 10 milliseconds. The instances elect a leader in Redis, and the
+//! [`Tick`] of a run has the epoch of its leader, a fencing token. Loops have no input, no retries and no history, and a
+//! worker that has only loops needs no RabbitMQ. [`testing::TestLoop`] runs one in a test.
+//!
 //! # Architecture
 //!
 //! ```text
@@ -84,9 +91,11 @@
 //!    broker has not confirmed.
 //! 5. `control`: `control_thread` and `heartbeat` keep the worker registered, `cancel` receives cancel requests,
 //!    `metrics` serves health checks and metrics, and `shutdown` drains the worker.
-//! 6. `net`: `connection`, `topology` and `publisher` manage the AMQP connections.
+//! 6. `net`: `connection`, `topology` and `publisher` manage the AMQP connections, and `redis` the one to Redis.
+//! 7. `singleton`: `pace` and `term` decide when a loop runs and when a run must end, `looper` is one loop, and `loop_thread`
+//!    runs all of them beside the runtime of the program.
 //!
-//! `faults` defines the points at which a test can end the process. [`testing`] runs a job in a test without any
+//! `faults` defines the points at which a test can end the process. [`testing`] runs a job or a loop in a test without any
 //! service.
 
 mod api;

@@ -9,6 +9,7 @@
 mod messages;
 mod names;
 mod schemas;
+mod singleton;
 
 use std::{fmt::Debug, fs};
 

@@ -1,6 +1,8 @@
-//! Singleton loops: the election in a real Redis, and the behaviour of a loop on a paused clock.
+//! Singleton loops: the election in a real Redis, also with processes in Python, and the behaviour of a loop on a paused
+//! clock.
 
 mod election;
 mod hand_over;
 mod paused;
+mod python;
 mod witness;

@@ -72,7 +72,7 @@ impl Witness {
 pub(super) struct LoopEnv {
     pub(super) witness: Witness,
     pub(super) keys: RedisKeys,
-    prefix: String,
+    pub(super) prefix: String,
     redis: MultiplexedConnection,
 }
 
