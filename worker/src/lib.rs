@@ -125,9 +125,9 @@ pub use prometheus_client;
 pub use reporting::outbox::Outbox;
 pub use run::capture::CaptureLayer;
 #[cfg(feature = "cron")]
-pub use singleton::{builder::Cron, pace::Misfire};
+pub use singleton::{builder::CronRhythm, pace::LoopMisfire};
 pub use singleton::{
-    builder::{LoopBuilder, NewLoop, Periodic},
+    builder::{LoopBuilder, NewLoop, PeriodicRhythm},
     options::LoopOverrides,
     tick::Tick,
 };

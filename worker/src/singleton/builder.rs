@@ -6,10 +6,10 @@ use std::{future::Future, marker::PhantomData, sync::Arc, time::Duration};
 use milvaion_schedule::{cron::CronExpression, schedule::parse_zone};
 
 #[cfg(feature = "cron")]
-use crate::singleton::pace::{CronPace, Misfire};
+use crate::singleton::pace::{CronPace, LoopMisfire};
 use crate::{
     JobError, Tick, WorkerBuilder,
-    singleton::{SingletonLoop, options::LoopOptions, pace::Pace},
+    singleton::{SingletonLoop, options::LoopOptions, pace::LoopPace},
 };
 
 /// A singleton loop that has a name and needs a rhythm. Created by [`WorkerBuilder::singleton`].
@@ -21,39 +21,41 @@ pub struct NewLoop {
 
 /// A singleton loop with its rhythm. [`run`](Self::run) declares it.
 #[must_use = "a loop is declared by `run`"]
-pub struct LoopBuilder<R = Periodic> {
+pub struct LoopBuilder<R = PeriodicRhythm> {
     worker: WorkerBuilder,
     name: String,
-    rhythm: Rhythm,
+    rhythm: DeclaredRhythm,
     options: LoopOptions,
     kind: PhantomData<R>,
 }
 
 /// Marks a [`LoopBuilder`] of a loop with a period.
-pub enum Periodic {}
+pub enum PeriodicRhythm {}
 
 /// Marks a [`LoopBuilder`] of a loop with a cron expression.
 #[cfg(feature = "cron")]
-pub enum Cron {}
+pub enum CronRhythm {}
 
 /// A rhythm as it was declared, which is checked by [`LoopBuilder::run`].
-enum Rhythm {
-    Periodic(Pace),
+enum DeclaredRhythm {
+    Periodic(LoopPace),
     #[cfg(feature = "cron")]
     Cron {
         expression: String,
         zone: String,
-        misfire: Misfire,
+        misfire: LoopMisfire,
     },
 }
 
-impl Rhythm {
-    fn check(self, name: &str) -> Result<Pace, String> {
+impl DeclaredRhythm {
+    fn check(self, name: &str) -> Result<LoopPace, String> {
         let _ = name;
         match self {
             Self::Periodic(pace) => Ok(pace),
             #[cfg(feature = "cron")]
-            Self::Cron { expression, zone, misfire } => cron_pace(name, &expression, &zone, misfire).map(Pace::Cron),
+            Self::Cron { expression, zone, misfire } => {
+                cron_pace(name, &expression, &zone, misfire).map(LoopPace::Cron)
+            }
         }
     }
 }
@@ -63,7 +65,7 @@ impl Rhythm {
 /// # Errors
 /// Returns a sentence that names the loop.
 #[cfg(feature = "cron")]
-pub(crate) fn cron_pace(name: &str, text: &str, zone: &str, misfire: Misfire) -> Result<CronPace, String> {
+pub(crate) fn cron_pace(name: &str, text: &str, zone: &str, misfire: LoopMisfire) -> Result<CronPace, String> {
     let expression = CronExpression::parse(text)
         .map_err(|error| format!("Singleton loop {name:?} has the cron expression {text:?}: {error}"))?;
     let zone = parse_zone(zone).map_err(|error| format!("Singleton loop {name:?} has the zone {zone:?}: {error}"))?;
@@ -75,41 +77,45 @@ impl NewLoop {
     /// A new leader counts from the end of the last run that its predecessor published, and without one starts at once.
     /// From 10 milliseconds to 366 days.
     pub fn every(self, interval: Duration) -> LoopBuilder {
-        self.with(Rhythm::Periodic(Pace::Interval(interval)))
+        self.with(DeclaredRhythm::Periodic(LoopPace::Interval(interval)))
     }
 
     /// Starts runs on a fixed grid: the multiples of `period` since 1970, which are the same for every leader. A tick during
     /// a run is dropped and counted. From 10 milliseconds to 366 days.
     pub fn fixed_rate(self, period: Duration) -> LoopBuilder {
-        self.with(Rhythm::Periodic(Pace::FixedRate(period)))
+        self.with(DeclaredRhythm::Periodic(LoopPace::FixedRate(period)))
     }
 
     /// Starts runs at the due times of a cron expression with five fields, or six with seconds in front. The time zone is
     /// UTC unless [`zone`](LoopBuilder::zone) sets another. Due times at which no instance leads do not run later.
     #[cfg(feature = "cron")]
-    pub fn cron(self, expression: impl Into<String>) -> LoopBuilder<Cron> {
-        self.with(Rhythm::Cron { expression: expression.into(), zone: "UTC".to_owned(), misfire: Misfire::default() })
+    pub fn cron(self, expression: impl Into<String>) -> LoopBuilder<CronRhythm> {
+        self.with(DeclaredRhythm::Cron {
+            expression: expression.into(),
+            zone: "UTC".to_owned(),
+            misfire: LoopMisfire::default(),
+        })
     }
 
-    fn with<R>(self, rhythm: Rhythm) -> LoopBuilder<R> {
+    fn with<R>(self, rhythm: DeclaredRhythm) -> LoopBuilder<R> {
         LoopBuilder { worker: self.worker, name: self.name, rhythm, options: LoopOptions::default(), kind: PhantomData }
     }
 }
 
 #[cfg(feature = "cron")]
-impl LoopBuilder<Cron> {
+impl LoopBuilder<CronRhythm> {
     /// Sets the IANA time zone of the expression, such as `Europe/Berlin`. Default `UTC`.
     pub fn zone(mut self, name: impl Into<String>) -> Self {
-        if let Rhythm::Cron { zone, .. } = &mut self.rhythm {
+        if let DeclaredRhythm::Cron { zone, .. } = &mut self.rhythm {
             *zone = name.into();
         }
         self
     }
 
     /// Sets what happens to due times that were missed while this instance led, because a run took too long or the process
-    /// was suspended. Default [`Misfire::Skip`].
-    pub fn misfire(mut self, policy: Misfire) -> Self {
-        if let Rhythm::Cron { misfire, .. } = &mut self.rhythm {
+    /// was suspended. Default [`LoopMisfire::Skip`].
+    pub fn misfire(mut self, policy: LoopMisfire) -> Self {
+        if let DeclaredRhythm::Cron { misfire, .. } = &mut self.rhythm {
             *misfire = policy;
         }
         self
@@ -161,8 +167,8 @@ impl<R> LoopBuilder<R> {
         self
     }
 
-    /// Sets whether a run that takes longer than its period, or than 80 % of the lease, is logged as a warning, at most once
-    /// a minute. Default true.
+    /// Sets whether a run that takes longer than the period of its grid, or than 80 % of the lease, is logged as a warning, at
+    /// most once a minute. Default true.
     pub fn warn_on_long_runs(mut self, warn: bool) -> Self {
         self.options.warn_on_long_runs = warn;
         self

@@ -22,7 +22,7 @@ static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(RELEASE_SCRIPT))
 
 /// The position of the instance in the election of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Position {
+pub(crate) enum ElectionPosition {
     /// The instance holds no lease.
     Follower,
     /// The instance has taken the lease, and no instance held it before.
@@ -33,7 +33,7 @@ pub(crate) enum Position {
 
 /// One heartbeat.
 #[derive(Clone, Debug)]
-pub(crate) struct Heartbeat {
+pub(crate) struct LoopHeartbeat {
     /// The epoch of the held lease.
     pub(crate) held: Option<u64>,
     /// The highest epoch that this instance has seen.
@@ -47,7 +47,7 @@ pub(crate) struct Heartbeat {
 /// The answer to a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HeartbeatAnswer {
-    pub(crate) position: Position,
+    pub(crate) position: ElectionPosition,
     /// The epoch in force.
     pub(crate) epoch: u64,
     /// The instance that holds the lease; empty if none does.
@@ -63,7 +63,7 @@ pub(crate) struct HeartbeatAnswer {
 /// The lease of one loop.
 pub(crate) trait LeaseStore: Send + Sync + 'static {
     /// Takes, renews or observes the lease.
-    fn heartbeat(&self, heartbeat: Heartbeat) -> BoxFuture<'static, Result<HeartbeatAnswer, RedisUnavailable>>;
+    fn heartbeat(&self, heartbeat: LoopHeartbeat) -> BoxFuture<'static, Result<HeartbeatAnswer, RedisUnavailable>>;
 
     /// Releases the lease with this epoch, and publishes the last state. Without an epoch, and with `leaves`, only removes
     /// the instance from those that offer the loop.
@@ -85,7 +85,7 @@ pub(crate) struct RedisLeaseStore {
 }
 
 impl LeaseStore for RedisLeaseStore {
-    fn heartbeat(&self, heartbeat: Heartbeat) -> BoxFuture<'static, Result<HeartbeatAnswer, RedisUnavailable>> {
+    fn heartbeat(&self, heartbeat: LoopHeartbeat) -> BoxFuture<'static, Result<HeartbeatAnswer, RedisUnavailable>> {
         let (keys, name) = (&self.keys, &*self.name);
         let mut script = HEARTBEAT.prepare_invoke();
         script
@@ -113,9 +113,9 @@ impl LeaseStore for RedisLeaseStore {
             let since = ended.parse().ok().map(|ended: i64| u64::try_from(now.saturating_sub(ended)).unwrap_or(0));
             Ok(HeartbeatAnswer {
                 position: match result {
-                    1 => Position::Leader,
-                    2 => Position::Elected,
-                    _ => Position::Follower,
+                    1 => ElectionPosition::Leader,
+                    2 => ElectionPosition::Elected,
+                    _ => ElectionPosition::Follower,
                 },
                 epoch,
                 holder,

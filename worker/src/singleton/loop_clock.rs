@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
-use crate::{clock, singleton::pace::Moment};
+use crate::{clock, singleton::pace::ClockMoment};
 
 /// The source of wall clock time for one loop.
 #[derive(Clone, Copy, Debug)]
@@ -21,12 +21,12 @@ pub(crate) enum LoopClock {
 
 impl LoopClock {
     /// Returns the current instant on both clocks.
-    pub(crate) fn now(self) -> Moment {
+    pub(crate) fn now(self) -> ClockMoment {
         let now = Instant::now();
         let wall = match self {
             Self::System => clock::now(),
             Self::From { instant, wall } => wall + chrono::TimeDelta::from_std(now - instant).unwrap_or_default(),
         };
-        Moment { instant: now, wall }
+        ClockMoment { instant: now, wall }
     }
 }

@@ -23,8 +23,8 @@ use crate::{
         SingletonLoop,
         lease_store::{LeaseStore, RedisLeaseStore},
         loop_clock::LoopClock,
+        loop_runner::{LoopRunner, LoopRunnerContext},
         loop_timer::LoopTimer,
-        looper::{Looper, LooperContext},
     },
 };
 
@@ -60,13 +60,16 @@ pub(crate) fn start(config: LoopThreadConfig) -> Result<OwnThread, WorkerError> 
 async fn run(config: LoopThreadConfig, program: Handle, stop: CancellationToken) -> redis::RedisResult<()> {
     let LoopThreadConfig { loops, redis_url, keys, worker_id, instance_id, metrics, health } = config;
     let redis = RedisConnection::new(&redis_url)?;
+    if loops.is_empty() {
+        metrics.loops_are_disabled();
+    }
     if let Some(listener) = health {
         tokio::spawn(HealthServer { metrics: metrics.clone(), broker: None }.serve(listener));
     }
     let wakes: HashMap<Arc<str>, Arc<Notify>> = loops.iter().map(|spec| (spec.name.clone(), Arc::default())).collect();
     let listener = tokio::spawn(listen(redis.clone(), keys.singleton_channel(), wakes.clone()));
     let host = host_name();
-    let mut loopers = JoinSet::new();
+    let mut runners = JoinSet::new();
     for spec in loops {
         let store = {
             let (redis, keys, instance_id) = (redis.clone(), keys.clone(), instance_id.clone());
@@ -83,7 +86,7 @@ async fn run(config: LoopThreadConfig, program: Handle, stop: CancellationToken)
             let (program, stop, metrics) = (program.clone(), stop.clone(), metrics.singleton(&spec.name));
             let (worker_id, host) = (worker_id.clone(), host.clone());
             let (wake, store) = (wakes[&spec.name].clone(), store.clone());
-            move || LooperContext {
+            move || LoopRunnerContext {
                 store: Box::new(store()),
                 clock: LoopClock::System,
                 timer: LoopTimer::precise(),
@@ -96,9 +99,9 @@ async fn run(config: LoopThreadConfig, program: Handle, stop: CancellationToken)
                 observer: None,
             }
         };
-        loopers.spawn(keep_running(spec, stop.clone(), context, store));
+        runners.spawn(keep_running(spec, stop.clone(), context, store));
     }
-    loopers.join_all().await;
+    runners.join_all().await;
     // An expression without a further due time ends its loop, and the thread must not end before the worker.
     stop.cancelled().await;
     listener.abort();
@@ -109,12 +112,12 @@ async fn run(config: LoopThreadConfig, program: Handle, stop: CancellationToken)
 async fn keep_running(
     spec: SingletonLoop,
     stop: CancellationToken,
-    context: impl Fn() -> LooperContext,
+    context: impl Fn() -> LoopRunnerContext,
     store: impl Fn() -> RedisLeaseStore,
 ) {
     loop {
-        let looper = Looper::new(spec.clone(), context());
-        if AssertUnwindSafe(looper.run()).catch_unwind().await.is_ok() {
+        let runner = LoopRunner::new(spec.clone(), context());
+        if AssertUnwindSafe(runner.run()).catch_unwind().await.is_ok() {
             return;
         }
         let name = &*spec.name;

@@ -34,15 +34,15 @@
 //! | [`statistics`] | The counters and percentiles of the leader |
 //! | [`lease_store`] | The lease in Redis |
 //! | [`loop_clock`], [`loop_timer`] | The clock of a loop, and its timer |
-//! | [`looper`] | One loop: heartbeats, ticks and runs |
+//! | [`loop_runner`] | One loop: heartbeats, ticks and runs |
 //! | [`loop_thread`] | The thread of all loops of a worker |
 
 pub(crate) mod builder;
 pub(crate) mod lease_store;
 pub(crate) mod loop_clock;
+pub(crate) mod loop_runner;
 pub(crate) mod loop_thread;
 pub(crate) mod loop_timer;
-pub(crate) mod looper;
 pub(crate) mod options;
 pub(crate) mod pace;
 pub(crate) mod statistics;
@@ -64,7 +64,7 @@ pub(crate) struct SingletonLoop {
     /// The name, which all instances that offer the loop share.
     pub(crate) name: Arc<str>,
     /// The rhythm.
-    pub(crate) pace: pace::Pace,
+    pub(crate) pace: pace::LoopPace,
     /// The options.
     pub(crate) options: options::LoopOptions,
     /// The code.

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
 use crate::{
     api::config::is_valid_name,
     api::error::ConfigErrors,
-    singleton::{SingletonLoop, pace::Pace},
+    singleton::{SingletonLoop, pace::LoopPace},
 };
 
 /// Bounds of a period.
@@ -179,9 +179,9 @@ fn apply_pace(over: &LoopOverrides, spec: &mut SingletonLoop, errors: &mut Confi
     let name = &spec.name;
     if let Some(period) = over.period {
         match &mut spec.pace {
-            Pace::Interval(current) | Pace::FixedRate(current) => *current = period,
+            LoopPace::Interval(current) | LoopPace::FixedRate(current) => *current = period,
             #[cfg(feature = "cron")]
-            Pace::Cron(_) => errors.add(format!(
+            LoopPace::Cron(_) => errors.add(format!(
                 "Singleton loop {name:?} has a cron expression: override its cron, zone or misfire, and not its period."
             )),
         }
@@ -191,14 +191,14 @@ fn apply_pace(over: &LoopOverrides, spec: &mut SingletonLoop, errors: &mut Confi
     }
     match &mut spec.pace {
         #[cfg(feature = "cron")]
-        Pace::Cron(cron) => {
+        LoopPace::Cron(cron) => {
             let text = over.cron.clone().unwrap_or_else(|| cron.text.clone());
             let zone = over.zone.clone().unwrap_or_else(|| cron.zone.to_string());
             let misfire = match over.misfire.as_deref() {
                 None => cron.misfire,
-                Some("skip") => super::pace::Misfire::Skip,
-                Some("once") => super::pace::Misfire::Once,
-                Some("all") => super::pace::Misfire::All,
+                Some("skip") => super::pace::LoopMisfire::Skip,
+                Some("once") => super::pace::LoopMisfire::Once,
+                Some("all") => super::pace::LoopMisfire::All,
                 Some(other) => {
                     errors.add(format!(
                         "Singleton loop {name:?} has the misfire policy {other:?}: give skip, once or all."
@@ -377,7 +377,7 @@ mod tests {
         let overrides = read_overrides("prices.period=2s;prices.lease=6s;other.period=1s", &mut errors);
         apply(&overrides, &mut loops, &mut errors);
         assert!(errors.messages().is_empty(), "{errors}");
-        assert_eq!(loops[0].pace, Pace::Interval(Duration::from_secs(2)));
+        assert_eq!(loops[0].pace, LoopPace::Interval(Duration::from_secs(2)));
         assert_eq!(loops[0].options.heartbeat(), Duration::from_millis(1800));
     }
 }

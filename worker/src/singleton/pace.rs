@@ -31,7 +31,7 @@ const MAX_MISSED: usize = 1000;
 
 /// The rhythm of a loop.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Pace {
+pub(crate) enum LoopPace {
     /// The next run starts this long after the end of the last one.
     Interval(Duration),
     /// Runs start on a grid with this period.
@@ -49,7 +49,7 @@ pub(crate) struct CronPace {
     pub(crate) text: String,
     pub(crate) expression: CronExpression,
     pub(crate) zone: Tz,
-    pub(crate) misfire: Misfire,
+    pub(crate) misfire: LoopMisfire,
 }
 
 /// The due times of a cron loop that were missed while the leader lived, because a run took too long or the process was
@@ -59,7 +59,7 @@ pub(crate) struct CronPace {
 #[cfg(feature = "cron")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Misfire {
+pub enum LoopMisfire {
     /// They are dropped. The default.
     #[default]
     Skip,
@@ -71,7 +71,7 @@ pub enum Misfire {
 
 /// One instant on both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Moment {
+pub(crate) struct ClockMoment {
     /// On the monotonic clock.
     pub(crate) instant: Instant,
     /// On the wall clock.
@@ -82,14 +82,14 @@ pub(crate) struct Moment {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TickDecision {
     /// The due time of the run to start, if one starts.
-    pub(crate) run: Option<Moment>,
+    pub(crate) run: Option<ClockMoment>,
     /// The number of ticks that are dropped because a run is in progress, or was when they were due.
     pub(crate) overlapped: u64,
     /// The number of ticks that are dropped because the process noticed them too late.
     pub(crate) late: u64,
 }
 
-impl Pace {
+impl LoopPace {
     /// Returns the kind for the state of the loop.
     pub(crate) const fn kind(&self) -> LoopKind {
         match self {
@@ -121,8 +121,8 @@ impl Pace {
 }
 
 /// The due times of one leader.
-pub(crate) struct Pacer {
-    pace: Pace,
+pub(crate) struct LoopPacer {
+    pace: LoopPace,
     /// The maximum random delay of each due time.
     jitter: Duration,
     /// Returns a random number from 0 to 1.
@@ -131,7 +131,7 @@ pub(crate) struct Pacer {
     delay: Duration,
     /// The next due time of a loop with a period, without the random delay. `None` while a run of an interval loop is in
     /// progress.
-    next: Option<Moment>,
+    next: Option<ClockMoment>,
     /// The due time before the next one of a cron loop. It never decreases, so that no due time runs twice.
     #[cfg(feature = "cron")]
     pivot: DateTime<Utc>,
@@ -139,25 +139,25 @@ pub(crate) struct Pacer {
     is_running: bool,
 }
 
-impl Pacer {
+impl LoopPacer {
     /// Creates the due times of an instance that becomes the leader. `since_last_end` is the time since the last run of an
     /// earlier leader ended, if that is known.
     pub(crate) fn new(
-        pace: Pace,
+        pace: LoopPace,
         jitter: Duration,
         random: fn() -> f64,
-        now: Moment,
+        now: ClockMoment,
         since_last_end: Option<Duration>,
     ) -> Self {
         let next = match &pace {
-            Pace::Interval(period) => {
+            LoopPace::Interval(period) => {
                 let wait = since_last_end.map_or(Duration::ZERO, |since| period.saturating_sub(since));
                 Some(later(now, wait))
             }
             // The grid is the same for every leader: multiples of the period since 1970.
-            Pace::FixedRate(period) => Some(later(now, until_grid(now.wall, *period))),
+            LoopPace::FixedRate(period) => Some(later(now, until_grid(now.wall, *period))),
             #[cfg(feature = "cron")]
-            Pace::Cron(_) => None,
+            LoopPace::Cron(_) => None,
         };
         let mut pacer = Self {
             pace,
@@ -176,9 +176,9 @@ impl Pacer {
 
     /// Returns the instant of the next call of [`tick`](Self::tick). None while a run is in progress that the next one
     /// waits for, and none if a cron expression has no further due time.
-    pub(crate) fn wake_at(&self, now: Moment) -> Option<Instant> {
+    pub(crate) fn wake_at(&self, now: ClockMoment) -> Option<Instant> {
         #[cfg(feature = "cron")]
-        if let Pace::Cron(cron) = &self.pace {
+        if let LoopPace::Cron(cron) = &self.pace {
             if self.is_running {
                 return None;
             }
@@ -191,15 +191,15 @@ impl Pacer {
     }
 
     /// Decides at an instant whether a run starts. `is_running` is true while one is in progress.
-    pub(crate) fn tick(&mut self, now: Moment, is_running: bool) -> TickDecision {
+    pub(crate) fn tick(&mut self, now: ClockMoment, is_running: bool) -> TickDecision {
         match &self.pace {
-            Pace::Interval(_) => self.tick_interval(now, is_running),
-            Pace::FixedRate(period) => {
+            LoopPace::Interval(_) => self.tick_interval(now, is_running),
+            LoopPace::FixedRate(period) => {
                 let period = *period;
                 self.tick_grid(now, period, is_running)
             }
             #[cfg(feature = "cron")]
-            Pace::Cron(cron) => {
+            LoopPace::Cron(cron) => {
                 let cron = cron.clone();
                 self.tick_cron(&cron, now, is_running)
             }
@@ -207,17 +207,17 @@ impl Pacer {
     }
 
     /// Records the end of a run. Returns the ticks that were dropped because of it.
-    pub(crate) fn ended(&mut self, now: Moment) -> TickDecision {
+    pub(crate) fn ended(&mut self, now: ClockMoment) -> TickDecision {
         match &self.pace {
-            Pace::Interval(period) => {
+            LoopPace::Interval(period) => {
                 self.next = Some(later(now, *period));
                 self.draw_delay();
             }
-            Pace::FixedRate(_) => {}
+            LoopPace::FixedRate(_) => {}
             #[cfg(feature = "cron")]
-            Pace::Cron(cron) => {
+            LoopPace::Cron(cron) => {
                 self.is_running = false;
-                if cron.misfire == Misfire::Skip {
+                if cron.misfire == LoopMisfire::Skip {
                     let passed = passed(cron, self.pivot, now.wall);
                     self.pivot = passed.last().copied().unwrap_or(self.pivot);
                     return TickDecision { overlapped: passed.len() as u64, ..TickDecision::default() };
@@ -227,7 +227,7 @@ impl Pacer {
         TickDecision::default()
     }
 
-    fn tick_interval(&mut self, now: Moment, is_running: bool) -> TickDecision {
+    fn tick_interval(&mut self, now: ClockMoment, is_running: bool) -> TickDecision {
         let Some(next) = self.next.filter(|next| !is_running && next.instant + self.delay <= now.instant) else {
             return TickDecision::default();
         };
@@ -236,7 +236,7 @@ impl Pacer {
         TickDecision { run: Some(due), ..TickDecision::default() }
     }
 
-    fn tick_grid(&mut self, now: Moment, period: Duration, is_running: bool) -> TickDecision {
+    fn tick_grid(&mut self, now: ClockMoment, period: Duration, is_running: bool) -> TickDecision {
         let Some(next) = self.next.filter(|next| next.instant + self.delay <= now.instant) else {
             return TickDecision::default();
         };
@@ -255,7 +255,7 @@ impl Pacer {
     }
 
     #[cfg(feature = "cron")]
-    fn tick_cron(&mut self, cron: &CronPace, now: Moment, is_running: bool) -> TickDecision {
+    fn tick_cron(&mut self, cron: &CronPace, now: ClockMoment, is_running: bool) -> TickDecision {
         if is_running {
             return TickDecision::default();
         }
@@ -271,16 +271,16 @@ impl Pacer {
         let is_on_time = wall - newest <= CRON_TOLERANCE;
         let missed = passed.len() as u64 - u64::from(is_on_time);
         let (due, late) = match cron.misfire {
-            Misfire::Skip => (is_on_time.then_some(newest), missed),
-            Misfire::Once => (Some(newest), passed.len() as u64 - 1),
-            Misfire::All => (Some(oldest), 0),
+            LoopMisfire::Skip => (is_on_time.then_some(newest), missed),
+            LoopMisfire::Once => (Some(newest), passed.len() as u64 - 1),
+            LoopMisfire::All => (Some(oldest), 0),
         };
-        self.pivot = if cron.misfire == Misfire::All { oldest } else { newest };
+        self.pivot = if cron.misfire == LoopMisfire::All { oldest } else { newest };
         self.is_running = due.is_some();
         let run = due.map(|due| {
             let behind = (now.wall - due).to_std().unwrap_or_default().saturating_sub(self.delay);
             let wall = due + chrono::TimeDelta::from_std(self.delay).unwrap_or_default();
-            Moment { instant: now.instant.checked_sub(behind).unwrap_or(now.instant), wall }
+            ClockMoment { instant: now.instant.checked_sub(behind).unwrap_or(now.instant), wall }
         });
         self.draw_delay();
         TickDecision { run, late, overlapped: 0 }
@@ -311,9 +311,9 @@ fn passed(cron: &CronPace, pivot: DateTime<Utc>, now: DateTime<Utc>) -> Vec<Date
     }
 }
 
-fn later(moment: Moment, by: Duration) -> Moment {
+fn later(moment: ClockMoment, by: Duration) -> ClockMoment {
     let wall = chrono::TimeDelta::from_std(by).ok().and_then(|by| moment.wall.checked_add_signed(by));
-    Moment { instant: moment.instant + by, wall: wall.unwrap_or(moment.wall) }
+    ClockMoment { instant: moment.instant + by, wall: wall.unwrap_or(moment.wall) }
 }
 
 fn nanos(count: u128) -> Duration {
@@ -333,22 +333,22 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn at(base: Moment, ms: u64) -> Moment {
+    fn at(base: ClockMoment, ms: u64) -> ClockMoment {
         later(base, Duration::from_millis(ms))
     }
 
-    fn midnight() -> Moment {
-        Moment { instant: Instant::now(), wall: "2026-03-29T00:00:00Z".parse().expect("a time") }
+    fn midnight() -> ClockMoment {
+        ClockMoment { instant: Instant::now(), wall: "2026-03-29T00:00:00Z".parse().expect("a time") }
     }
 
-    fn pacer(pace: Pace, base: Moment) -> Pacer {
-        Pacer::new(pace, Duration::ZERO, || 0.5, base, None)
+    fn pacer(pace: LoopPace, base: ClockMoment) -> LoopPacer {
+        LoopPacer::new(pace, Duration::ZERO, || 0.5, base, None)
     }
 
     #[test]
     fn interval_counts_from_the_end_of_the_run() {
         let base = midnight();
-        let mut pacer = pacer(Pace::Interval(SECOND), base);
+        let mut pacer = pacer(LoopPace::Interval(SECOND), base);
         assert_eq!(pacer.tick(base, false).run, Some(base), "the first run starts at once");
         assert_eq!(pacer.wake_at(base), None, "the next run waits for the end of this one");
         pacer.ended(at(base, 700));
@@ -359,7 +359,7 @@ mod tests {
     #[test]
     fn interval_continues_from_the_last_leader() {
         let base = midnight();
-        let new = |since| Pacer::new(Pace::Interval(SECOND), Duration::ZERO, || 0.5, base, Some(since));
+        let new = |since| LoopPacer::new(LoopPace::Interval(SECOND), Duration::ZERO, || 0.5, base, Some(since));
         assert_eq!(new(Duration::from_millis(300)).wake_at(base), Some(at(base, 700).instant));
         assert_eq!(new(2 * SECOND).wake_at(base), Some(base.instant));
     }
@@ -368,7 +368,7 @@ mod tests {
     fn grid_has_the_multiples_of_the_period() {
         let midnight = midnight();
         let base = at(midnight, 130);
-        let mut pacer = pacer(Pace::FixedRate(Duration::from_millis(100)), base);
+        let mut pacer = pacer(LoopPace::FixedRate(Duration::from_millis(100)), base);
         assert_eq!(pacer.wake_at(base), Some(at(base, 70).instant));
         let decision = pacer.tick(at(base, 71), false);
         assert_eq!(decision.run, Some(at(midnight, 200)));
@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn stall_is_followed_by_one_run_and_no_burst() {
         let base = midnight();
-        let mut pacer = pacer(Pace::FixedRate(Duration::from_millis(100)), base);
+        let mut pacer = pacer(LoopPace::FixedRate(Duration::from_millis(100)), base);
         let decision = pacer.tick(at(base, 1050), false);
         assert_eq!((decision.run, decision.late), (Some(at(base, 1000)), 9));
         assert_eq!(pacer.tick(at(base, 1051), false), TickDecision::default());
@@ -388,7 +388,7 @@ mod tests {
     #[test]
     fn tick_during_a_run_is_dropped() {
         let base = midnight();
-        let mut pacer = pacer(Pace::FixedRate(Duration::from_millis(100)), base);
+        let mut pacer = pacer(LoopPace::FixedRate(Duration::from_millis(100)), base);
         assert!(pacer.tick(at(base, 100), false).run.is_some());
         for ms in [200, 300] {
             assert_eq!(pacer.tick(at(base, ms), true), TickDecision { overlapped: 1, ..TickDecision::default() });
@@ -400,7 +400,7 @@ mod tests {
     #[test]
     fn jitter_delays_each_due_time() {
         let base = midnight();
-        let mut pacer = Pacer::new(Pace::FixedRate(SECOND), SECOND / 2, || 0.5, base, None);
+        let mut pacer = LoopPacer::new(LoopPace::FixedRate(SECOND), SECOND / 2, || 0.5, base, None);
         assert_eq!(pacer.wake_at(base), Some(at(base, 1250).instant));
         assert_eq!(pacer.tick(at(base, 1249), false), TickDecision::default());
         assert_eq!(pacer.tick(at(base, 1250), false).run, Some(at(base, 1250)));
@@ -411,7 +411,7 @@ mod tests {
     fn longest_interval_fits_the_clock() {
         let base = midnight();
         let year = Duration::from_secs(366 * 24 * 3600);
-        let mut pacer = pacer(Pace::Interval(year), base);
+        let mut pacer = pacer(LoopPace::Interval(year), base);
         assert!(pacer.tick(base, false).run.is_some());
         pacer.ended(base);
         assert_eq!(pacer.wake_at(base), Some(base.instant + year));
@@ -421,12 +421,12 @@ mod tests {
     mod cron {
         use super::*;
 
-        fn cron(text: &str, zone: Tz, misfire: Misfire) -> Pace {
+        fn cron(text: &str, zone: Tz, misfire: LoopMisfire) -> LoopPace {
             let expression = CronExpression::parse(text).expect("a valid expression");
-            Pace::Cron(CronPace { text: text.to_owned(), expression, zone, misfire })
+            LoopPace::Cron(CronPace { text: text.to_owned(), expression, zone, misfire })
         }
 
-        fn every_second(misfire: Misfire) -> Pace {
+        fn every_second(misfire: LoopMisfire) -> LoopPace {
             cron("* * * * * *", Tz::UTC, misfire)
         }
 
@@ -434,7 +434,7 @@ mod tests {
         fn zone_decides_and_a_skipped_hour_runs_once() {
             // Berlin has no 02:30 on 29 March 2026: the clock goes from 02:00 to 03:00, at 01:00 UTC.
             let base = midnight();
-            let mut pacer = pacer(cron("0 30 2 * * *", Tz::Europe__Berlin, Misfire::Skip), base);
+            let mut pacer = pacer(cron("0 30 2 * * *", Tz::Europe__Berlin, LoopMisfire::Skip), base);
             let due = (0..24 * 60).map(|minute| at(base, minute * 60_000)).filter(|now| {
                 let decision = pacer.tick(*now, false);
                 if decision.run.is_some() {
@@ -449,26 +449,28 @@ mod tests {
         #[test]
         fn long_wait_is_cut_into_pieces() {
             let base = midnight();
-            let pacer = pacer(cron("0 0 12 * * *", Tz::UTC, Misfire::Skip), base);
+            let pacer = pacer(cron("0 0 12 * * *", Tz::UTC, LoopMisfire::Skip), base);
             assert_eq!(pacer.wake_at(base), Some(base.instant + MAX_CRON_WAIT));
         }
 
         #[test]
         fn due_time_never_runs_twice_when_the_clock_goes_back() {
             let base = midnight();
-            let mut pacer = pacer(every_second(Misfire::Skip), base);
+            let mut pacer = pacer(every_second(LoopMisfire::Skip), base);
             let first = pacer.tick(at(base, 1000), false).run.expect("a run");
             pacer.ended(at(base, 1010));
-            let back = Moment { wall: base.wall - chrono::TimeDelta::hours(1), ..at(base, 1020) };
+            let back = ClockMoment { wall: base.wall - chrono::TimeDelta::hours(1), ..at(base, 1020) };
             assert_eq!(pacer.tick(back, false), TickDecision::default());
-            let again = Moment { wall: base.wall + chrono::TimeDelta::seconds(2), ..at(base, 2000) };
+            let again = ClockMoment { wall: base.wall + chrono::TimeDelta::seconds(2), ..at(base, 2000) };
             assert!(pacer.tick(again, false).run.expect("a run").wall > first.wall);
         }
 
         #[test]
         fn missed_due_times_follow_the_policy() {
             // The process was suspended from 0 to 5.4 s, or a run took as long.
-            for (misfire, runs, dropped) in [(Misfire::Skip, 1, 4), (Misfire::Once, 1, 4), (Misfire::All, 5, 0)] {
+            for (misfire, runs, dropped) in
+                [(LoopMisfire::Skip, 1, 4), (LoopMisfire::Once, 1, 4), (LoopMisfire::All, 5, 0)]
+            {
                 let base = midnight();
                 let mut pacer = pacer(every_second(misfire), base);
                 let now = at(base, 5400);
@@ -489,7 +491,7 @@ mod tests {
         #[test]
         fn slow_run_stays_on_the_grid() {
             let base = midnight();
-            let mut pacer = pacer(every_second(Misfire::Skip), base);
+            let mut pacer = pacer(every_second(LoopMisfire::Skip), base);
             assert!(pacer.tick(at(base, 1000), false).run.is_some());
             assert_eq!(pacer.wake_at(at(base, 1000)), None);
             let dropped = pacer.ended(at(base, 4500)).overlapped;
@@ -500,7 +502,7 @@ mod tests {
         #[test]
         fn suspended_day_is_bounded() {
             let base = midnight();
-            let mut pacer = pacer(every_second(Misfire::All), base);
+            let mut pacer = pacer(every_second(LoopMisfire::All), base);
             let decision = pacer.tick(at(base, 24 * 3_600_000), false);
             let due = decision.run.expect("a run").wall;
             assert!((at(base, 24 * 3_600_000).wall - due).num_seconds() < 1000, "{due}");

@@ -39,7 +39,7 @@ pub(crate) struct LeaderInfo {
 
 /// The statistics of one term.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Statistics {
+pub(crate) struct LoopStatistics {
     pub(crate) since: DateTime<Utc>,
     pub(crate) dropped: u64,
     pub(crate) started: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Statistics {
     lateness: VecDeque<f64>,
 }
 
-impl Statistics {
+impl LoopStatistics {
     /// Begins with zeros.
     pub(crate) fn new(since: DateTime<Utc>) -> Self {
         Self { since, ..Self::default() }
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn state_has_counts_and_percentiles() {
-        let mut statistics = Statistics::new(DateTime::UNIX_EPOCH);
+        let mut statistics = LoopStatistics::new(DateTime::UNIX_EPOCH);
         for took in 1..=100 {
             statistics.started(DateTime::UNIX_EPOCH);
             statistics.ended(&report(took, LoopOutcome::Ok), DateTime::UNIX_EPOCH);

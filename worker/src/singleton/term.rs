@@ -20,7 +20,7 @@ use crate::faults::seams::{SEAMS, Seams};
 
 /// The time of one instance as the leader of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Term {
+pub(crate) struct LeaseTerm {
     /// The fencing token.
     pub(crate) epoch: u64,
     /// The instant before the last successful request.
@@ -28,7 +28,7 @@ pub(crate) struct Term {
     lease: Duration,
 }
 
-impl Term {
+impl LeaseTerm {
     /// Begins a term with the instant before the request that took the lease.
     pub(crate) const fn new(epoch: u64, asked_at: Instant, lease: Duration) -> Self {
         Self { epoch, renewed_at: asked_at, lease }
@@ -60,15 +60,15 @@ pub(crate) fn cancel_grace(lease: Duration) -> Duration {
     lease / 6
 }
 
-/// The instant at which a run must not be polled again. The looper moves it, and the task of the run reads it.
+/// The instant at which a run must not be polled again. The loop runner moves it, and the task of the run reads it.
 #[derive(Clone, Debug)]
-pub(crate) struct Fence {
+pub(crate) struct RunFence {
     base: Instant,
     /// Nanoseconds after `base`; the largest number means that there is no deadline.
     deadline: Arc<AtomicU64>,
 }
 
-impl Fence {
+impl RunFence {
     /// Creates a fence without a deadline.
     pub(crate) fn new(now: Instant) -> Self {
         Self { base: now, deadline: Arc::new(AtomicU64::new(u64::MAX)) }
@@ -88,19 +88,19 @@ impl Fence {
 
 /// A run that is not polled after its deadline. A process that was frozen past its lease would otherwise continue the run
 /// before any timer can end it.
-pub(crate) struct Fenced<F> {
+pub(crate) struct FencedRun<F> {
     inner: Pin<Box<F>>,
-    fence: Fence,
+    fence: RunFence,
 }
 
-impl<F: Future> Fenced<F> {
+impl<F: Future> FencedRun<F> {
     /// Wraps a run.
-    pub(crate) fn new(inner: F, fence: Fence) -> Self {
+    pub(crate) fn new(inner: F, fence: RunFence) -> Self {
         Self { inner: Box::pin(inner), fence }
     }
 }
 
-impl<F: Future> Future for Fenced<F> {
+impl<F: Future> Future for FencedRun<F> {
     /// `None` if the deadline came first.
     type Output = Option<F::Output>;
 
@@ -120,7 +120,7 @@ mod tests {
     async fn lease_counts_from_before_the_request() {
         let asked_at = Instant::now();
         tokio::time::advance(Duration::from_secs(1)).await;
-        let mut term = Term::new(1, asked_at, Duration::from_secs(6));
+        let mut term = LeaseTerm::new(1, asked_at, Duration::from_secs(6));
         assert_eq!(term.ends_at(), asked_at + Duration::from_secs(6));
         assert_eq!(term.cancel_at(), asked_at + Duration::from_secs(4));
         assert_eq!(term.drop_at(), asked_at + Duration::from_secs(5));
@@ -132,12 +132,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn run_is_not_polled_after_the_deadline() {
-        let fence = Fence::new(Instant::now());
-        let run = Fenced::new(tokio::time::sleep(Duration::from_secs(2)), fence.clone());
+        let fence = RunFence::new(Instant::now());
+        let run = FencedRun::new(tokio::time::sleep(Duration::from_secs(2)), fence.clone());
         assert_eq!(run.await, Some(()), "there is no deadline yet");
 
         fence.set(Instant::now() + Duration::from_secs(1));
-        let run = Fenced::new(std::future::ready(()), fence);
+        let run = FencedRun::new(std::future::ready(()), fence);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(run.await, None, "a run that was ready all along is not continued");
     }

@@ -22,10 +22,10 @@ use crate::{
     net::redis::RedisUnavailable,
     singleton::{
         SingletonLoop,
-        lease_store::{Heartbeat, HeartbeatAnswer, LeaseStore, Position},
+        lease_store::{ElectionPosition, HeartbeatAnswer, LeaseStore, LoopHeartbeat},
         loop_clock::LoopClock,
+        loop_runner::{LoopRunner, LoopRunnerContext},
         loop_timer::LoopTimer,
-        looper::{Looper, LooperContext},
         options,
     },
 };
@@ -54,6 +54,7 @@ pub struct TestLoop {
     start: DateTime<Utc>,
     cut_off: Range<Duration>,
     loses: Option<Duration>,
+    restarts: Option<Duration>,
 }
 
 /// The runs of a loop under test.
@@ -96,7 +97,7 @@ impl TestLoop {
         let spec = spec.expect("the worker has no singleton loop of this name");
         options::check(std::slice::from_ref(&spec), &mut errors);
         assert!(errors.messages().is_empty(), "{errors}");
-        Self { spec, start: DateTime::UNIX_EPOCH, cut_off: Duration::MAX..Duration::MAX, loses: None }
+        Self { spec, start: DateTime::UNIX_EPOCH, cut_off: Duration::MAX..Duration::MAX, loses: None, restarts: None }
     }
 
     /// Sets the wall clock time at which the test begins, for cron expressions and grids. Default the beginning of 1970.
@@ -128,6 +129,14 @@ impl TestLoop {
         self
     }
 
+    /// Makes Redis lose its data once after some time. This instance takes the lease again with its next heartbeat, with a
+    /// higher epoch.
+    #[must_use]
+    pub fn restart_redis_after(mut self, time: Duration) -> Self {
+        self.restarts = Some(time);
+        self
+    }
+
     /// Runs the loop for some time, stops it like a worker that receives SIGTERM, and waits for its end.
     pub async fn run_for(self, time: Duration) -> TestLoopReport {
         let begin = Instant::now();
@@ -135,13 +144,14 @@ impl TestLoop {
             begin,
             cut_off: self.cut_off,
             loses: self.loses,
+            restarts: self.restarts,
             last_state: Arc::new(Mutex::new(LoopState::default())),
         };
         let (stop, last_state) = (CancellationToken::new(), store.last_state.clone());
         let (observer, mut runs) = mpsc::unbounded_channel();
-        let looper = Looper::new(
+        let runner = LoopRunner::new(
             self.spec.clone(),
-            LooperContext {
+            LoopRunnerContext {
                 store: Box::new(store),
                 clock: LoopClock::From { instant: begin, wall: self.start },
                 timer: LoopTimer::of_the_runtime(),
@@ -158,7 +168,7 @@ impl TestLoop {
             sleep(time).await;
             stop.cancel();
         };
-        tokio::join!(looper.run(), stopping);
+        tokio::join!(runner.run(), stopping);
         let mut report = TestLoopReport::default();
         while let Ok(run) = runs.try_recv() {
             report.runs.push(TestLoopRun {
@@ -180,6 +190,7 @@ struct TestLeaseStore {
     begin: Instant,
     cut_off: Range<Duration>,
     loses: Option<Duration>,
+    restarts: Option<Duration>,
     last_state: Arc<Mutex<LoopState>>,
 }
 
@@ -190,19 +201,23 @@ impl TestLeaseStore {
 }
 
 impl LeaseStore for TestLeaseStore {
-    fn heartbeat(&self, heartbeat: Heartbeat) -> BoxFuture<'static, Result<HeartbeatAnswer, RedisUnavailable>> {
+    fn heartbeat(&self, heartbeat: LoopHeartbeat) -> BoxFuture<'static, Result<HeartbeatAnswer, RedisUnavailable>> {
         let is_cut_off = self.cut_off.contains(&self.begin.elapsed());
         let is_lost = self.loses.is_some_and(|time| self.begin.elapsed() >= time);
+        // The first epoch is lost with the data, and no later one is.
+        let is_forgotten = heartbeat.held == Some(1) && self.restarts.is_some_and(|time| self.begin.elapsed() >= time);
         let position = match heartbeat.held {
-            _ if is_lost => Position::Follower,
-            Some(_) => Position::Leader,
-            None if heartbeat.takes => Position::Elected,
-            None => Position::Follower,
+            _ if is_forgotten => ElectionPosition::Elected,
+            _ if is_lost => ElectionPosition::Follower,
+            Some(_) => ElectionPosition::Leader,
+            None if heartbeat.takes => ElectionPosition::Elected,
+            None => ElectionPosition::Follower,
         };
-        if !is_cut_off && position == Position::Leader {
+        if !is_cut_off && position == ElectionPosition::Leader {
             self.record(heartbeat.state);
         }
-        let epoch = if is_lost { heartbeat.seen + 1 } else { heartbeat.held.unwrap_or(heartbeat.seen + 1) };
+        let epoch =
+            if is_lost || is_forgotten { heartbeat.seen + 1 } else { heartbeat.held.unwrap_or(heartbeat.seen + 1) };
         Box::pin(async move {
             if is_cut_off {
                 return Err(RedisUnavailable::Timeout);

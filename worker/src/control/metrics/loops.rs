@@ -83,7 +83,12 @@ impl LoopFamilies {
         }
     }
 
-    /// Returns true if Redis answered the last heartbeat of a loop.
+    /// Records that the worker has no loop that could be without an answer.
+    pub(super) fn are_disabled(&self) {
+        self.is_connected.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if Redis answered the last heartbeat of a loop, or if there is no loop.
     pub(super) fn are_connected(&self) -> bool {
         self.is_connected.load(Ordering::Relaxed)
     }

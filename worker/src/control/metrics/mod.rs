@@ -138,6 +138,11 @@ impl WorkerMetrics {
         self.0.loops.of(name)
     }
 
+    /// Records that all singleton loops of this worker are disabled by its configuration.
+    pub(crate) fn loops_are_disabled(&self) {
+        self.0.loops.are_disabled();
+    }
+
     /// Returns true if Redis answered the last heartbeat of a singleton loop.
     fn are_loops_connected(&self) -> bool {
         self.0.loops.are_connected()

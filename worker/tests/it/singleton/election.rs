@@ -22,6 +22,18 @@ async fn worker_without_job_types_needs_redis_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn worker_whose_loops_are_disabled_is_ready() {
+    let env = LoopEnv::new().await;
+    let address = free_address();
+    let worker = env.worker().health(address).singleton(LOOP).every(LEASE).enabled(false).run(|_| async { Ok(()) });
+    let instance = env.run(worker);
+    until("the worker is ready", async || http::is_ready(address.port()).await).await;
+    let exists: bool = env.redis().exists(env.keys.singletons()).await.expect("read");
+    assert!(!exists, "a disabled loop takes no part in the election");
+    instance.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_three_instances_runs_the_loop() {
     let env = LoopEnv::new().await;
     let instances = ["a", "b", "c"].map(|name| env.start(name));

@@ -10,7 +10,7 @@ use std::{
 
 use chrono::TimeDelta;
 use milvaion_worker::{
-    JobError, Misfire, Tick, Worker,
+    JobError, LoopMisfire, Tick, Worker,
     testing::{TestLoop, TestLoopReport},
 };
 use tokio::time::{Instant, sleep};
@@ -190,11 +190,27 @@ async fn cron_loop_follows_its_zone() {
         .singleton("loop")
         .cron("30 0 9 * * *")
         .zone("Asia/Singapore")
-        .misfire(Misfire::Once)
+        .misfire(LoopMisfire::Once)
         .run(|_| async { Ok(()) });
     let start = "2026-11-25T00:00:00Z".parse().expect("a time");
     let report = TestLoop::new(worker, "loop").start_at(start).run_for(Duration::from_secs(2 * 24 * 3600)).await;
     let due: Vec<_> = report.runs.iter().map(|run| run.due - start).collect();
     let first = TimeDelta::seconds(3600 + 30);
     assert_eq!(due, [first, first + TimeDelta::days(1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_of_an_earlier_term_delays_the_next_one() {
+    // Without `cancel_on_lost_leadership`, the first run goes on over the loss of the lease at 6 s and the new term.
+    let worker = Worker::builder().singleton("loop").every(PERIOD).cancel_on_lost_leadership(false).run(
+        |tick: Tick| async move {
+            if tick.epoch() == 1 {
+                sleep(Duration::from_secs(8)).await;
+            }
+            Ok(())
+        },
+    );
+    let loop_ = TestLoop::new(worker, "loop").restart_redis_after(Duration::from_secs(5));
+    let report = loop_.run_for(milliseconds(8350)).await;
+    assert_eq!(due_offsets(&report), [0, 8100, 8200, 8300]);
 }

@@ -2,7 +2,7 @@
 //!
 //! Everything is one state machine in one task, because every event matters to all parts: a late answer of Redis must not
 //! delay a tick, a lost lease must end the run at once, and at shutdown the lease is released only after the run has ended.
-//! [`Looper::run`] waits for the next event; the methods below it apply one event each.
+//! [`LoopRunner::run`] waits for the next event; the methods below it apply one event each.
 //!
 //! A term, the time as the leader, ends in one of two ways. It *is lost* when another instance holds the lease: the run is
 //! dropped at once. It *is ended* when the process stops, a user disables the loop or asks for a hand-over, or the lease
@@ -16,7 +16,7 @@ use std::{
 };
 
 use futures::future::{BoxFuture, OptionFuture};
-use milvaion_protocol::singleton::LoopOutcome;
+use milvaion_protocol::singleton::{LoopKind, LoopOutcome};
 use tokio::{
     runtime::Handle,
     sync::{Notify, mpsc::UnboundedSender},
@@ -33,12 +33,12 @@ use crate::{
     run::panics::catch_panic,
     singleton::{
         SingletonLoop,
-        lease_store::{Heartbeat, HeartbeatAnswer, LeaseStore, Position},
+        lease_store::{ElectionPosition, HeartbeatAnswer, LeaseStore, LoopHeartbeat},
         loop_clock::LoopClock,
         loop_timer::LoopTimer,
-        pace::{Pacer, TickDecision},
-        statistics::{LeaderInfo, RunReport, Statistics},
-        term::{Fence, Fenced, Term, cancel_grace},
+        pace::{LoopPacer, TickDecision},
+        statistics::{LeaderInfo, LoopStatistics, RunReport},
+        term::{FencedRun, LeaseTerm, RunFence, cancel_grace},
     },
 };
 
@@ -74,16 +74,16 @@ type RunEnd = (Duration, Result<(), String>);
 struct CurrentRun {
     task: JoinHandle<Option<RunEnd>>,
     started: Arc<OnceLock<Instant>>,
-    due: crate::singleton::pace::Moment,
+    due: crate::singleton::pace::ClockMoment,
     cancel: CancellationToken,
-    fence: Fence,
+    fence: RunFence,
     has_warned: bool,
 }
 
 type HeartbeatFuture = Pin<Box<dyn Future<Output = (Instant, Result<HeartbeatAnswer, RedisUnavailable>)> + Send>>;
 
 /// One loop of this process.
-pub(crate) struct Looper {
+pub(crate) struct LoopRunner {
     spec: SingletonLoop,
     store: Box<dyn LeaseStore>,
     clock: LoopClock,
@@ -98,13 +98,13 @@ pub(crate) struct Looper {
     /// Receives each run that ended, for tests of users.
     observer: Option<UnboundedSender<RunReport>>,
 
-    term: Option<Term>,
+    term: Option<LeaseTerm>,
     ending: Option<EndReason>,
     /// The instant at which the run of an ending term is dropped.
     drop_at: Option<Instant>,
-    pacer: Option<Pacer>,
+    pacer: Option<LoopPacer>,
     run: Option<CurrentRun>,
-    statistics: Statistics,
+    statistics: LoopStatistics,
     /// The highest epoch that this instance has seen.
     seen_epoch: u64,
     next_heartbeat: Instant,
@@ -115,8 +115,8 @@ pub(crate) struct Looper {
     muted_errors: u64,
 }
 
-/// The parts that a looper needs from its worker.
-pub(crate) struct LooperContext {
+/// The parts that a loop runner needs from its worker.
+pub(crate) struct LoopRunnerContext {
     pub(crate) store: Box<dyn LeaseStore>,
     pub(crate) clock: LoopClock,
     pub(crate) timer: LoopTimer,
@@ -129,10 +129,11 @@ pub(crate) struct LooperContext {
     pub(crate) observer: Option<UnboundedSender<RunReport>>,
 }
 
-impl Looper {
-    /// Creates a looper, which sends its first heartbeat at once.
-    pub(crate) fn new(spec: SingletonLoop, context: LooperContext) -> Self {
-        let LooperContext { store, clock, timer, program, metrics, wake, stop, worker_id, host, observer } = context;
+impl LoopRunner {
+    /// Creates a loop runner, which sends its first heartbeat at once.
+    pub(crate) fn new(spec: SingletonLoop, context: LoopRunnerContext) -> Self {
+        let LoopRunnerContext { store, clock, timer, program, metrics, wake, stop, worker_id, host, observer } =
+            context;
         let info = LeaderInfo {
             worker_id,
             host,
@@ -157,7 +158,7 @@ impl Looper {
             drop_at: None,
             pacer: None,
             run: None,
-            statistics: Statistics::default(),
+            statistics: LoopStatistics::default(),
             seen_epoch: 0,
             next_heartbeat: Instant::now(),
             yields_until: None,
@@ -218,7 +219,9 @@ impl Looper {
 
     /// Returns the instant of the next tick.
     fn due_at(&self) -> Option<Instant> {
-        if self.term.is_none() || self.ending.is_some() {
+        // A run of an earlier term may still be in progress. Only the grid goes on meanwhile, to count its dropped ticks.
+        let waits_for_run = self.run.is_some() && self.info.kind != LoopKind::FixedRate;
+        if self.term.is_none() || self.ending.is_some() || waits_for_run {
             return None;
         }
         self.pacer.as_ref()?.wake_at(self.clock.now())
@@ -252,9 +255,9 @@ impl Looper {
         let takes = self.term.is_none() && self.run.is_none() && self.ending.is_none() && self.yields_until.is_none();
         // The next term begins with empty statistics, which a successful request publishes.
         if self.term.is_none() {
-            self.statistics = Statistics::new(self.clock.now().wall);
+            self.statistics = LoopStatistics::new(self.clock.now().wall);
         }
-        let answer = self.store.heartbeat(Heartbeat {
+        let answer = self.store.heartbeat(LoopHeartbeat {
             held: self.term.map(|term| term.epoch),
             seen: self.seen_epoch,
             takes: takes || (self.term.is_some() && self.ending.is_none()),
@@ -274,14 +277,14 @@ impl Looper {
         self.seen_epoch = self.seen_epoch.max(answer.epoch);
         let is_same_term = self.term.is_some_and(|term| term.epoch == answer.epoch);
         match answer.position {
-            Position::Leader if is_same_term => self.renewed(asked_at),
-            Position::Elected => {
+            ElectionPosition::Leader if is_same_term => self.renewed(asked_at),
+            ElectionPosition::Elected => {
                 if self.term.is_some() {
                     self.lose("its key was missing in Redis");
                 }
                 self.elected(asked_at, &answer);
             }
-            Position::Follower | Position::Leader => {
+            ElectionPosition::Follower | ElectionPosition::Leader => {
                 if self.term.is_some() {
                     self.lose(&format!("instance {} holds its lease", answer.holder));
                 }
@@ -338,7 +341,7 @@ impl Looper {
     }
 
     fn elected(&mut self, asked_at: Instant, answer: &HeartbeatAnswer) {
-        let term = Term::new(answer.epoch, asked_at, self.spec.options.lease);
+        let term = LeaseTerm::new(answer.epoch, asked_at, self.spec.options.lease);
         let now = self.clock.now();
         let name = &*self.spec.name;
         tracing::info!(
@@ -348,10 +351,10 @@ impl Looper {
             answer.epoch
         );
         self.metrics.leads(true);
-        self.statistics = Statistics::new(now.wall);
+        self.statistics = LoopStatistics::new(now.wall);
         let random = rand::random::<f64>;
         let (pace, jitter) = (self.spec.pace.clone(), self.spec.options.jitter);
-        self.pacer = Some(Pacer::new(pace, jitter, random, now, answer.since_last_end));
+        self.pacer = Some(LoopPacer::new(pace, jitter, random, now, answer.since_last_end));
         self.term = Some(term);
         self.drop_at = None;
     }
@@ -447,7 +450,8 @@ impl Looper {
         self.count_dropped(decision);
         let Some(due) = decision.run else { return };
         self.statistics.started(now.wall);
-        let (started, cancel, fence) = (Arc::new(OnceLock::new()), CancellationToken::new(), Fence::new(now.instant));
+        let (started, cancel, fence) =
+            (Arc::new(OnceLock::new()), CancellationToken::new(), RunFence::new(now.instant));
         if self.spec.options.cancel_on_lost_leadership {
             fence.set(term.drop_at());
         }
@@ -461,7 +465,7 @@ impl Looper {
         };
         let body = run_once(self.spec.body.clone(), tick, self.spec.options.timeout, started.clone());
         let span = tracing::info_span!("singleton", singleton = &*self.spec.name, epoch = term.epoch);
-        let task = self.program.spawn(Fenced::new(body.instrument(span), fence.clone()));
+        let task = self.program.spawn(FencedRun::new(body.instrument(span), fence.clone()));
         self.run = Some(CurrentRun { task, started, due, cancel, fence, has_warned: false });
     }
 
@@ -525,9 +529,7 @@ impl Looper {
     fn warn_if_long(&mut self, took: Duration) -> bool {
         let (name, lease) = (self.spec.name.clone(), self.spec.options.lease);
         let exceeds_period =
-            self.spec.pace.period().is_some_and(|period| {
-                self.info.kind == milvaion_protocol::singleton::LoopKind::FixedRate && took > period
-            });
+            self.spec.pace.period().is_some_and(|period| self.info.kind == LoopKind::FixedRate && took > period);
         let limit = if exceeds_period {
             "its period, so ticks are dropped"
         } else if took > lease * 4 / 5 {
