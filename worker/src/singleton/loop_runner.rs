@@ -450,6 +450,7 @@ impl LoopRunner {
         self.count_dropped(decision);
         let Some(due) = decision.run else { return };
         self.statistics.started(now.wall);
+        self.metrics.started();
         let (started, cancel, fence) =
             (Arc::new(OnceLock::new()), CancellationToken::new(), RunFence::new(now.instant));
         if self.spec.options.cancel_on_lost_leadership {

@@ -24,6 +24,7 @@ use prometheus_client::{
 pub(super) struct LoopFamilies {
     leader: Family<LoopLabel, Gauge>,
     transitions: Family<LoopLabel, Counter>,
+    ticks: Family<LoopLabel, Counter>,
     runs: Family<RunLabels, Counter>,
     dropped: Family<DropLabels, Counter>,
     failures: Family<LoopLabel, Counter>,
@@ -54,6 +55,7 @@ impl Default for LoopFamilies {
         Self {
             leader: Family::default(),
             transitions: Family::default(),
+            ticks: Family::default(),
             runs: Family::default(),
             dropped: Family::default(),
             failures: Family::default(),
@@ -74,6 +76,7 @@ impl LoopFamilies {
             name: name.clone(),
             leader: self.leader.get_or_create_owned(&label),
             transitions: self.transitions.get_or_create_owned(&label),
+            ticks: self.ticks.get_or_create_owned(&label),
             failures: self.failures.get_or_create_owned(&label),
             seconds: self.seconds.get_or_create_owned(&label),
             lateness: self.lateness.get_or_create_owned(&label),
@@ -101,6 +104,11 @@ impl LoopFamilies {
             "transitions",
             "Times this instance began or ended to lead the loop",
             self.transitions.clone(),
+        );
+        registry.register(
+            "ticks",
+            "Due ticks of the loop, those that ran and those that were dropped",
+            self.ticks.clone(),
         );
         registry.register("runs", "Ended runs of the loop by outcome", self.runs.clone());
         registry.register(
@@ -134,6 +142,7 @@ pub(crate) struct LoopMetrics {
     name: Arc<str>,
     leader: Gauge,
     transitions: Counter,
+    ticks: Counter,
     failures: Counter,
     seconds: Histogram,
     lateness: Histogram,
@@ -161,8 +170,14 @@ impl LoopMetrics {
         self.is_connected.store(false, Ordering::Relaxed);
     }
 
+    /// Counts the start of a run.
+    pub(crate) fn started(&self) {
+        self.ticks.inc();
+    }
+
     /// Counts dropped ticks.
     pub(crate) fn dropped(&self, overlapped: u64, late: u64) {
+        self.ticks.inc_by(overlapped + late);
         for (reason, count) in [("overlap", overlapped), ("late", late)] {
             if count > 0 {
                 let labels = DropLabels { singleton: self.name.clone(), reason };
