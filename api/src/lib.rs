@@ -13,6 +13,7 @@
 //! [`schema_form`] (input fields from a JSON Schema), [`rules_form`] and [`calendar_form`]. [`versions`] compares
 //! definitions. [`team`] covers users, sessions and the own account, and [`audit`] the audit log. [`events`] is the live stream to browsers. [`failures`] covers failures and dead letters, [`alerts`] alert rules, channels and what fires, and
 //! [`duplicates`] finds attempts that were started twice. [`sources`] says through which door a job was defined.
+//! [`log_fields`] formats the fields of log lines.
 
 pub mod alerts;
 pub mod audit;
@@ -21,6 +22,7 @@ pub mod duplicates;
 pub mod events;
 mod exact_json;
 pub mod failures;
+pub mod log_fields;
 pub mod page;
 pub mod permissions;
 pub mod requests;

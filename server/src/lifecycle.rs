@@ -48,7 +48,7 @@ use crate::{
     cache::Cache,
     clock::Clock,
     command::{alerts::AlertCommands, cluster::ClusterCommands, jobs::JobCommands, sign_in::PassphraseHasher},
-    config::ServerConfig,
+    config::{ServerConfig, http::HttpConfig},
     engine::{context::Context, status::ServiceStatuses, supervisor::Supervisor},
     http::{
         WebState,
@@ -240,7 +240,8 @@ impl Server {
         };
         metrics.set_start();
         let (stop_http, http_group) = (CancellationToken::new(), TaskTracker::new());
-        let http_config = Arc::new(config.http.clone());
+        // Without `PORT`, the configuration does not have the port.
+        let http_config = Arc::new(HttpConfig { port: Some(address.port()), ..config.http.clone() });
         let alert_commands =
             AlertCommands { store: web.clone(), clock: clock.clone(), hub: hub.clone(), notifier: context.notifier };
         let backend = Arc::new(ServerBackend {

@@ -5,6 +5,7 @@
 //! up. Lines that were missed during a pause are a gap, which is stated at its position until the user loads it.
 
 use leptos::{ev, html, prelude::*};
+use milvaion_api::log_fields::log_fields_text;
 use milvaion_protocol::{
     id::OccurrenceId,
     message::{LogLevel, LogLine},
@@ -300,7 +301,8 @@ fn LineView(line: LogLine, first_day: Memo<String>) -> impl IntoView {
     let at = line.at;
     let anchor = format!("line-{}", line.seq);
     let number = number(line.seq);
-    let data = line.data.map(|data| view! { <span class="muted">{format!(" {data}")}</span> });
+    let data = line.data.as_ref().map(log_fields_text).filter(|text| !text.is_empty());
+    let data = data.map(|text| view! { <span class="muted">{text}</span> });
     view! {
         <li class="log-line" data-level=line.level.as_str() id=anchor>
             <span class="log-no">{number}</span>

@@ -1,4 +1,4 @@
-//! `milvaion export`, `milvaion diff` and `milvaion apply`: jobs and calendars as YAML files.
+//! `milvaion export`, `milvaion diff` and `milvaion apply`: jobs, calendars and alert rules as YAML files.
 //!
 //! The server compares and saves; the commands read files, show the plan and ask. A document is sent as it was parsed, so
 //! that the server names a field that it does not know, and the command adds the file and the line.
@@ -26,7 +26,7 @@ use crate::ClientError;
 /// The options of an export.
 #[derive(Clone, Debug, Args)]
 pub struct ExportOptions {
-    /// Only jobs with a tag, and the calendars that they name: `tag=TAG`.
+    /// Only jobs with a tag and the calendars that they name, without alert rules: `tag=TAG`.
     #[arg(long, value_name = "SELECTOR")]
     pub selector: Option<TagSelector>,
     /// The options.
@@ -54,9 +54,9 @@ pub struct ApplyOptions {
     /// Shows the plan and changes nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// The consent.
-    #[command(flatten)]
-    pub yes: Yes,
+    /// Does not ask before deletions. Required without a terminal if there are any.
+    #[arg(short, long)]
+    pub yes: bool,
     /// The options.
     #[command(flatten)]
     pub globals: GlobalOptions,
@@ -68,7 +68,8 @@ pub struct FileOptions {
     /// File, folder, or `-` for standard input. Of a folder, all files *.yaml and *.yml are read, also in its folders.
     #[arg(short = 'f', long = "file", value_name = "PATH", required = true, num_args = 1..)]
     pub paths: Vec<PathBuf>,
-    /// Deletes jobs that came from a file, have the tag of --selector, and are in none of these files.
+    /// Deletes jobs that came from a file, have the tag of --selector, and are in none of these files. Calendars and alert
+    /// rules are never deleted.
     #[arg(long, requires = "selector")]
     pub prune: bool,
     /// The jobs that --prune may delete: `tag=TAG`.
@@ -105,7 +106,7 @@ async fn plan_and_print(options: &DiffOptions, console: &mut Console) -> Result<
     Ok(if plan.is_empty() { exit::SUCCESS } else { exit::DIFFERENT })
 }
 
-/// Makes jobs and calendars be as files say.
+/// Makes jobs, calendars and alert rules be as files say.
 pub(super) async fn apply(options: &ApplyOptions, console: &mut Console) -> Result<u8, CliError> {
     let files = paths::read_files(&options.files.paths, console)?;
     let mut session = Session::open(&options.globals, console)?;
@@ -122,7 +123,7 @@ pub(super) async fn apply(options: &ApplyOptions, console: &mut Console) -> Resu
             1 => "Delete 1 job that no file has?".to_owned(),
             jobs => format!("Delete {jobs} jobs that no file has?"),
         };
-        session.confirm(options.yes, &question)?;
+        session.confirm(Yes { yes: options.yes }, &question)?;
     }
     let expected = u32::try_from(planned.deleted.len()).ok();
     let body = request(&options.files, &files, expected);

@@ -1,11 +1,12 @@
 //! Waiting for the end of an occurrence, with or without its log.
 //!
-//! Both read the same stream: a wait asks for no lines and only receives the changes of the status, so that it ends at
-//! once and asks the server nothing meanwhile.
+//! Both read the same stream: a wait asks for no lines and only receives the changes of the status, so that it asks the
+//! server nothing meanwhile. It ends with the final status. A log ends when no more lines are expected, which may be two
+//! seconds later.
 
 use std::time::Duration;
 
-use milvaion_api::rest::StatusName;
+use milvaion_api::{log_fields::log_fields_text, rest::StatusName};
 use milvaion_protocol::{
     id::OccurrenceId,
     message::{LogLevel, LogLine},
@@ -21,6 +22,15 @@ use crate::{LogEvent, LogFollower};
 
 /// A sequence number after every line: the largest one that JSON numbers keep exactly.
 const AFTER_ALL_LINES: i64 = (1 << 53) - 1;
+
+/// The event after which a follower is read no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LastEvent {
+    /// The final status.
+    FinalStatus,
+    /// The end of the log.
+    EndOfLog,
+}
 
 /// The end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +87,7 @@ pub(super) async fn wait(
     timeout: Option<Duration>,
 ) -> Result<Ending, CliError> {
     let follower = session.client.follow_log(id, AFTER_ALL_LINES);
-    until_end(session, follower, timeout).await
+    until(LastEvent::FinalStatus, session, follower, timeout).await
 }
 
 /// Prints the log of an occurrence until its end.
@@ -87,13 +97,14 @@ pub(super) async fn print_log(
     timeout: Option<Duration>,
 ) -> Result<Ending, CliError> {
     let follower = session.client.follow_log(id, 0);
-    let ending = until_end(session, follower, timeout).await?;
+    let ending = until(LastEvent::EndOfLog, session, follower, timeout).await?;
     ending.announce(session.console, id);
     Ok(ending)
 }
 
-/// Reads a follower to its end, the timeout or Ctrl-C, and prints its lines.
-async fn until_end(
+/// Reads a follower to an event, the timeout or Ctrl-C, and prints its lines.
+async fn until(
+    last: LastEvent,
     session: &mut Session<'_>,
     mut follower: LogFollower,
     timeout: Option<Duration>,
@@ -115,6 +126,9 @@ async fn until_end(
                 }
                 LogEvent::Status(occurrence) => {
                     ended = exit::of_status(occurrence.status).map(|_| occurrence.status).or(ended);
+                    if ended.is_some() && last == LastEvent::FinalStatus {
+                        break;
+                    }
                 }
                 LogEvent::Lost(error) => session.console.message(&format!("{error} Connecting again.")),
                 LogEvent::End => break,
@@ -158,6 +172,6 @@ fn line_text(session: &Session<'_>, line: &LogLine) -> String {
         LogLevel::Error => Color::Red,
     };
     let level = session.paint(&format!("{:<5}", line.level.as_str()), color);
-    let data = line.data.as_ref().map(|data| format!(" {data}")).unwrap_or_default();
+    let data = line.data.as_ref().map(log_fields_text).unwrap_or_default();
     format!("{at} {level} {}{}\n", printable_lines(&line.message), printable_lines(&data))
 }

@@ -61,7 +61,8 @@ pub enum JobsCommand {
         /// Waits for the end of the occurrence. The exit code is 0 only if it completes.
         #[arg(long)]
         wait: bool,
-        /// Prints the log until the end of the occurrence. The exit code is as with --wait.
+        /// Prints the log until the end of the occurrence, as `occurrences logs --follow` does. The exit code is as with
+        /// --wait.
         #[arg(long)]
         follow: bool,
         /// Maximum time for --wait and --follow, such as 90s, 15m or 2h. The occurrence goes on afterwards.

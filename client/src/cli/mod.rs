@@ -79,7 +79,7 @@ pub enum RemoteCommand {
     },
     /// Lists, runs, pauses, resumes and deletes jobs.
     Jobs(Remote<JobsCommand>),
-    /// Prints jobs and calendars as a YAML file, for `diff` and `apply`.
+    /// Prints jobs, calendars and alert rules as a YAML file, for `diff` and `apply`.
     ///
     /// Inputs are printed as they are stored. Use references to secrets in inputs, not the secrets themselves.
     Export(ExportOptions),
@@ -88,10 +88,10 @@ pub enum RemoteCommand {
     /// The exit code is 0 without differences, 1 with differences, and another one if the files could not be compared. A
     /// token that may only read is enough.
     Diff(DiffOptions),
-    /// Makes jobs and calendars be as YAML files say.
+    /// Makes jobs, calendars and alert rules be as YAML files say.
     ///
     /// All documents are checked before anything is changed, and each file is applied completely or not at all. Jobs are
-    /// identified by their keys and calendars by their names.
+    /// identified by their keys, and calendars and alert rules by their names.
     Apply(ApplyOptions),
     /// Lists, follows, cancels and retries occurrences.
     Occurrences(Remote<OccurrencesCommand>),

@@ -53,7 +53,8 @@ pub enum OccurrencesCommand {
     Logs {
         /// The id of the occurrence.
         id: OccurrenceId,
-        /// Prints new lines until the occurrence ends. The exit code is then that of `wait`.
+        /// Prints new lines until the occurrence ends, and for about two more seconds, because the last lines may be stored after
+        /// the end. The exit code is then that of `wait`.
         #[arg(long, short)]
         follow: bool,
     },
@@ -200,6 +201,7 @@ fn occurrence_text(session: &Session<'_>, occurrence: &OccurrenceDetail) -> Stri
         .with_some("Started", summary.started_at.map(|at| moment(Some(at))))
         .with_some("Ended", summary.ended_at.map(|at| moment(Some(at))))
         .with_some("Duration", summary.duration_ms.map(duration))
+        .with_some("Trace", Some(occurrence.trace_id.as_str()))
         .with_some("Cancel requested", summary.cancel_requested_at.map(|at| moment(Some(at))));
     let mut text = session.details(&details);
     if !occurrence.input.is_null() {

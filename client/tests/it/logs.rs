@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures::{FutureExt, future};
 use milvaion_api::rest::StatusName;
 use milvaion_client::{Client, ClientError, ClientOptions, LogEvent};
+use milvaion_protocol::message::LogLine;
 use serde_json::json;
 use tokio::sync::Notify;
 
@@ -135,7 +136,7 @@ async fn interrupt_ends_a_followed_log() {
 }
 
 #[tokio::test]
-async fn wait_ends_with_the_code_of_the_status() {
+async fn wait_ends_with_the_final_status() {
     for (ended, code) in [
         (StatusName::Completed, 0),
         (StatusName::Failed, 10),
@@ -144,10 +145,12 @@ async fn wait_ends_with_the_code_of_the_status() {
         (StatusName::Skipped, 13),
     ] {
         let server = FakeServer::start(move |_, _| {
-            events(vec![status(StatusName::Queued), status(ended), frame("end", &json!({}))], StreamEnd::Silent)
+            // The end of the log, which may come later, is not waited for.
+            events(vec![status(StatusName::Queued), status(ended)], StreamEnd::Silent)
         })
         .await;
-        let outcome = Shell::signed_in(&server.url).run(&["occurrences", "wait", OCCURRENCE]).await;
+        let wait = ["occurrences", "wait", OCCURRENCE, "--timeout", "20s"];
+        let outcome = Shell::signed_in(&server.url).run(&wait).await;
         assert_eq!((outcome.code, outcome.output.as_str()), (code, ""), "{ended:?}");
         assert!(server.lines()[0].ends_with("after=9007199254740991"), "a wait reads no lines");
     }
@@ -182,4 +185,26 @@ async fn stored_log_is_read_to_its_end() {
     let outcome = Shell::signed_in(&server.url).run(&["occurrences", "logs", OCCURRENCE]).await;
     assert_eq!((outcome.code, outcome.output.lines().count()), (0, 700));
     assert!(outcome.output.ends_with("line 700\n"));
+}
+
+#[tokio::test]
+async fn fields_of_a_line_are_shown_without_its_span() {
+    let server = FakeServer::start(|_, _| {
+        let data = json!({ "rows": 12, "trace_id": "0af7651916cd43dd8448eb211c80319c", "span_id": "b7ad6b7169203331" });
+        let line = LogLine { data: Some(data), ..line(1) };
+        events(vec![frame("line", &line), status(StatusName::Completed), frame("end", &json!({}))], StreamEnd::Closed)
+    })
+    .await;
+    let shown = Shell::signed_in(&server.url).run(&["occurrences", "logs", OCCURRENCE, "--follow"]).await;
+    assert_eq!(shown.output, "2026-11-25 12:00:00.000 info  line 1 rows=12\n");
+    let json = Shell::signed_in(&server.url).run(&["occurrences", "logs", OCCURRENCE, "-f", "-o", "json"]).await;
+    assert!(json.output.contains("b7ad6b7169203331"), "{}", json.output);
+}
+
+#[tokio::test]
+async fn trace_id_of_an_occurrence_is_shown() {
+    let server = FakeServer::start(|_, _| document(200, &occurrence_detail(StatusName::Completed))).await;
+    let shown = Shell::signed_in(&server.url).run(&["occurrences", "get", OCCURRENCE]).await;
+    let trace = shown.output.lines().find(|line| line.starts_with("Trace"));
+    assert!(trace.is_some_and(|line| line.ends_with("019a9b3f7c007abc8def0123456789ab")), "{}", shown.output);
 }

@@ -105,7 +105,7 @@ impl AlertSender {
 }
 
 /// The result of one tick.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct AlertSenderReport {
     /// Messages that their receivers accepted.
     pub sent: usize,

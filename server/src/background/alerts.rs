@@ -131,7 +131,7 @@ const fn is_lasting(condition: &AlertCondition) -> bool {
 }
 
 /// The result of one tick.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct AlertReport {
     /// What changed.
     pub changes: AlertChanges,

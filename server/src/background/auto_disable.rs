@@ -75,7 +75,7 @@ impl AutoDisabler {
 }
 
 /// The result of one tick.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct AutoDisableReport {
     /// Jobs with a rule and a failure within its window that were looked at.
     pub failing: usize,

@@ -29,7 +29,7 @@ impl CalendarEdits {
 }
 
 /// The result of one tick.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CalendarEditReport {
     /// Jobs that got another due time.
     pub moved: usize,

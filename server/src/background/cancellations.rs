@@ -43,7 +43,7 @@ impl CancellationRepeater {
 }
 
 /// The result of one tick.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CancellationReport {
     /// Cancel requests that were sent.
     pub requested: usize,

@@ -37,7 +37,7 @@ impl ClockRepair {
 }
 
 /// The result of one tick.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ClockRepairReport {
     /// Jobs that got an earlier due time.
     pub moved: usize,

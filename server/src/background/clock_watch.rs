@@ -46,7 +46,7 @@ impl ClockWatch {
 }
 
 /// The result of one tick.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ClockWatchReport {
     /// The step of this machine's clock, in milliseconds; 0 if there was none.
     pub step_ms: i64,

@@ -60,7 +60,7 @@ impl DueIndexRebuilder {
 }
 
 /// The result of one rebuild.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DueIndexReport {
     /// Jobs with a due time.
     pub jobs: usize,

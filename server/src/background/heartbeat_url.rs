@@ -80,7 +80,7 @@ enum DispatcherState {
 }
 
 /// The result of one tick.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct WatcherReport {
     /// True if the watcher accepted the call.
     pub was_accepted: bool,

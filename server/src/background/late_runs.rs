@@ -52,7 +52,7 @@ impl LateRunStopper {
 }
 
 /// The result of one tick.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct LateRunReport {
     /// Runs that were asked to stop.
     pub asked: usize,

@@ -124,7 +124,7 @@ impl LostMessageDetector {
 }
 
 /// The result of one tick.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct LostMessageReport {
     /// Occurrences that have been queued for longer than `requeue_after`.
     pub waiting: i64,

@@ -140,7 +140,7 @@ impl DeafSince {
 }
 
 /// The result of one tick.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct LostRunReport {
     /// Running occurrences that have missed at least one heartbeat.
     pub stale: usize,

@@ -55,7 +55,7 @@ impl Maintenance {
 }
 
 /// The result of one tick.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct MaintenanceReport {
     /// The number of partitions created.
     pub partitions: i32,

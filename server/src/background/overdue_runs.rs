@@ -57,7 +57,7 @@ impl OverdueRuns {
 }
 
 /// The result of one tick.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct OverdueReport {
     /// Runs whose worker was asked to end them.
     pub asked: usize,

@@ -40,7 +40,7 @@ impl WorkerPresence {
 }
 
 /// The result of one tick.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct PresenceReport {
     /// The number of job types with a live instance.
     pub alive: usize,

@@ -59,7 +59,7 @@ impl QueueExpiry {
 }
 
 /// The result of one tick.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct QueueExpiryReport {
     /// Occurrences that were skipped.
     pub skipped: usize,

@@ -57,7 +57,7 @@ impl Republisher {
 }
 
 /// The result of one tick.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct RepublishReport {
     /// Unsent occurrences that were found.
     pub found: usize,

@@ -14,6 +14,7 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
+use milvaion_protocol::trace::trace_id_text;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
@@ -154,7 +155,8 @@ pub(crate) fn measure_confirms(
     for out in messages {
         let message = &out.message;
         if message.attempt == 1 && sent.contains(&(message.occurrence_id, 1)) {
-            store.metrics().confirmed(message.occurrence_id, message.scheduled_for, at);
+            let trace_id = trace_id_text(message.occurrence_id, message.traceparent.as_deref());
+            store.metrics().confirmed(trace_id, message.scheduled_for, at);
         }
     }
 }
@@ -175,7 +177,7 @@ impl PublishMarker {
 }
 
 /// The result of one tick.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct PublishMarkReport {
     /// Rows marked that no report had marked before.
     pub rows: u64,

@@ -80,7 +80,7 @@ impl SlotGranter {
 }
 
 /// The result of one tick.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct SlotGrantReport {
     /// Occurrences that were granted a slot.
     pub granted: usize,

@@ -65,7 +65,7 @@ impl SnapshotWatch {
 }
 
 /// The result of one tick.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct SnapshotReport {
     /// The oldest snapshot, if it is old.
     pub oldest: Option<OldSnapshot>,

@@ -29,7 +29,7 @@ impl StatsFolder {
 }
 
 /// The result of one tick.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct StatsFoldReport {
     /// Deltas that were folded.
     pub deltas: i64,

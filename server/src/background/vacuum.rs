@@ -36,7 +36,7 @@ impl Vacuum {
 }
 
 /// The result of one tick.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct VacuumReport {
     /// The tables that were vacuumed.
     pub tables: Vec<String>,

@@ -80,14 +80,19 @@ pub async fn accept(
     passphrase: &str,
 ) -> Result<CurrentUser, AppError> {
     // Checked before hashing, because a hash is expensive and only a valid link justifies it.
-    find(store, clock, token).await?;
+    let invite = find(store, clock, token).await?;
     let (name, email) = check(name, email, passphrase).map_err(AppError::Fields)?;
     let passphrase_hash = hasher.hash(passphrase, clock).await?;
     let user = NewUser { id: clock.user_id(), name, email, passphrase_hash };
     let address = address.map(|address| address.to_string());
     match store.accept_invite(&hash(token), &user, clock.now(), address).await? {
         InviteAcceptance::Accepted(me) => {
-            tracing::info!(user.id = %me.id, user.role = me.role.slug(), "user {} accepted an invitation", me.id);
+            let (id, role) = (me.id, me.role.slug());
+            if invite.is_setup {
+                tracing::info!(user.id = %id, user.role = role, "user {id} was created with the setup link");
+            } else {
+                tracing::info!(user.id = %id, user.role = role, "user {id} accepted an invitation");
+            }
             Ok(me)
         }
         InviteAcceptance::Spent => Err(invalid_link(store).await),

@@ -21,8 +21,9 @@ pub struct HttpConfig {
     pub host: IpAddr,
     /// `PORT`: port to listen on. From 1 to 65,535. Default none: the first free port from 8600 to 8699.
     pub port: Option<u16>,
-    /// `PUBLIC_URL`: address at which browsers reach the server, if a proxy makes it differ from the listening address.
-    /// Starts with `http://` or `https://`; with `https://` cookies are marked Secure. Default none.
+    /// `PUBLIC_URL`: address at which browsers reach the server, such as that of a proxy. Links in messages of alerts need
+    /// it also without a proxy. Starts with `http://` or `https://`; with `https://` cookies are marked Secure. Default
+    /// none.
     pub public_url: Option<String>,
     /// `TRUSTED_PROXIES`: addresses and networks of the proxies in front of the server, separated by commas, as in
     /// `127.0.0.1, 10.0.0.0/8`; at most 64. The address of a client is read from the header `X-Forwarded-For` if such a

@@ -14,7 +14,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, field::Empty};
 
-use super::{RunsOn, Service, status::ServiceStatuses};
+use super::{RunsOn, Service, report_text::report_text, status::ServiceStatuses};
 use crate::{background::lease::Leadership, backoff::ReconnectBackoff, error::chain};
 
 /// The minimum wait for a requested tick. It keeps a service from spinning on an item that is due but that another
@@ -115,9 +115,9 @@ async fn limited_tick<S: Service>(service: &mut S, statuses: &ServiceStatuses) -
     let result = match tokio::time::timeout(S::TIME_LIMIT, service.tick()).await {
         Ok(Ok(report)) => {
             if S::is_notable(&report) {
-                tracing::info!(task = S::NAME, report = ?report, "background task {} changed something", S::NAME);
+                tracing::info!(task = S::NAME, "background task {}: {}", S::NAME, report_text(&report));
             } else {
-                tracing::debug!(task = S::NAME, report = ?report, "background task {} ticked", S::NAME);
+                tracing::debug!(task = S::NAME, "background task {} ticked: {}", S::NAME, report_text(&report));
             }
             Ok(report)
         }

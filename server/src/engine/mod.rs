@@ -19,12 +19,14 @@
 
 pub mod context;
 pub mod driver;
+mod report_text;
 pub mod status;
 pub mod supervisor;
 pub mod thread;
 
 use std::{fmt::Debug, time::Duration};
 
+use serde::Serialize;
 use tokio::time::Instant;
 
 /// The servers that run a service.
@@ -44,8 +46,8 @@ pub trait Service: Send + 'static {
     const RUNS_ON: RunsOn = RunsOn::EveryServer;
     /// The longest time for a tick. A longer one is dropped and counts as failed.
     const TIME_LIMIT: Duration = Duration::from_secs(20);
-    /// The report that a tick returns.
-    type Report: Debug + Send;
+    /// The report that a tick returns. The log has its fields that are not zero, false or empty.
+    type Report: Debug + Serialize + Send;
 
     /// Returns the longest time between two ticks. The driver adds jitter.
     fn period(&self) -> Duration;

@@ -5,14 +5,16 @@
 //! request from, so the header is read from its end: the first address that is not a trusted proxy is the client's.
 //! Everything before it was sent by the client and is ignored.
 //!
-//! If `PUBLIC_URL` is set and no proxy is trusted, a connection from this machine or from a private network may come
-//! from a proxy and stand for many clients. The address of the client is then unknown, because a limit for the proxy
-//! would let one client keep all others from signing in.
+//! If `PUBLIC_URL` is another address than the one at which the server listens, and no proxy is trusted, a connection
+//! from this machine or from a private network may come from a proxy and stand for many clients. The address of the
+//! client is then unknown, because a limit for the proxy would let one client keep all others from signing in.
+//! `PUBLIC_URL` with the server's own address is the same as none: it is set for the links in messages.
 
 use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::ConnectInfo;
 use http::{HeaderMap, request::Parts};
+use url::{Host, Url};
 
 use crate::{config::http::HttpConfig, domain::network::is_private};
 
@@ -26,8 +28,8 @@ pub fn client_address(config: &HttpConfig, parts: &Parts) -> Option<IpAddr> {
     client_of(config, peer.ip(), &parts.headers)
 }
 
-/// Returns true if a peer may stand for many clients: a trusted proxy, this machine or, while no proxy is configured
-/// behind a public URL, a private network.
+/// Returns true if a peer may stand for many clients: a trusted proxy, this machine or, while a proxy may be in front of
+/// the server and none is trusted, a private network.
 #[must_use]
 pub fn may_be_proxy(config: &HttpConfig, peer: IpAddr) -> bool {
     peer.to_canonical().is_loopback() || config.is_trusted_proxy(peer) || is_unknown_proxy(config, peer)
@@ -35,16 +37,36 @@ pub fn may_be_proxy(config: &HttpConfig, peer: IpAddr) -> bool {
 
 /// Logs a warning if the addresses of clients are unknown because no proxy is trusted.
 pub fn warn_of_unknown_clients(config: &HttpConfig) {
-    if config.public_url.is_some() && config.trusted_proxies.is_empty() {
+    if has_unknown_proxy(config) {
         tracing::warn!(
-            "sign-in attempts cannot be limited by network address, because PUBLIC_URL names a proxy and no proxy is \
-             trusted; set TRUSTED_PROXIES to the address of the proxy"
+            "sign-in attempts from private networks cannot be limited by network address, because PUBLIC_URL is not the \
+             address at which this server listens and no proxy is trusted; set TRUSTED_PROXIES to the address of the \
+             proxy, or to 127.0.0.1 if there is none"
         );
     }
 }
 
 fn is_unknown_proxy(config: &HttpConfig, peer: IpAddr) -> bool {
-    config.public_url.is_some() && config.trusted_proxies.is_empty() && is_private(peer)
+    is_private(peer) && has_unknown_proxy(config)
+}
+
+/// Returns true if a proxy that is not trusted may be in front of the server.
+fn has_unknown_proxy(config: &HttpConfig) -> bool {
+    config.trusted_proxies.is_empty() && config.public_url.as_deref().is_some_and(|url| !is_own_address(config, url))
+}
+
+/// Returns true if a public URL certainly is the address at which the server itself listens: the same IP address, or
+/// `localhost`, and the same port. A name or an address of a server that listens on all addresses may be those of a proxy.
+fn is_own_address(config: &HttpConfig, public_url: &str) -> bool {
+    let Ok(url) = Url::parse(public_url) else { return false };
+    let is_own_host = match url.host() {
+        Some(Host::Ipv4(address)) => config.host == address,
+        Some(Host::Ipv6(address)) => config.host == address,
+        Some(Host::Domain(name)) => name == "localhost" && config.host.is_loopback(),
+        None => false,
+    };
+    // The server does not terminate TLS, so something else serves an address with https.
+    is_own_host && !config.host.is_unspecified() && url.scheme() == "http" && url.port_or_known_default() == config.port
 }
 
 fn client_of(config: &HttpConfig, peer: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
@@ -153,6 +175,41 @@ mod tests {
         assert_eq!(client(&public, "203.0.113.9", &["198.51.100.1"]).as_deref(), Some("203.0.113.9"));
         let local = config(None, &[]);
         assert_eq!(client(&local, "127.0.0.1", &["203.0.113.9"]).as_deref(), Some("127.0.0.1"));
+    }
+
+    #[test]
+    fn public_url_of_the_server_itself_is_no_proxy() {
+        let client_with = |host: &str, public_url: &str| {
+            let host = host.parse().expect("an address");
+            let config = HttpConfig { host, port: Some(8600), ..config(Some(public_url), &[]) };
+            let has_client = client(&config, "127.0.0.1", &["203.0.113.9"]).as_deref() == Some("127.0.0.1");
+            assert_eq!(has_unknown_proxy(&config), !has_client);
+            has_client
+        };
+        for (host, public_url) in [
+            ("127.0.0.1", "http://127.0.0.1:8600"),
+            ("127.0.0.1", "http://localhost:8600"),
+            ("127.0.0.1", "http://LOCALHOST:8600/"),
+            ("::1", "http://[::1]:8600"),
+            ("10.0.0.5", "http://10.0.0.5:8600"),
+        ] {
+            assert!(client_with(host, public_url), "{host} {public_url}");
+        }
+        for (host, public_url) in [
+            ("127.0.0.1", "http://127.0.0.1:8080"),
+            ("127.0.0.1", "http://127.0.0.1"),
+            ("127.0.0.1", "https://127.0.0.1:8600"),
+            ("127.0.0.1", "http://127.0.0.2:8600"),
+            ("127.0.0.1", "http://jobs.example.org:8600"),
+            ("127.0.0.1", "http://10.0.0.5:8600"),
+            ("10.0.0.5", "http://localhost:8600"),
+            ("10.0.0.5", "http://10.0.0.6:8600"),
+            ("0.0.0.0", "http://0.0.0.0:8600"),
+            ("0.0.0.0", "http://127.0.0.1:8600"),
+            ("0.0.0.0", "http://10.0.0.5:8600"),
+        ] {
+            assert!(!client_with(host, public_url), "{host} {public_url}");
+        }
     }
 
     #[test]

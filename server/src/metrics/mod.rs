@@ -23,7 +23,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use milvaion_api::failures::FailureCause;
-use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
+use milvaion_protocol::status::OccurrenceStatus;
 use milvaion_schedule::rules::MisfirePolicy;
 
 use families::MetricFamilies;
@@ -74,14 +74,8 @@ impl LostRunOutcome {
     }
 }
 
-/// Returns the id of the trace that an occurrence belongs to: the digits of its own id.
-#[must_use]
-pub fn trace_id(occurrence: OccurrenceId) -> String {
-    occurrence.0.simple().to_string()
-}
-
-fn exemplar(occurrence: OccurrenceId) -> Option<TraceLabel> {
-    Some(TraceLabel { trace_id: trace_id(occurrence) })
+fn exemplar(trace_id: String) -> Option<TraceLabel> {
+    Some(TraceLabel { trace_id })
 }
 
 /// Returns the seconds from `from` to `to`; zero if the clocks disagree about the order.
@@ -154,24 +148,24 @@ impl Metrics {
         }
     }
 
-    /// Records that a scheduled occurrence was created at `at`.
-    pub fn created(&self, occurrence: OccurrenceId, due: DateTime<Utc>, at: DateTime<Utc>) {
-        self.0.created_after_due.observe(seconds_between(due, at), exemplar(occurrence), None);
+    /// Records that the scheduled occurrence with this trace was created at `at`.
+    pub fn created(&self, trace_id: String, due: DateTime<Utc>, at: DateTime<Utc>) {
+        self.0.created_after_due.observe(seconds_between(due, at), exemplar(trace_id), None);
     }
 
-    /// Records that the broker confirmed the first message of an occurrence at `at`.
-    pub fn confirmed(&self, occurrence: OccurrenceId, due: DateTime<Utc>, at: DateTime<Utc>) {
-        self.0.confirmed_after_due.observe(seconds_between(due, at), exemplar(occurrence), None);
+    /// Records that the broker confirmed the first message of the occurrence with this trace at `at`.
+    pub fn confirmed(&self, trace_id: String, due: DateTime<Utc>, at: DateTime<Utc>) {
+        self.0.confirmed_after_due.observe(seconds_between(due, at), exemplar(trace_id), None);
     }
 
-    /// Records that the first attempt of an occurrence started at `at`, by the worker's clock.
-    pub fn started(&self, occurrence: OccurrenceId, due: DateTime<Utc>, at: DateTime<Utc>) {
-        self.0.started_after_due.observe(seconds_between(due, at), exemplar(occurrence), None);
+    /// Records that the first attempt of the occurrence with this trace started at `at`, by the worker's clock.
+    pub fn started(&self, trace_id: String, due: DateTime<Utc>, at: DateTime<Utc>) {
+        self.0.started_after_due.observe(seconds_between(due, at), exemplar(trace_id), None);
     }
 
-    /// Records that the end of an occurrence, which a worker reported, was stored at `at`.
-    pub fn stored(&self, occurrence: OccurrenceId, ended: DateTime<Utc>, at: DateTime<Utc>) {
-        self.0.stored_after_end.observe(seconds_between(ended, at), exemplar(occurrence), None);
+    /// Records that the end of the occurrence with this trace, which a worker reported, was stored at `at`.
+    pub fn stored(&self, trace_id: String, ended: DateTime<Utc>, at: DateTime<Utc>) {
+        self.0.stored_after_end.observe(seconds_between(ended, at), exemplar(trace_id), None);
     }
 
     /// Counts an occurrence that has reached a status.
@@ -317,14 +311,14 @@ mod tests {
     #[test]
     fn delay_has_the_trace_of_its_occurrence_as_exemplar() {
         let metrics = Metrics::default();
-        let id = OccurrenceId(uuid::Uuid::from_u128(0x0197_0000_0000_7000_8000_0000_0000_00ab));
-        metrics.created(id, DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH + chrono::TimeDelta::milliseconds(7));
+        let trace_id = || "0af7651916cd43dd8448eb211c80319c".to_owned();
+        metrics.created(trace_id(), DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH + chrono::TimeDelta::milliseconds(7));
         let text = metrics.text().expect("formatted");
         let bucket =
-            r#"milvaion_created_after_due_seconds_bucket{le="0.01"} 1 # {trace_id="0197000000007000800000000000"#;
+            r#"milvaion_created_after_due_seconds_bucket{le="0.01"} 1 # {trace_id="0af7651916cd43dd8448eb211c80319c"#;
         assert!(text.lines().any(|line| line.starts_with(bucket)), "{text}");
         // A worker whose clock is behind must not count a negative time.
-        metrics.started(id, DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH - chrono::TimeDelta::seconds(9));
+        metrics.started(trace_id(), DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH - chrono::TimeDelta::seconds(9));
         assert_eq!(
             series(&metrics, "milvaion_started_after_due_seconds_sum"),
             ["milvaion_started_after_due_seconds_sum 0.0"]

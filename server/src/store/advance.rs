@@ -66,6 +66,8 @@ pub struct AdvancedRun {
     pub has_new_status: bool,
     /// True if the start of the attempt was not known before.
     pub has_new_start: bool,
+    /// Position in the trace that it continues; none for a trace of its own.
+    pub traceparent: Option<String>,
 }
 
 /// Changes occurrences where their present status allows it. Returns those that changed.
@@ -127,6 +129,7 @@ pub(super) async fn advance_runs<'c>(
                 job_type: row.job_type,
                 has_new_status: row.has_new_status,
                 has_new_start: row.has_new_start,
+                traceparent: row.traceparent,
                 row: occurrence_row!(row)?,
             })
         })

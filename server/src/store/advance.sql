@@ -15,7 +15,7 @@ WITH r AS (
 -- listed here are allowed. Running may follow Running, for progress.
 locked AS (
     SELECT o.id, o.created_at, o.job_id, o.job_name, o.job_version, o.worker_id, o.job_type, o.scheduled_for, o.trigger,
-           o.priority, o.cancel_requested_at,
+           o.priority, o.cancel_requested_at, o.traceparent,
            r.status,
            o.version + 1 AS version,
            -- Queued again: the next attempt.
@@ -94,6 +94,6 @@ counted AS (
 SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", status::text AS "status!", version AS "version!",
        trigger AS "trigger!", attempt AS "attempt!", scheduled_for AS "scheduled_for!", started_at,
        NULL::timestamptz AS ended_at, NULL::bigint AS duration_ms, instance_id, progress, note, not_before AS waits_until,
-       cancel_requested_at, was_elsewhere AS "was_elsewhere!", worker_id AS "worker_id!", job_type AS "job_type!",
+       cancel_requested_at, traceparent, was_elsewhere AS "was_elsewhere!", worker_id AS "worker_id!", job_type AS "job_type!",
        status <> was AS "has_new_status!", has_new_start AS "has_new_start!"
   FROM locked

@@ -94,6 +94,8 @@ pub struct EndedRun {
     pub has_new_start: bool,
     /// The cause, if it failed.
     pub failure_cause: Option<String>,
+    /// Position in the trace that it continues; none for a trace of its own.
+    pub traceparent: Option<String>,
 }
 
 /// Ends occurrences that are open and in the given attempt. Returns those that ended.
@@ -160,6 +162,7 @@ pub(super) async fn finish_runs<'c>(
                 job_type: row.job_type,
                 has_new_start: row.has_new_start,
                 failure_cause: row.failure_cause,
+                traceparent: row.traceparent,
                 row: occurrence_row!(row)?,
             })
         })

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use milvaion_api::failures::FailureCause;
-use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
+use milvaion_api::{failures::FailureCause, views::OccurrenceRow};
+use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus, trace::trace_id_text};
 
 use super::{Store, advance::AdvancedRun, create::CreatedRun, finish::EndedRun};
 use crate::{domain::transition::AttemptChange, metrics::RunLabels};
@@ -35,10 +35,10 @@ impl Store {
         }
     }
 
-    /// Records the delay of scheduled occurrences that were stored at `at`.
+    /// Records the delay of scheduled occurrences that were stored at `at`. Each has a trace of its own.
     pub(super) fn measure_dispatched(&self, created: &[CreatedRun], at: DateTime<Utc>) {
         for run in created.iter().filter(|run| run.skip_note.is_none()) {
-            self.metrics().created(OccurrenceId(run.id), run.scheduled_for, at);
+            self.metrics().created(trace_id_text(OccurrenceId(run.id), None), run.scheduled_for, at);
         }
     }
 
@@ -49,7 +49,7 @@ impl Store {
                 self.metrics().status_reached(run.labels(), run.row.status);
             }
             if run.has_new_start {
-                self.measure_start(run.labels(), run.row.status, &run.row);
+                self.measure_start(run.labels(), &run.row, run.traceparent.as_deref());
             }
         }
     }
@@ -60,7 +60,7 @@ impl Store {
             let (row, labels) = (&run.row, run.labels());
             self.metrics().status_reached(labels, row.status);
             if run.has_new_start {
-                self.measure_start(labels, row.status, row);
+                self.measure_start(labels, row, run.traceparent.as_deref());
             }
             let duration = row.duration_ms.and_then(|millis| u64::try_from(millis).ok()).map(Duration::from_millis);
             let success_at = row.ended_at.filter(|_| row.status == OccurrenceStatus::Completed);
@@ -78,19 +78,19 @@ impl Store {
             reported.filter_map(|change| Some((change.occurrence_id, change.ended_at?))).collect();
         for run in ended {
             if let Some(ended_at) = reported.get(&run.row.id) {
-                self.metrics().stored(run.row.id, *ended_at, at);
+                self.metrics().stored(trace_id_text(run.row.id, run.traceparent.as_deref()), *ended_at, at);
             }
         }
     }
 
     /// Counts a start that was not known before, and records the delay of a first attempt.
-    fn measure_start(&self, labels: RunLabels<'_>, status: OccurrenceStatus, row: &milvaion_api::views::OccurrenceRow) {
+    fn measure_start(&self, labels: RunLabels<'_>, row: &OccurrenceRow, traceparent: Option<&str>) {
         // A change to Running counts as such.
-        if status != OccurrenceStatus::Running {
+        if row.status != OccurrenceStatus::Running {
             self.metrics().status_reached(labels, OccurrenceStatus::Running);
         }
         if let Some(started_at) = row.started_at.filter(|_| row.attempt == 1) {
-            self.metrics().started(row.id, row.scheduled_for, started_at);
+            self.metrics().started(trace_id_text(row.id, traceparent), row.scheduled_for, started_at);
         }
     }
 }

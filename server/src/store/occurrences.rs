@@ -176,6 +176,17 @@ fn ended_since(filter: &OccurrenceFilter, since: DateTime<Utc>, fetched: i64) ->
 }
 
 impl Store {
+    /// Returns the time at which the end of an occurrence was recorded, or `None` if it is open or does not exist.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL fails.
+    pub async fn occurrence_filed_at(&self, id: OccurrenceId) -> Result<Option<DateTime<Utc>>> {
+        let filed_at =
+            sqlx::query_scalar!("SELECT filed_at FROM history WHERE id = $1 AND filed_at >= $2", id.0, filed_since(id));
+        Ok(filed_at.fetch_optional(self.pool()).await?)
+    }
+
     /// Returns a page of occurrences, newest first.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use super::{Result, Store};
 
 /// A session that keeps dead rows: by the snapshot of a query, or by an uncommitted change.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct OldSnapshot {
     /// The process of PostgreSQL.
     pub pid: i32,

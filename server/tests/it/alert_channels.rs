@@ -380,10 +380,10 @@ async fn attempt_ends_within_its_limit() {
 
 /// A log at the most detailed level.
 #[derive(Clone, Default)]
-struct CapturedLog(Arc<std::sync::Mutex<Vec<u8>>>);
+pub(crate) struct CapturedLog(Arc<std::sync::Mutex<Vec<u8>>>);
 
 impl CapturedLog {
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.lock().expect("the lock is not poisoned")).into_owned()
     }
 }

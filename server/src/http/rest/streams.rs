@@ -3,6 +3,9 @@
 //! Both are server-sent events. The log is read from PostgreSQL after the last line that was sent, and live events only
 //! say when to read: no line is lost or repeated, whichever server stores it. A stream ends when its caller loses the
 //! right to it. A client that reconnects sends the id of its last frame and gets what it missed.
+//!
+//! A worker sends the last lines of a run before its end, but over another queue, and they are stored by another consumer.
+//! The log of an occurrence that has just ended may therefore grow for a moment, and its stream waits for that.
 
 use std::{collections::VecDeque, convert::Infallible, time::Duration};
 
@@ -10,6 +13,7 @@ use axum::response::{
     IntoResponse, Response,
     sse::{Event as Frame, KeepAlive, Sse},
 };
+use chrono::{DateTime, Utc};
 use futures::{Stream, stream};
 use http::{HeaderName, HeaderValue, StatusCode, request::Parts};
 use milvaion_api::{
@@ -43,7 +47,7 @@ use crate::live::{
 const PING_INTERVAL: Duration = Duration::from_secs(15);
 /// The time between two checks of the caller's right, and of a log without events.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// The time after the end of an occurrence in which its last lines may still arrive.
+/// The time after the end of an occurrence was stored in which its last lines may still arrive.
 const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most open streams of one server.
 const MAX_LISTENERS: usize = 2_000;
@@ -270,8 +274,9 @@ impl LogStream {
             self.is_ended = true;
             return Ok(true);
         };
-        if !lines.is_empty() {
-            self.ends_at = None;
+        if !lines.is_empty() && self.ends_at.is_some() {
+            // Lines are still arriving after the end, so others may follow.
+            self.ends_at = Some(Instant::now() + LAST_LINES_TIMEOUT);
         }
         for line in &lines {
             self.after = self.after.max(line.seq);
@@ -285,7 +290,14 @@ impl LogStream {
             self.ready.push_back(Frame::default().event("status").data(data));
         }
         if status.is_final() && lines.is_empty() {
-            let ends_at = *self.ends_at.get_or_insert_with(|| Instant::now() + LAST_LINES_TIMEOUT);
+            let ends_at = match self.ends_at {
+                Some(ends_at) => ends_at,
+                None => {
+                    let filed_at = store.occurrence_filed_at(self.id).await?;
+                    let wait = filed_at.map_or(Duration::ZERO, |filed_at| last_lines_wait(filed_at, state.clock.now()));
+                    *self.ends_at.insert(Instant::now() + wait)
+                }
+            };
             if Instant::now() >= ends_at {
                 let name = milvaion_api::rest::StatusName::from(status).as_str();
                 self.ready.push_back(Frame::default().event("end").data(name));
@@ -311,6 +323,13 @@ impl LogStream {
             }
         }
     }
+}
+
+/// Returns the time for which lines of an occurrence may still arrive whose end was stored at `filed_at`.
+fn last_lines_wait(filed_at: DateTime<Utc>, now: DateTime<Utc>) -> Duration {
+    // The end may have been stored by a server whose clock is ahead.
+    let age = (now - filed_at).to_std().unwrap_or_default();
+    LAST_LINES_TIMEOUT.saturating_sub(age)
 }
 
 fn line_frame(line: &LogLine) -> Option<Frame> {

@@ -69,7 +69,8 @@ pub enum DeliveryResult {
 }
 
 impl Store {
-    /// Claims the message that has been due the longest. Returns `None` if none is due.
+    /// Claims the message that has been due the longest, except those whose channel another server is claiming from.
+    /// Returns `None` if none is due.
     ///
     /// # Errors
     ///
@@ -79,10 +80,10 @@ impl Store {
         // The lock of the channel keeps two servers from claiming the parts of one message.
         let head = sqlx::query!(
             r#"SELECT h.rule_id, h.message_id, c.id AS channel_id, c.name, c.target, c.is_enabled
-                 FROM (SELECT rule_id, channel_id, message_id FROM alert_deliveries
+                 FROM (SELECT rule_id, channel_id, message_id, not_before, id FROM alert_deliveries
                         WHERE not_before <= $1 ORDER BY not_before, id LIMIT 100) h
                  JOIN alert_channels c ON c.id = h.channel_id
-                LIMIT 1 FOR UPDATE OF c SKIP LOCKED"#,
+                ORDER BY h.not_before, h.id LIMIT 1 FOR UPDATE OF c SKIP LOCKED"#,
             now
         )
         .fetch_optional(&mut tx)

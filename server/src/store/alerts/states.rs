@@ -13,7 +13,7 @@ use milvaion_api::{
     page::{self, ListPage},
 };
 use milvaion_protocol::id::{AlertId, AlertRuleId, JobId, OccurrenceId};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::severity;
@@ -42,7 +42,7 @@ pub const GROUP_INTERVAL: TimeDelta = TimeDelta::seconds(60);
 const CHANGE_BATCH: i64 = 1_000;
 
 /// The effect of applying rules.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AlertChanges {
     /// Events that were taken.
     pub events: usize,
@@ -171,9 +171,10 @@ impl Store {
                       WHEN s.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id = s.job_id)
                           THEN 'The job was deleted.'
                       WHEN r.condition ->> 'kind' = 'occurrence_failed' AND EXISTS (
-                               SELECT 1 FROM (SELECT status, filed_at FROM history h WHERE h.job_id = s.job_id
+                               SELECT 1 FROM (SELECT status FROM history h
+                                               WHERE h.job_id = s.job_id AND h.filed_at > s.last_at
                                                ORDER BY h.id DESC LIMIT 50) h
-                                WHERE h.status = 'completed' AND h.filed_at > s.last_at)
+                                WHERE h.status = 'completed')
                           THEN 'An occurrence of the job has completed.'
                       WHEN r.condition ->> 'kind' = 'occurrence_failed' AND NOT EXISTS (
                                SELECT 1 FROM failed_occurrences f

@@ -207,6 +207,30 @@ async fn message_of_a_killed_server_is_sent_by_another_one() {
 }
 
 #[tokio::test]
+async fn message_that_is_due_longest_is_claimed_first() {
+    let delivery = Delivery::new().await;
+    let store = &delivery.harness.store;
+    // Of rules with channels of their own, the one that was created last fires first.
+    let mut rules = vec![delivery.rule];
+    for _ in 0..4 {
+        let target = AlertTarget::Webhook { url: delivery.receiver.url.clone(), signing_secret: None };
+        let channel = delivery.harness.channel(target).await;
+        rules.push(delivery.harness.rule(AlertCondition::OccurrenceFailed { causes: vec![] }, &[channel]).await);
+    }
+    rules.reverse();
+    for rule in &rules {
+        delivery.harness.fire(*rule).await;
+        delivery.harness.advance(1);
+    }
+    delivery.harness.advance(20);
+    let mut claimed = Vec::new();
+    while let Some(message) = store.claim_alert_message(delivery.harness.now()).await.expect("claimed") {
+        claimed.push(message.rule_id);
+    }
+    assert_eq!(claimed, rules);
+}
+
+#[tokio::test]
 async fn two_servers_send_a_message_once() {
     let mut delivery = Delivery::new().await;
     for _ in 0..30 {

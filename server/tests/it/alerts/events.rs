@@ -56,6 +56,22 @@ async fn failure_is_resolved_by_a_completed_run_or_by_a_user() {
 }
 
 #[tokio::test]
+async fn failure_is_resolved_by_an_older_run_that_completes_later() {
+    let mut harness = AlertHarness::new().await;
+    harness.rule(failed(), &[]).await;
+    let job = harness.job().await;
+    let long = runs::insert_manual(&harness.store, &harness.clock, job).await;
+    for _ in 0..51 {
+        harness.ended(job, OccurrenceStatus::Failed).await;
+    }
+    assert_eq!(harness.tick().await.changes.started, 1);
+    harness.advance(1);
+    harness.report(long, OccurrenceStatus::Completed).await;
+    assert_eq!(harness.tick().await.changes.resolved, 1);
+    assert_eq!(harness.resolutions().await, ["An occurrence of the job has completed."]);
+}
+
+#[tokio::test]
 async fn rule_applies_to_its_jobs_only() {
     let mut harness = AlertHarness::new().await;
     let (watched, other) = (harness.job().await, harness.job().await);

@@ -11,6 +11,7 @@ use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
     background::alerts::{AlertEvaluator, AlertReport},
     clock::{Clock, machine_now},
+    domain::alerting::Finding,
     engine::Service,
     live::Hub,
     store::{Store, alerts::SaveOutcome, audit::AuditEntry},
@@ -82,6 +83,24 @@ impl AlertHarness {
     pub(crate) async fn tick(&mut self) -> AlertReport {
         self.evaluator.looked_at = None;
         self.evaluator.tick().await.expect("the tick succeeds")
+    }
+
+    /// Fires an alert of a rule and announces it.
+    pub(crate) async fn fire(&self, rule: AlertRuleId) {
+        let now = self.clock.now();
+        let finding = Finding {
+            rule_id: rule,
+            group_key: "test".into(),
+            title: "Test".into(),
+            detail: String::new(),
+            job: None,
+            occurrence_id: None,
+            count: 1,
+            first_at: now,
+            last_at: now,
+        };
+        assert_eq!(self.store.report_alerts(vec![finding], now).await.expect("stored").started, 1);
+        assert_eq!(self.store.announce_alerts(now).await.expect("stored"), 1);
     }
 
     pub(crate) fn advance(&self, seconds: i64) {

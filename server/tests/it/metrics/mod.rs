@@ -1,6 +1,6 @@
 //! The metrics of the server, and the documents that use them.
 
 mod documents;
-mod harness;
+pub(crate) mod harness;
 mod prometheus;
 mod scrape;

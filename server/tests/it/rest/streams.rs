@@ -1,5 +1,7 @@
 //! The streams of events and of logs.
 
+use std::time::{Duration, Instant};
+
 use futures::StreamExt;
 use milvaion_api::tokens::CreatedToken;
 use milvaion_app::backend::TokenBackend;
@@ -66,6 +68,25 @@ async fn log_is_streamed_until_the_run_has_ended() {
     let resumed = frames(open(&harness, &token, &path, &lines[0].1).await, |_| false).await;
     assert!(resumed.iter().all(|frame| frame.0 != "line"), "no line is repeated: {resumed:?}");
     assert_eq!(resumed.last().map(|frame| frame.0.as_str()), Some("end"));
+    worker.stop().await;
+    harness.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn log_of_an_earlier_run_ends_at_once() {
+    let harness = ApiHarness::new().await;
+    let token = harness.token(&harness.admin).await;
+    let id = harness.job(&token, echo("Report")).await["id"].as_str().expect("an id").to_owned();
+    let run = harness.call(&token, "POST", &format!("/jobs/{id}/run"), Value::Null).await.ok();
+    let path = format!("/occurrences/{}/log/stream", run["id"].as_str().expect("an id"));
+    let worker = worker_env::start(&harness.config);
+    frames(open(&harness, &token, &path, "").await, |_| false).await;
+    // The first stream has waited for late lines, so the time for them has passed.
+    let since = Instant::now();
+    let seen = frames(open(&harness, &token, &path, "").await, |_| false).await;
+    assert!(since.elapsed() < Duration::from_millis(1_500), "{:?}", since.elapsed());
+    let names: Vec<&str> = seen.iter().map(|frame| frame.0.as_str()).collect();
+    assert_eq!(names, ["line", "status", "end"]);
     worker.stop().await;
     harness.server.stop().await;
 }

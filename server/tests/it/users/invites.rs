@@ -8,6 +8,7 @@ use milvaion_app::error::AppError;
 use milvaion_server::command::{invite, sign_in::FAILED_SIGN_IN_RETENTION, team};
 
 use super::harness::{UserHarness, VALID_PASSPHRASE, by, seconds, token};
+use crate::alert_channels::CapturedLog;
 
 #[tokio::test]
 async fn setup_link_creates_one_admin_and_expires() {
@@ -22,6 +23,21 @@ async fn setup_link_creates_one_admin_and_expires() {
     assert!(matches!(invite::info(&harness.store, &harness.clock, &token).await, Err(AppError::NotFound(_))));
     assert_eq!(invite::setup_link(&harness.store, &harness.clock).await.expect("it is requested"), None);
     assert_eq!(harness.audited(&format!("user:{}", ana.id)).await, ["setup"]);
+}
+
+#[tokio::test]
+async fn first_admin_is_logged_as_created_with_the_setup_link() {
+    let log = CapturedLog::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
+    let _guard = tracing::subscriber::set_default(subscriber.finish());
+    let harness = UserHarness::new().await;
+    let ana = harness.accept(&harness.setup_token().await, "ana").await.expect("accepted");
+    assert!(log.text().contains(&format!("user {} was created with the setup link", ana.id)), "{log:?}");
+    assert!(!log.text().contains("invitation"), "{log:?}");
+    let path = invite::create(&harness.store, &harness.clock, &by(&ana), "Ben", Role::Viewer).await.expect("invited");
+    let ben = harness.accept(&token(&path), "ben").await.expect("accepted");
+    assert!(log.text().contains(&format!("user {} accepted an invitation", ben.id)), "{log:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
