@@ -152,7 +152,8 @@ impl AlertCommands {
             && !self.notifier.has_secret(name)
         {
             let message = format!(
-                "this server has no secret {name}: set {ALERT_SECRET_VARIABLE}{name} in the environment of every server"
+                "this server has no secret {name}: set {ALERT_SECRET_VARIABLE}{name} in the environment of every server, \
+                 or add a file {name} to its ALERT_SECRETS_DIR"
             );
             return Err(AppError::Fields(vec![FieldError::new(field, message)]));
         }
