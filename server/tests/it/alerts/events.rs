@@ -61,6 +61,8 @@ async fn failure_is_resolved_by_an_older_run_that_completes_later() {
     harness.rule(failed(), &[]).await;
     let job = harness.job().await;
     let long = runs::insert_manual(&harness.store, &harness.clock, job).await;
+    // Ids of a later time are greater.
+    harness.advance(1);
     for _ in 0..51 {
         harness.ended(job, OccurrenceStatus::Failed).await;
     }
