@@ -222,7 +222,8 @@ impl LoopState {
             ("lateP99Ms", decimal(self.late_p99_ms)),
             ("recent", serde_json::to_string(&self.recent).unwrap_or_default()),
         ];
-        let optional = [("lastStart", self.last_start), ("lastEnd", self.last_end), ("lastErrorAt", self.last_error_at)];
+        let optional =
+            [("lastStart", self.last_start), ("lastEnd", self.last_end), ("lastErrorAt", self.last_error_at)];
         fields.extend(optional.into_iter().filter_map(|(name, at)| Some((name, at?.to_string()))));
         fields.extend(self.last_error.clone().map(|text| ("lastError", text)));
         fields
@@ -305,9 +306,8 @@ mod tests {
             last_error_at: Some(1_764_000_000_120),
         };
         let fields = state.fields();
-        let read = LoopState::read(|name| {
-            fields.iter().find(|(field, _)| *field == name).map(|(_, value)| value.as_str())
-        });
+        let read =
+            LoopState::read(|name| fields.iter().find(|(field, _)| *field == name).map(|(_, value)| value.as_str()));
         assert_eq!(read, state);
     }
 
