@@ -8,7 +8,10 @@
 //! page, API answer, backup or file contains one.
 
 use chrono::{DateTime, Utc};
-use milvaion_protocol::id::{AlertChannelId, AlertId, AlertRuleId, JobId, OccurrenceId};
+use milvaion_protocol::{
+    id::{AlertChannelId, AlertId, AlertRuleId, JobId, OccurrenceId},
+    singleton::MAX_LOOP_NAME_BYTES,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{failures::FailureCause, requests::FieldError};
@@ -21,6 +24,8 @@ pub const MAX_ALERT_RULES: i64 = 200;
 pub const MAX_ALERT_CHANNELS: i64 = 50;
 /// The maximum number of jobs, and of tags, that a rule selects.
 pub const MAX_ALERT_SELECTORS: usize = 50;
+/// The maximum number of singleton loops that a rule selects.
+pub const MAX_ALERT_LOOPS: usize = 50;
 /// The maximum number of channels of a rule.
 pub const MAX_RULE_CHANNELS: usize = 10;
 /// The maximum number of recipients of an e-mail channel.
@@ -103,6 +108,18 @@ pub enum AlertCondition {
     DeadLetter {},
     /// A background task of a server fails again and again, or has stalled.
     ServiceUnhealthy {},
+    /// An enabled singleton loop has had no leader for this long. Resolved when it has one again, or when the loop is
+    /// disabled or forgotten.
+    LoopWithoutLeader {
+        /// The time without a leader, in seconds, 1 to 604,800. Twice the lease of the loop without it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 604_800)))]
+        loop_seconds: Option<u32>,
+        /// The names of the loops; empty means every loop.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        #[cfg_attr(feature = "schema", schemars(length(max = 50)))]
+        loops: Vec<String>,
+    },
 }
 
 impl AlertCondition {
@@ -122,13 +139,21 @@ impl AlertCondition {
             Self::QueueAge { .. } => "queue_age",
             Self::DeadLetter {} => "dead_letter",
             Self::ServiceUnhealthy {} => "service_unhealthy",
+            Self::LoopWithoutLeader { .. } => "loop_without_leader",
         }
     }
 
     /// Returns true if the condition is about single jobs, so that a rule may select jobs and tags.
     #[must_use]
     pub const fn is_about_jobs(&self) -> bool {
-        !matches!(self, Self::WorkerGone {} | Self::QueueAge { .. } | Self::DeadLetter {} | Self::ServiceUnhealthy {})
+        !matches!(
+            self,
+            Self::WorkerGone {}
+                | Self::QueueAge { .. }
+                | Self::DeadLetter {}
+                | Self::ServiceUnhealthy {}
+                | Self::LoopWithoutLeader { .. }
+        )
     }
 
     /// Returns the condition as a sentence for pages and messages.
@@ -162,6 +187,15 @@ impl AlertCondition {
             }
             Self::DeadLetter {} => "A message that no consumer could read is stored.".into(),
             Self::ServiceUnhealthy {} => "A background task of a server fails again and again, or has stalled.".into(),
+            Self::LoopWithoutLeader { loop_seconds, loops } => {
+                let limit = loop_seconds.map_or_else(|| "twice its lease".to_owned(), |seconds| format!("{seconds} s"));
+                let which = if loops.is_empty() {
+                    "An enabled singleton loop".to_owned()
+                } else {
+                    format!("The singleton loop {}", loops.join(" or "))
+                };
+                format!("{which} has had no leader for {limit}.")
+            }
         }
     }
 
@@ -199,8 +233,26 @@ impl AlertCondition {
             Self::LateStart { seconds } | Self::NoLiveWorker { seconds } | Self::QueueAge { seconds } => {
                 range("seconds", *seconds, 1, MAX_ALERT_SECONDS, "a number of seconds");
             }
+            Self::LoopWithoutLeader { loop_seconds, loops } => {
+                if let Some(seconds) = loop_seconds {
+                    range("loopSeconds", *seconds, 1, MAX_ALERT_SECONDS, "a number of seconds");
+                }
+                if loops.len() > MAX_ALERT_LOOPS {
+                    errors.push(FieldError::new("condition.loops", format!("enter at most {MAX_ALERT_LOOPS}")));
+                } else if let Some(name) = loops.iter().find(|name| !is_loop_name(name)) {
+                    let message = format!("{name:?} is no name of a singleton loop: use letters, digits, -, _ and .");
+                    errors.push(FieldError::new("condition.loops", message));
+                }
+            }
         }
     }
+}
+
+/// Returns true for a name that a singleton loop can have.
+#[must_use]
+pub fn is_loop_name(name: &str) -> bool {
+    (1..=MAX_LOOP_NAME_BYTES).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
 /// The severity of an alert.
@@ -657,6 +709,20 @@ mod tests {
         let none = AlertCondition::LongRun { times_median: None, limit_seconds: None };
         assert_eq!(fields(rule(none).check()), ["condition.timesMedian"]);
         assert_eq!(fields(rule(AlertCondition::QueueAge { seconds: 0 }).check()), ["condition.seconds"]);
+    }
+
+    #[test]
+    fn loops_of_a_condition_are_checked() {
+        let of = |loops: &[&str]| AlertCondition::LoopWithoutLeader {
+            loop_seconds: None,
+            loops: loops.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        assert!(rule(of(&["price-feed", "a.b_c"])).check().is_ok());
+        assert_eq!(fields(rule(of(&["price feed"])).check()), ["condition.loops"]);
+        assert_eq!(fields(rule(of(&["a"; 51])).check()), ["condition.loops"]);
+        let none = AlertCondition::LoopWithoutLeader { loop_seconds: Some(0), loops: vec![] };
+        assert_eq!(fields(rule(none).check()), ["condition.loopSeconds"]);
+        assert_eq!(serde_json::to_string(&of(&[])).expect("JSON"), r#"{"kind":"loop_without_leader"}"#);
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! definitions. [`team`] covers users, sessions and the own account, and [`audit`] the audit log. [`events`] is the live stream to browsers. [`failures`] covers failures and dead letters, [`alerts`] alert rules, channels and what fires, and
 //! [`duplicates`] finds attempts that were started twice. [`sources`] says through which door a job was defined.
 //! [`log_fields`] formats the fields of log lines.
+//! [`singletons`] shows the singleton loops of workers.
 
 pub mod alerts;
 pub mod audit;
@@ -29,6 +30,7 @@ pub mod requests;
 pub mod rest;
 pub mod rules_form;
 pub mod schema_form;
+pub mod singletons;
 pub mod sources;
 pub mod team;
 pub mod tokens;

@@ -72,6 +72,8 @@ pub enum Permission {
     DefineAlert,
     /// Create, edit, test and delete alert channels.
     ManageAlertChannels,
+    /// Enable, disable and forget singleton loops, and move their leadership.
+    ControlLoops,
     /// Pause and resume the cluster.
     PauseCluster,
     /// Delete a job.
@@ -93,7 +95,7 @@ pub enum Permission {
 }
 
 /// Every permission, for tests of the whole table.
-pub const ALL_PERMISSIONS: [Permission; 17] = [
+pub const ALL_PERMISSIONS: [Permission; 18] = [
     Permission::Read,
     Permission::RunJob,
     Permission::CancelOccurrence,
@@ -102,6 +104,7 @@ pub const ALL_PERMISSIONS: [Permission; 17] = [
     Permission::DefineCalendar,
     Permission::DefineAlert,
     Permission::ManageAlertChannels,
+    Permission::ControlLoops,
     Permission::PauseCluster,
     Permission::DeleteJob,
     Permission::ReadTeam,
@@ -125,6 +128,7 @@ impl Permission {
             | Self::DefineJob
             | Self::DefineCalendar
             | Self::DefineAlert
+            | Self::ControlLoops
             | Self::PauseCluster
             | Self::ReadObjectAudit => Role::Operator,
             Self::ManageAlertChannels
@@ -154,6 +158,7 @@ impl Permission {
             Self::DefineCalendar => "change calendars",
             Self::DefineAlert => "change alert rules",
             Self::ManageAlertChannels => "change alert channels",
+            Self::ControlLoops => "control singleton loops",
             Self::PauseCluster => "pause or resume all schedules",
             Self::DeleteJob => "delete jobs",
             Self::ReadTeam => "view the team",
@@ -204,6 +209,7 @@ mod tests {
             Permission::SettleFailures,
             Permission::DefineJob,
             Permission::DefineCalendar,
+            Permission::ControlLoops,
             Permission::PauseCluster,
             Permission::ReadObjectAudit,
         ];

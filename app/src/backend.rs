@@ -9,6 +9,7 @@
 mod account;
 mod alerts;
 mod audit;
+mod singletons;
 mod team;
 mod tokens;
 
@@ -39,7 +40,8 @@ use milvaion_protocol::{
 use serde::{Deserialize, Serialize};
 
 pub use self::{
-    account::AccountBackend, alerts::AlertBackend, audit::AuditBackend, team::TeamBackend, tokens::TokenBackend,
+    account::AccountBackend, alerts::AlertBackend, audit::AuditBackend, singletons::SingletonBackend,
+    team::TeamBackend, tokens::TokenBackend,
 };
 use crate::error::AppError;
 
@@ -106,7 +108,9 @@ pub struct RetryInput {
 /// The operations that the dashboard may request from a server. Implemented by the server, and by a fake for page
 /// tests.
 #[async_trait]
-pub trait Backend: TeamBackend + AccountBackend + AuditBackend + TokenBackend + AlertBackend {
+pub trait Backend:
+    TeamBackend + AccountBackend + AuditBackend + TokenBackend + AlertBackend + SingletonBackend
+{
     /// Returns the user who sent the request if they have `permission` and, for a change, sent it from our own pages.
     async fn authorize(&self, parts: &Parts, permission: Permission) -> Result<RequestUser, AppError>;
     /// Returns the signed-in user, if any.

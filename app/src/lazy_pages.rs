@@ -51,6 +51,7 @@ use crate::pages::{
     overview::OverviewPage,
     person::PersonPage,
     reset::ResetPage,
+    singletons::SingletonLoopsPage,
     team::TeamPage,
     tokens::TokensPage,
     workers::WorkersPage,
@@ -132,6 +133,7 @@ lazy_page!(alerts, AlertChannelsRoute, alert_channels_view, __preload_alert_chan
 lazy_page!(alerts, NewAlertChannelRoute, new_alert_channel_view, __preload_new_alert_channel_view, NewAlertChannelPage);
 lazy_page!(alerts, AlertChannelRoute, alert_channel_view, __preload_alert_channel_view, AlertChannelPage);
 lazy_page!(lists, WorkersRoute, workers_view, __preload_workers_view, WorkersPage);
+lazy_page!(govern, SingletonLoopsRoute, singleton_loops_view, __preload_singleton_loops_view, SingletonLoopsPage);
 lazy_page!(govern, TeamRoute, team_view, __preload_team_view, TeamPage);
 lazy_page!(govern, PersonRoute, person_view, __preload_person_view, PersonPage);
 lazy_page!(govern, AuditRoute, audit_view, __preload_audit_view, AuditPage);
@@ -210,6 +212,8 @@ pub enum LazyPage {
     AlertChannel,
     /// The page `WorkersPage`.
     Workers,
+    /// The page `SingletonLoopsPage`.
+    SingletonLoops,
     /// The page `TeamPage`.
     Team,
     /// The page `PersonPage`.
@@ -257,6 +261,7 @@ impl LazyPage {
             ["alerts", "channels", "new"] => Self::NewAlertChannel,
             ["alerts", "channels", _] => Self::AlertChannel,
             ["workers"] => Self::Workers,
+            ["singleton-loops"] => Self::SingletonLoops,
             ["team"] => Self::Team,
             ["team", _] => Self::Person,
             ["audit"] => Self::Audit,
@@ -300,6 +305,7 @@ impl LazyPage {
             Self::NewAlertChannel => __preload_new_alert_channel_view().await,
             Self::AlertChannel => __preload_alert_channel_view().await,
             Self::Workers => __preload_workers_view().await,
+            Self::SingletonLoops => __preload_singleton_loops_view().await,
             Self::Team => __preload_team_view().await,
             Self::Person => __preload_person_view().await,
             Self::Audit => __preload_audit_view().await,

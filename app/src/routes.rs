@@ -74,6 +74,7 @@ pub fn App() -> impl IntoView {
                     <Route path=path!("/alerts/channels/new") view={Lazy::<lazy_pages::NewAlertChannelRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/alerts/channels/:id") view={Lazy::<lazy_pages::AlertChannelRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/workers") view={Lazy::<lazy_pages::WorkersRoute>::new()} ssr=SsrMode::Async/>
+                    <Route path=path!("/singleton-loops") view={Lazy::<lazy_pages::SingletonLoopsRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/team") view={Lazy::<lazy_pages::TeamRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/team/:id") view={Lazy::<lazy_pages::PersonRoute>::new()} ssr=SsrMode::Async/>
                     <Route path=path!("/audit") view={Lazy::<lazy_pages::AuditRoute>::new()} ssr=SsrMode::Async/>

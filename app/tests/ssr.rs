@@ -43,6 +43,7 @@ async fn every_page_is_complete_and_has_one_heading() {
         ("/alerts/channels/new".to_owned(), "New alert channel"),
         (format!("/alerts/channels/{}", common::fake::alerts::channel_id(1)), "Send a test"),
         ("/workers".to_owned(), "Workers"),
+        ("/singleton-loops".to_owned(), "Singleton loops"),
         ("/team".to_owned(), "Team"),
         (format!("/team/{}", common::fake::team::grace()), "Chrome on Windows"),
         ("/account".to_owned(), "Account"),
@@ -437,6 +438,7 @@ async fn bottom_bar_marks_the_menu_as_current() {
     let pages = [
         ("/menu", true),
         ("/workers", true),
+        ("/singleton-loops", true),
         (calendar.as_str(), true),
         ("/team", true),
         ("/tokens", true),

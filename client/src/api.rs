@@ -6,4 +6,5 @@ mod files;
 mod installation;
 pub(crate) mod jobs;
 mod occurrences;
+mod singletons;
 mod tokens;

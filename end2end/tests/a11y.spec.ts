@@ -162,6 +162,10 @@ test.describe("with sample data", () => {
     });
   });
 
+  test("the singleton loops page is accessible", async ({ admin }) => {
+    await checkPage(admin, "/singleton-loops", "singleton-loops-none");
+  });
+
   test("the team page is accessible", async ({ admin }) => {
     await checkPage(admin, "/team", "team", async () => {
       await admin.getByRole("textbox", { name: "Name" }).fill("Grace");

@@ -167,7 +167,7 @@ async function fillInstallation(stack: TestStack, user: TestUser): Promise<Measu
     `/occurrences/${completed}`, `/occurrences/${failed}`, `/occurrences/${cancelled}`, `/occurrences/${running}`,
     "/failed", `${cause}?state=all`, `/failed/${failed}`, `/failed/${resolved}`, "/failed?tab=dead-letters",
     "/calendars", "/calendars/new", `/calendars/${calendar}/edit`, "/alerts", "/alerts?state=all", "/alerts/rules", "/alerts/rules/new", "/alerts/channels", "/alerts/channels/new",
-    "/workers", "/team", `/team/${colleague}`,
+    "/workers", "/singleton-loops", "/team", `/team/${colleague}`,
     "/audit", "/account", "/tokens", "/menu", "/help",
   ];
   return [

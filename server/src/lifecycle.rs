@@ -38,6 +38,7 @@ use crate::{
         queue_expiry::QueueExpiry,
         republisher::{self, Republisher},
         sender::{MessageSender, PublishMarker},
+        singletons::SingletonWatch,
         slot_granter::SlotGranter,
         snapshot_watch::{LastSnapshot, SnapshotWatch},
         stats_folder::StatsFolder,
@@ -47,7 +48,10 @@ use crate::{
     broker::{Broker, echo::Echo, publisher::Publisher},
     cache::Cache,
     clock::Clock,
-    command::{alerts::AlertCommands, cluster::ClusterCommands, jobs::JobCommands, sign_in::PassphraseHasher},
+    command::{
+        alerts::AlertCommands, cluster::ClusterCommands, jobs::JobCommands, sign_in::PassphraseHasher,
+        singletons::SingletonCommands,
+    },
     config::{ServerConfig, http::HttpConfig},
     engine::{context::Context, status::ServiceStatuses, supervisor::Supervisor},
     http::{
@@ -251,6 +255,12 @@ impl Server {
             jobs: jobs.clone(),
             cluster: cluster.clone(),
             alerts: alert_commands,
+            singletons: SingletonCommands {
+                store: web.clone(),
+                cache: cache.clone(),
+                hub: hub.clone(),
+                clock: clock.clone(),
+            },
             hasher: PassphraseHasher::new(),
             health: health.clone(),
             config: http_config.clone(),
@@ -372,6 +382,7 @@ fn start_services(supervisor: &Supervisor, context: &Context) {
     supervisor.start(context, AlertEvaluator::new, &none);
     supervisor.start(context, AlertSender::new, &none);
     supervisor.start(context, TaskAlerts::new, &none);
+    supervisor.start(context, SingletonWatch::new, &none);
     if context.config.alerts.heartbeat_url.is_some() {
         supervisor.start(context, WatcherCalls::new, &none);
     }

@@ -1,6 +1,7 @@
 //! Goldens: the pinned JSON of events and of the definitions that PostgreSQL stores.
 
 mod events;
+mod singletons;
 
 use std::fmt::Debug;
 

@@ -23,6 +23,7 @@ pub mod occurrences;
 pub mod overview;
 pub mod reset;
 pub mod session;
+pub mod singletons;
 pub mod team;
 pub mod tokens;
 pub mod versions;

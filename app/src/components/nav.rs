@@ -127,6 +127,10 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
                     <Icon name="server"/>
                     "Workers"
                 </a>
+                <a class="btn btn-quiet" href="/singleton-loops">
+                    <Icon name="refresh-cw"/>
+                    "Singleton loops"
+                </a>
                 <a class="btn btn-quiet" href="/calendars">
                     <Icon name="calendar-off"/>
                     "Calendars"
@@ -259,6 +263,7 @@ pub fn SideNav(
             <div class="nav-group">
                 <p class="nav-title">"Infrastructure"</p>
                 <NavLink href="/workers" icon="server" word="Workers"/>
+                <NavLink href="/singleton-loops" icon="refresh-cw" word="Singleton loops"/>
             </div>
             <Transition>{govern}</Transition>
         </nav>
@@ -266,8 +271,8 @@ pub fn SideNav(
 }
 
 /// The first segments of the paths whose pages the bottom bar reaches only through the menu.
-const MENU_SECTIONS: [&str; 9] =
-    ["menu", "alerts", "workers", "calendars", "team", "audit", "account", "tokens", "help"];
+const MENU_SECTIONS: [&str; 10] =
+    ["menu", "alerts", "workers", "singleton-loops", "calendars", "team", "audit", "account", "tokens", "help"];
 
 /// The navigation at the bottom of a phone's screen. Its last link leads to the menu with all pages.
 #[component]

@@ -11,7 +11,7 @@ use crate::components::{
 };
 
 /// The terms of the dashboard with their definitions.
-const GLOSSARY: [(&str, &str); 18] = [
+const GLOSSARY: [(&str, &str); 20] = [
     ("Job", "A definition of what runs, with which input, and on which schedule."),
     (
         "Schedule",
@@ -22,6 +22,14 @@ const GLOSSARY: [(&str, &str); 18] = [
     ("Worker", "A group of processes that run jobs. Jobs address it by name."),
     ("Instance", "One process of a worker. It sends a heartbeat every few seconds."),
     ("Job type", "A kind of work that a worker offers, with a JSON Schema from which the input form is built."),
+    (
+        "Singleton loop",
+        "A function of a worker that exactly one instance runs at a time, many times a second if needed. It has no occurrences; the page Singleton loops shows its leader and its last runs.",
+    ),
+    (
+        "Epoch",
+        "The number of a leadership of a singleton loop. Each new leader has a higher one, and systems can refuse lower ones.",
+    ),
     ("Misfire", "A due time that passed while the scheduler could not act. The job's misfire policy applies to it."),
     ("Overlap", "A job is due while its previous occurrence is still open. The job's overlap policy applies."),
     ("Calendar", "A set of blackouts in one time zone. Each job selects the calendars that it uses."),

@@ -14,13 +14,14 @@ use crate::components::{
 };
 
 /// Address, icon and name of the pages that every user may open.
-const PAGES: [(&str, &str, &str); 10] = [
+const PAGES: [(&str, &str, &str); 11] = [
     ("/", "layout-dashboard", "Overview"),
     ("/jobs", "briefcase-business", "Jobs"),
     ("/occurrences", "list-checks", "Occurrences"),
     ("/failed", "octagon-x", "Failures"),
     ("/alerts", "bell", "Alerts"),
     ("/workers", "server", "Workers"),
+    ("/singleton-loops", "refresh-cw", "Singleton loops"),
     ("/calendars", "calendar-off", "Calendars"),
     ("/account", "user-cog", "Account"),
     ("/tokens", "key-round", "API tokens"),

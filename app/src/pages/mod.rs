@@ -21,6 +21,7 @@ pub mod occurrences;
 pub mod overview;
 pub mod person;
 pub mod reset;
+pub mod singletons;
 pub mod team;
 pub mod tokens;
 pub mod workers;

@@ -4,6 +4,7 @@ mod account;
 pub(crate) mod alerts;
 mod audit;
 mod backend;
+pub(crate) mod singletons;
 pub(crate) mod team;
 pub(crate) mod tokens;
 
@@ -11,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, atomic::AtomicBool};
 
 use milvaion_api::{
     permissions::Role,
+    singletons::SingletonLoop,
     tokens::TokenRow,
     views::{ClusterPause, CurrentUser},
 };
@@ -50,6 +52,8 @@ pub(crate) struct FakeBackend {
     pub(crate) tokens: Mutex<Vec<TokenRow>>,
     /// The alerts, their rules and channels.
     pub(crate) alerts: Mutex<FakeAlerts>,
+    /// The singleton loops, by name.
+    pub(crate) loops: Mutex<Vec<SingletonLoop>>,
     /// The flash messages that plain forms left behind.
     pub(crate) flashes: Mutex<Vec<FlashMessage>>,
     /// The changes that were made, one line each.
@@ -76,6 +80,7 @@ impl FakeBackend {
             team: Mutex::new(FakeTeam::around(samples::me(role))),
             tokens: Mutex::new(tokens::tokens_of(&samples::me(role))),
             alerts: Mutex::new(FakeAlerts::busy()),
+            loops: Mutex::new(singletons::loops()),
             flashes: Mutex::default(),
             done: Mutex::default(),
             reads: Mutex::default(),
@@ -90,7 +95,7 @@ impl FakeBackend {
     /// Empties the installation.
     pub(crate) fn empty(self) -> Self {
         let team = self.me.clone().map_or(self.team, |me| Mutex::new(FakeTeam::only(me)));
-        Self { empty: true, team, tokens: Mutex::default(), alerts: Mutex::default(), ..self }
+        Self { empty: true, team, tokens: Mutex::default(), alerts: Mutex::default(), loops: Mutex::default(), ..self }
     }
 
     /// Sets the status of every occurrence.

@@ -6,6 +6,7 @@ mod alerts;
 mod calendars;
 mod cancel_and_pause;
 mod failures;
+mod singletons;
 mod team;
 mod tokens;
 mod versions;
@@ -444,6 +445,7 @@ async fn server_refuses_forbidden_calls_of_any_role() {
         ("/api/restore_version", format!("id={id}&version=1&expected=2"), Role::Operator),
         ("/api/pause_cluster", "reason=the+disk+is+full".to_owned(), Role::Operator),
         ("/api/resume_cluster", String::new(), Role::Operator),
+        ("/api/control_loop", "name=price-feed&action=disable".to_owned(), Role::Operator),
         ("/api/run_sample_job", String::new(), Role::Operator),
         ("/api/save_alert_rule", alerts::VALID_RULE_FORM.to_owned(), Role::Operator),
         ("/api/mute_alert_rule", format!("id={}&length=1h", rule_id(1)), Role::Operator),

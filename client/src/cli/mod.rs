@@ -25,6 +25,7 @@ mod files;
 mod follow;
 mod jobs;
 mod login;
+mod loops;
 mod occurrences;
 mod output;
 mod secret;
@@ -48,6 +49,7 @@ pub use dead_letters::DeadLettersCommand;
 pub use failures::{FailureConditions, FailuresCommand};
 pub use files::{ApplyOptions, DiffOptions, ExportOptions, FileOptions, TagSelector};
 pub use jobs::JobsCommand;
+pub use loops::LoopsCommand;
 pub use occurrences::OccurrencesCommand;
 pub use tokens::TokensCommand;
 pub use users::UsersCommand;
@@ -101,6 +103,8 @@ pub enum RemoteCommand {
     DeadLetters(Remote<DeadLettersCommand>),
     /// Lists the workers.
     Workers(Remote<WorkersCommand>),
+    /// Lists, enables, disables and forgets singleton loops, and moves their leadership.
+    Loops(Remote<LoopsCommand>),
     /// Lists, prints and deletes blackout calendars.
     Calendars(Remote<CalendarsCommand>),
     /// Prints the state of the cluster, and pauses and resumes it.
@@ -165,6 +169,7 @@ async fn dispatch<P: CommandFactory>(command: RemoteCommand, console: &mut Conso
         RemoteCommand::Workers(remote) => {
             workers::run(remote.command, &mut Session::open(&remote.globals, console)?).await
         }
+        RemoteCommand::Loops(remote) => loops::run(remote.command, &mut Session::open(&remote.globals, console)?).await,
         RemoteCommand::Calendars(remote) => {
             calendars::run(remote.command, &mut Session::open(&remote.globals, console)?).await
         }

@@ -193,3 +193,46 @@ async fn closed_pipe_is_no_failure() {
     let outcome = shell.run(&["jobs", "list"]).await;
     assert_eq!((outcome.code, outcome.messages.as_str()), (0, ""));
 }
+
+#[tokio::test]
+async fn loops_are_listed_and_controlled() {
+    let row = json!({
+        "name": "price-feed", "status": "leading", "isEnabled": true, "epoch": 7, "schedule": "every 100ms",
+        "leader": { "instanceId": "prices-1", "epoch": 7, "leaseRemainingMs": 9000 }, "leaseMs": 10000,
+        "runs": 12, "errors": 1, "p99Ms": 20.5, "lastEndedAt": "2026-11-25T11:59:30Z", "instanceCount": 2,
+        "lastError": "no price",
+    });
+    let server = FakeServer::start(move |request, _| match (request.method.as_str(), request.target.as_str()) {
+        ("DELETE", _) => no_content(),
+        ("GET", target) if target.ends_with("/singleton-loops") => page(&[row.clone()], None),
+        _ => document(200, &row),
+    })
+    .await;
+    let list = Shell::signed_in(&server.url).run(&["loops", "list"]).await;
+    for text in ["price-feed", "running", "prices-1", "every 100ms", "20.5 ms"] {
+        assert!(list.output.contains(text), "{text}: {}", list.output);
+    }
+    let one = Shell::signed_in(&server.url).run(&["loops", "get", "price-feed"]).await;
+    assert!(one.output.contains("9000 of 10000 ms remain") && one.output.contains("no price"), "{}", one.output);
+    let json = Shell::signed_in(&server.url).run(&["loops", "enable", "price-feed", "-o", "json"]).await;
+    let enabled: Value = serde_json::from_str(&json.output).expect("JSON");
+    assert_eq!(enabled["name"], json!("price-feed"));
+    for command in ["disable", "yield", "forget"] {
+        let asked = Shell::signed_in(&server.url).run(&["loops", command, "price-feed"]).await;
+        assert_eq!(asked.code, 2, "{command} needs consent");
+        let done = Shell::signed_in(&server.url).run(&["loops", command, "price-feed", "--yes"]).await;
+        assert_eq!(done.code, 0, "{command}: {}", done.messages);
+        assert!(done.messages.contains("price-feed"), "{}", done.messages);
+    }
+    assert_eq!(
+        server.lines(),
+        [
+            "GET /singleton-loops",
+            "GET /singleton-loops/price-feed",
+            "POST /singleton-loops/price-feed/enable",
+            "POST /singleton-loops/price-feed/disable",
+            "POST /singleton-loops/price-feed/yield",
+            "DELETE /singleton-loops/price-feed",
+        ]
+    );
+}

@@ -18,6 +18,7 @@ pub mod messages;
 pub mod net;
 pub mod paths;
 pub mod services;
+pub mod singletons;
 pub mod smtp_sink;
 pub mod wait;
 

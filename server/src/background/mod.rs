@@ -27,6 +27,7 @@ pub mod presence;
 pub mod queue_expiry;
 pub mod republisher;
 pub mod sender;
+pub mod singletons;
 pub mod slot_granter;
 pub mod snapshot_watch;
 pub mod stats_folder;

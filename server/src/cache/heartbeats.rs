@@ -4,12 +4,10 @@
 //! nothing about a key that is missing. Each detector therefore keeps a key of its own there, its *sight*, which is lost
 //! with everything else, and compares Redis's run id, which changes at each start.
 
-use std::time::Duration;
-
 use milvaion_protocol::id::OccurrenceId;
 use redis::RedisError;
 
-use super::{Cache, RESPONSE_TIMEOUT, too_slow};
+use super::{Cache, within_limit};
 use crate::domain::heartbeat_watch::HeartbeatLook;
 
 /// The time to live of a sight, in seconds.
@@ -93,10 +91,4 @@ impl Cache {
         }
         within_limit(pipe.query_async(&mut self.connection())).await
     }
-}
-
-/// Awaits an answer for [`RESPONSE_TIMEOUT`]. The timeouts of the connection add up when it has to reconnect.
-async fn within_limit<T>(request: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
-    let limit: Duration = RESPONSE_TIMEOUT;
-    tokio::time::timeout(limit, request).await.unwrap_or_else(|_| Err(too_slow()))
 }

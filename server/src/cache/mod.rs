@@ -10,6 +10,7 @@ mod connection;
 pub mod heartbeats;
 pub mod lease;
 pub mod schedule;
+pub mod singletons;
 
 use std::time::Duration;
 
@@ -91,6 +92,11 @@ impl Cache {
         // A subscription has no timeout; only opening the connection has one.
         tokio::time::timeout(RESPONSE_TIMEOUT, self.client.get_async_pubsub()).await.map_err(|_| too_slow())?
     }
+}
+
+/// Awaits an answer for [`RESPONSE_TIMEOUT`]. The timeouts of the connection add up when it has to reconnect.
+async fn within_limit<T>(request: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
+    tokio::time::timeout(RESPONSE_TIMEOUT, request).await.unwrap_or_else(|_| Err(too_slow()))
 }
 
 fn too_slow() -> RedisError {

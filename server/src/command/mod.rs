@@ -19,6 +19,7 @@ pub mod occurrences;
 pub mod reset;
 pub mod sample_job;
 pub mod sign_in;
+pub mod singletons;
 pub mod team;
 pub mod tokens;
 pub mod versions;

@@ -24,4 +24,5 @@ pub mod partitions;
 pub mod quarantine;
 pub mod retry;
 pub mod send_time;
+pub mod singletons;
 pub mod transition;

@@ -15,7 +15,7 @@ use prometheus_client::{
 };
 
 use super::labels::{
-    JobTypeLabels, PartLabel, PoolLabel, PoolStateLabels, QueueLabel, ServiceLabel, StateLabel, StatusLabel,
+    JobTypeLabels, LoopLabel, PartLabel, PoolLabel, PoolStateLabels, QueueLabel, ServiceLabel, StateLabel, StatusLabel,
     WorkerLabel,
 };
 
@@ -106,6 +106,17 @@ pub struct Gauges {
     /// Live instances by job type.
     pub job_type_instances: Family<JobTypeLabels, Gauge>,
 
+    /// 1 while a singleton loop has a leader.
+    pub loop_leader: Family<LoopLabel, Gauge>,
+    /// 1 while a singleton loop is enabled.
+    pub loop_enabled: Family<LoopLabel, Gauge>,
+    /// Instances that offer a singleton loop.
+    pub loop_instances: Family<LoopLabel, Gauge>,
+    /// Highest epoch of a singleton loop.
+    pub loop_epoch: Family<LoopLabel, Gauge>,
+    /// Remaining lease of a singleton loop.
+    pub loop_lease: Family<LoopLabel, FloatGauge>,
+
     /// Messages in the queue of a job type.
     pub job_queue_messages: Family<JobTypeLabels, Gauge>,
     /// Consumers of the queue of a job type.
@@ -131,6 +142,7 @@ impl Gauges {
         self.register_server(registry);
         self.register_runs(registry);
         self.register_workers(registry);
+        self.register_loops(registry);
         self.register_queues(registry);
         let start = "Unix time of the start of the process";
         process.register_with_unit("start_time", start, Unit::Seconds, self.process_start.clone());
@@ -212,6 +224,23 @@ impl Gauges {
         registry.register("permits_used", used, self.permits_used.clone());
         let types = "Live instances that offer a job type; 0 for one that was announced before (whole installation)";
         registry.register("job_type_instances", types, self.job_type_instances.clone());
+    }
+
+    fn register_loops(&self, registry: &mut Registry) {
+        let leader = "1 while an instance leads a singleton loop, 0 while none does (whole installation)";
+        registry.register("singleton_loop_leader", leader, self.loop_leader.clone());
+        let enabled = "1 while a singleton loop is enabled, 0 while it is disabled (whole installation)";
+        registry.register("singleton_loop_enabled", enabled, self.loop_enabled.clone());
+        let instances = "Instances that offered a singleton loop within the last minute (whole installation)";
+        registry.register("singleton_loop_instances", instances, self.loop_instances.clone());
+        let epoch = "Highest epoch of a singleton loop; it grows with each new leader (whole installation)";
+        registry.register("singleton_loop_epoch", epoch, self.loop_epoch.clone());
+        registry.register_with_unit(
+            "singleton_loop_lease_remaining",
+            "Time until the lease of a singleton loop ends without a renewal; 0 without a leader (whole installation)",
+            Unit::Seconds,
+            self.loop_lease.clone(),
+        );
     }
 
     fn register_queues(&self, registry: &mut Registry) {

@@ -14,6 +14,8 @@ pub const MAX_JOB_TYPES: usize = 200;
 pub const MAX_JOBS: usize = 500;
 /// The most workers that have series of their own.
 pub const MAX_WORKERS: usize = 200;
+/// The most singleton loops that have series of their own.
+pub const MAX_LOOPS: usize = 200;
 /// The most statements that have series of their own. The program has fewer.
 pub const MAX_STATEMENTS: usize = 300;
 /// The most routes that have series of their own. The program has fewer.
@@ -196,6 +198,13 @@ pub struct RequestLabels {
 pub struct WorkerLabel {
     /// The id of the worker.
     pub worker: String,
+}
+
+/// A singleton loop.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct LoopLabel {
+    /// The name of the loop.
+    pub r#loop: String,
 }
 
 /// A queue that the server consumes.

@@ -55,6 +55,7 @@ mod measure;
 pub mod audit;
 pub mod sample_job;
 pub mod sessions;
+pub mod singletons;
 pub mod snapshots;
 pub mod stats;
 pub mod tokens;

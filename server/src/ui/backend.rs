@@ -40,6 +40,7 @@ use crate::{
         invite,
         jobs::JobCommands,
         sign_in::{self, PassphraseHasher, SignInOrigin, device},
+        singletons::SingletonCommands,
     },
     config::http::HttpConfig,
     domain::liveness,
@@ -75,6 +76,8 @@ pub struct ServerBackend {
     pub cluster: ClusterCommands,
     /// The commands that change alert rules and channels.
     pub alerts: AlertCommands,
+    /// The commands that control singleton loops.
+    pub singletons: SingletonCommands,
     /// The hasher of passphrases.
     pub hasher: PassphraseHasher,
     /// The health checks of the services and of the dispatcher.

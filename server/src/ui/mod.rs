@@ -9,6 +9,7 @@ pub mod failures;
 pub mod job_counts;
 mod job_view;
 pub mod preview;
+mod singletons;
 pub(crate) mod site;
 mod team;
 mod tokens;

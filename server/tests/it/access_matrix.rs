@@ -36,8 +36,9 @@ enum Access {
 
 use Access::{Needs, Public};
 use Permission::{
-    CancelOccurrence, DefineAlert, DefineCalendar, DefineJob, DeleteJob, Export, ManageAccount, ManageAlertChannels,
-    ManageTeam, ManageTokens, PauseCluster, Read, ReadAudit, ReadObjectAudit, ReadTeam, RunJob, SettleFailures,
+    CancelOccurrence, ControlLoops, DefineAlert, DefineCalendar, DefineJob, DeleteJob, Export, ManageAccount,
+    ManageAlertChannels, ManageTeam, ManageTokens, PauseCluster, Read, ReadAudit, ReadObjectAudit, ReadTeam, RunJob,
+    SettleFailures,
 };
 
 /// An id that belongs to nothing.
@@ -85,6 +86,8 @@ const FUNCTIONS: &[(&str, Access, &str)] = &[
     ("delete_alert_channel", Needs(ManageAlertChannels), "{id}&version=1"),
     ("test_alert_channel", Needs(ManageAlertChannels), "{id}"),
     ("workers", Needs(Read), ""),
+    ("singleton_loops", Needs(Read), ""),
+    ("control_loop", Needs(ControlLoops), "name=price-feed&action=disable"),
     ("own_audit", Needs(Read), ""),
     ("account", Needs(ManageAccount), ""),
     ("account_page", Needs(ManageAccount), ""),
@@ -151,6 +154,7 @@ const PAGES: &[(&str, Access)] = &[
     ("/failed", Needs(Read)),
     ("/failed/{key}", Needs(Read)),
     ("/workers", Needs(Read)),
+    ("/singleton-loops", Needs(Read)),
     ("/team", Needs(ReadTeam)),
     ("/team/{id}", Needs(ReadTeam)),
     ("/audit", Needs(ReadAudit)),

@@ -54,6 +54,7 @@ mod rest;
 mod retention;
 mod schema;
 mod server_process;
+mod singletons;
 mod slow_requests;
 mod start_up;
 mod stats;

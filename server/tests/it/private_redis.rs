@@ -47,7 +47,7 @@ impl PrivateRedis {
         calls.unwrap_or(0)
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 

@@ -88,6 +88,10 @@ impl AlertRuleForm {
             | AlertCondition::WorkerGone {}
             | AlertCondition::DeadLetter {}
             | AlertCondition::ServiceUnhealthy {} => {}
+            AlertCondition::LoopWithoutLeader { loop_seconds, loops } => {
+                set("loopSeconds", loop_seconds.map(|seconds| seconds.to_string()).unwrap_or_default());
+                set("loops", loops.join(", "));
+            }
         }
         let chosen = channels.iter().filter(|(_, name)| chosen.contains(name));
         Self {
@@ -147,6 +151,10 @@ impl AlertRuleForm {
             "queue_age" => AlertCondition::QueueAge { seconds: number("seconds") },
             "dead_letter" => AlertCondition::DeadLetter {},
             "service_unhealthy" => AlertCondition::ServiceUnhealthy {},
+            "loop_without_leader" => AlertCondition::LoopWithoutLeader {
+                loop_seconds: optional_number(&self.condition, "loopSeconds"),
+                loops: self.condition.get("loops").map(|names| words(names)).unwrap_or_default(),
+            },
             _ => return Err(AppError::field("kind", "choose a condition")),
         })
     }
@@ -240,6 +248,11 @@ mod tests {
             AlertCondition::QueueAge { seconds },
             AlertCondition::DeadLetter {},
             AlertCondition::ServiceUnhealthy {},
+            AlertCondition::LoopWithoutLeader { loop_seconds: None, loops: vec![] },
+            AlertCondition::LoopWithoutLeader {
+                loop_seconds: Some(30),
+                loops: vec!["price-feed".into(), "orders".into()],
+            },
         ] {
             let row = row(condition);
             let channels = [(AlertChannelId::default(), "Ops".to_owned())];

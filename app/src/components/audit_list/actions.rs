@@ -14,7 +14,7 @@ pub struct ActionGroup {
 }
 
 /// Every known action, in the order of the filter.
-pub const ACTION_GROUPS: [ActionGroup; 12] = [
+pub const ACTION_GROUPS: [ActionGroup; 13] = [
     ActionGroup {
         label: "jobs",
         prefix: Some("job."),
@@ -82,6 +82,16 @@ pub const ACTION_GROUPS: [ActionGroup; 12] = [
         label: "the cluster",
         prefix: Some("cluster."),
         actions: &[("cluster.pause", "Paused the cluster"), ("cluster.resume", "Resumed the cluster")],
+    },
+    ActionGroup {
+        label: "singleton loops",
+        prefix: Some("singleton_loop."),
+        actions: &[
+            ("singleton_loop.enable", "Enabled the singleton loop"),
+            ("singleton_loop.disable", "Disabled the singleton loop"),
+            ("singleton_loop.yield", "Asked the leader to yield"),
+            ("singleton_loop.forget", "Made the singleton loop forgotten"),
+        ],
     },
     ActionGroup {
         label: "users",

@@ -1,6 +1,7 @@
 //! The object of an audit row, with a link to its page.
 
 use leptos::prelude::*;
+use milvaion_api::alerts::is_loop_name;
 use milvaion_protocol::id::JobId;
 
 use super::NAME_MAX_CHARS;
@@ -44,6 +45,10 @@ fn named(object: &str, name: Option<&str>, links_users: bool) -> NamedObject {
         "alert_channel" => ("Alert channel", links_users.then_some(("/alerts/channels/", ""))),
         "invite" => ("Invitation", None),
         "dead_letter" => ("Dead letter", None),
+        "singleton_loop" if is_loop_name(id) => {
+            let href = Some(format!("/singleton-loops?q={id}"));
+            return NamedObject { name: id.to_owned(), kind: Some("Singleton loop"), href };
+        }
         "cluster" => return NamedObject { name: "Cluster".into(), kind: None, href: None },
         "account" if id == "unknown" => return NamedObject { name: "Unknown account".into(), kind: None, href: None },
         _ => return unknown(),
@@ -88,6 +93,9 @@ mod tests {
 
     #[test]
     fn other_objects_are_text() {
+        let href = "/singleton-loops?q=price-feed".to_owned();
+        assert_eq!(shown("singleton_loop:price-feed", None, false), ("price-feed".into(), Some(href)));
+        assert_eq!(shown("singleton_loop:a/../b", None, true).1, None);
         assert_eq!(shown("cluster:all", None, true), ("Cluster".into(), None));
         for object in ["account:unknown", "planet:9", "job:../../login", "job:", "nonsense", ""] {
             assert_eq!(shown(object, None, true).1, None, "{object}");

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The kinds of conditions with their labels.
-const KINDS: [(&str, &str); 12] = [
+const KINDS: [(&str, &str); 13] = [
     ("occurrence_failed", "An occurrence failed for good"),
     ("failure_rate", "Failure rate of a job"),
     ("long_run", "Long run"),
@@ -34,9 +34,11 @@ const KINDS: [(&str, &str); 12] = [
     ("queue_age", "Age of a queue"),
     ("dead_letter", "Dead letter"),
     ("service_unhealthy", "Unhealthy background task"),
+    ("loop_without_leader", "Singleton loop without leader"),
 ];
 /// The kinds that are not about single jobs.
-const KINDS_WITHOUT_JOBS: [&str; 4] = ["worker_gone", "queue_age", "dead_letter", "service_unhealthy"];
+const KINDS_WITHOUT_JOBS: [&str; 5] =
+    ["worker_gone", "queue_age", "dead_letter", "service_unhealthy", "loop_without_leader"];
 /// The kinds with a time as their only number.
 const KINDS_WITH_TIME: [&str; 3] = ["late_start", "no_live_worker", "queue_age"];
 
@@ -68,6 +70,7 @@ pub fn RuleFields(
     });
     let is_any = move |kinds: &'static [&'static str]| kind.with(|kind| kinds.contains(&kind.as_str()));
     let is_off = move |kinds: &'static [&'static str]| has_script.get() && !is_any(kinds);
+    let loops = condition.get("loops").cloned().unwrap_or_default();
     let number = move |field: &'static str, label, hint, is_required| {
         let name = field.rsplit('.').next().unwrap_or_default();
         let value = condition.get(name).cloned().unwrap_or_default();
@@ -127,6 +130,23 @@ pub fn RuleFields(
                     "After the due time, or in the queue; 1 to 604,800, which is 7 days.",
                     true,
                 )}
+            </fieldset>
+            <fieldset class="input-group" hidden=move || is_off(&["loop_without_leader"])>
+                <legend>"Singleton loop without leader"</legend>
+                {number(
+                    "condition.loopSeconds",
+                    "Time without a leader (seconds)",
+                    "1 to 604,800, which is 7 days. Default: twice the lease of the loop.",
+                    false,
+                )}
+                <TextField
+                    state
+                    field="condition.loops"
+                    label="Singleton loops"
+                    hint="Names, separated by commas; at most 50. Empty means every loop."
+                    value=loops
+                    is_required=false
+                />
             </fieldset>
         </fieldset>
         <fieldset class="form-section" hidden=selects_no_jobs>

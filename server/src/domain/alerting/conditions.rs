@@ -97,7 +97,8 @@ fn find_one(rule: &ActiveRule, picture: &Picture, now: DateTime<Utc>) -> Vec<Fin
         | AlertCondition::LostRun {}
         | AlertCondition::AutoDisabled {}
         | AlertCondition::DeadLetter {}
-        | AlertCondition::ServiceUnhealthy {} => Vec::new(),
+        | AlertCondition::ServiceUnhealthy {}
+        | AlertCondition::LoopWithoutLeader { .. } => Vec::new(),
     }
 }
 

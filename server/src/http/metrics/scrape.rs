@@ -1,6 +1,6 @@
 //! Reads the gauges of a scrape.
 //!
-//! What this server has in memory is read each time. What PostgreSQL and RabbitMQ know is kept for `CACHE_TTL`: servers
+//! What this server has in memory is read each time. What PostgreSQL, Redis and RabbitMQ know is kept for `CACHE_TTL`: servers
 //! and Prometheus instances multiply, and their scrapes must not become a load. A part that fails or takes too long is left
 //! out and marked, and the rest is shown: metrics are most needed while something is broken.
 
@@ -17,6 +17,7 @@ use crate::{
     background::lease::Leadership,
     broker::{Broker, queue_probe::QueueProbe},
     clock::Clock,
+    command::singletons::LoopsRead,
     domain::liveness,
     engine::status::{ServiceHealth, ServiceStatuses},
     error::chain,
@@ -25,8 +26,8 @@ use crate::{
         Metrics,
         gauges::{FloatGauge, Gauges},
         labels::{
-            JobTypeLabels, PartLabel, PoolLabel, PoolStateLabels, QueueLabel, ServiceLabel, StateLabel, StatusLabel,
-            WorkerLabel,
+            JobTypeLabels, LoopLabel, MAX_LOOPS, PartLabel, PoolLabel, PoolStateLabels, QueueLabel, ServiceLabel,
+            StateLabel, StatusLabel, WorkerLabel,
         },
     },
     store::{
@@ -36,9 +37,9 @@ use crate::{
     },
 };
 
-/// The time for which values of PostgreSQL and RabbitMQ are shown again.
+/// The time for which values of PostgreSQL, Redis and RabbitMQ are shown again.
 const CACHE_TTL: Duration = Duration::from_secs(5);
-/// The longest time for the values of PostgreSQL, and for those of RabbitMQ. Together with the rest of a scrape it is shorter
+/// The longest time for the values of PostgreSQL, for those of Redis, and for those of RabbitMQ. Together with the rest of a scrape it is shorter
 /// than the default limit of Prometheus, ten seconds.
 const READ_LIMIT: Duration = Duration::from_secs(4);
 
@@ -46,6 +47,8 @@ const READ_LIMIT: Duration = Duration::from_secs(4);
 const DATABASE_PARTS: [&str; 4] = ["runs", "queued", "schedule", "workers"];
 /// The part of a scrape that RabbitMQ serves.
 const BROKER_PART: &str = "queues";
+/// The part of a scrape that Redis serves, with the help of PostgreSQL.
+const LOOPS_PART: &str = "loops";
 
 /// The reader of all metrics of one server. Clones share the last values.
 #[derive(Clone)]
@@ -162,12 +165,16 @@ impl MetricsReader {
         set_process(gauges);
     }
 
-    /// Reads PostgreSQL and RabbitMQ.
+    /// Reads PostgreSQL, Redis and RabbitMQ.
     async fn read_services(&self, last: &mut ReadState, now: DateTime<Utc>) {
         let deadline = Instant::now() + READ_LIMIT;
         // The names of the queues come from the last read, so that both services are read at once.
         let ReadState { probe, job_types, .. } = last;
-        let (types, ()) = tokio::join!(self.read_database(now, deadline), self.read_queues(probe, job_types, deadline));
+        let (types, (), ()) = tokio::join!(
+            self.read_database(now, deadline),
+            self.read_loops(deadline),
+            self.read_queues(probe, job_types, deadline)
+        );
         let is_first = job_types.is_empty() && types.as_ref().is_some_and(|types| !types.is_empty());
         if let Some(types) = types {
             *job_types = types;
@@ -209,6 +216,32 @@ impl MetricsReader {
             gauges.job_type_instances.get_or_create(&label).inc_by(offered.instances);
         }
         Some(types.into_iter().map(|offered| (offered.worker_id, offered.job_type)).collect())
+    }
+
+    /// Reads the singleton loops, the first ones by name.
+    async fn read_loops(&self, deadline: Instant) {
+        let read = async {
+            LoopsRead::read::<anyhow::Error>(&self.store, &self.health.cache)
+                .await
+                .map_err(|error| std::io::Error::other(format!("{error:#}")))
+        };
+        let found = self.part(LOOPS_PART, deadline, read).await;
+        let gauges = self.gauges();
+        gauges.loop_leader.clear();
+        gauges.loop_enabled.clear();
+        gauges.loop_instances.clear();
+        gauges.loop_epoch.clear();
+        gauges.loop_lease.clear();
+        for row in found.map(|read| read.views()).unwrap_or_default().into_iter().take(MAX_LOOPS) {
+            let label = LoopLabel { r#loop: row.name };
+            let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+            gauges.loop_leader.get_or_create(&label).set(i64::from(row.leader.is_some()));
+            gauges.loop_enabled.get_or_create(&label).set(i64::from(row.is_enabled));
+            gauges.loop_instances.get_or_create(&label).set(number(row.instance_count));
+            gauges.loop_epoch.get_or_create(&label).set(number(row.epoch));
+            let remaining = row.leader.map_or(0, |leader| leader.lease_remaining_ms);
+            gauges.loop_lease.get_or_create(&label).set(Duration::from_millis(remaining).as_secs_f64());
+        }
     }
 
     async fn read_schedule(&self) -> StoreResult<(ScheduleState, JobCounts)> {

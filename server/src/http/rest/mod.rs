@@ -20,6 +20,7 @@ mod occurrences;
 mod openapi;
 mod people;
 mod problem;
+mod singletons;
 mod streams;
 mod tokens;
 
@@ -101,6 +102,7 @@ pub fn endpoints() -> Vec<Endpoint> {
         files::endpoints(),
         calendars::endpoints(),
         alerts::endpoints(),
+        singletons::endpoints(),
         cluster::endpoints(),
         people::endpoints(),
         tokens::endpoints(),

@@ -4,13 +4,13 @@ use std::{collections::BTreeSet, fs};
 
 use milvaion_api::requests::JobForm;
 use milvaion_app::backend::TriggerInput;
-use milvaion_test_support::{jobs, paths, wait, worker_env};
+use milvaion_test_support::{jobs, paths, singletons::LoopInstance, wait, worker_env};
 use serde_json::Value;
 
 use super::harness::{config, document, printed, promtool, scrape, scrape_as, series_names};
 use crate::rest::harness::ApiHarness;
 
-/// Returns a server that shows every metric: it has run a job, has an occurrence that no worker takes, an open stream and
+/// Returns a server that shows every metric: it has run a job, has a singleton loop, has an occurrence that no worker takes, an open stream and
 /// requests.
 async fn busy_server() -> (ApiHarness, worker_env::RunningWorker, reqwest::Response) {
     let addressed = config().await.metrics.address;
@@ -27,6 +27,7 @@ async fn busy_server() -> (ApiHarness, worker_env::RunningWorker, reqwest::Respo
     let unserved = JobForm { target: "nobody/echo".into(), ..jobs::form("Without a worker") };
     let unserved = server.jobs.save(&jobs::admin(), &unserved).await.expect("saved");
     server.jobs.run_now(&jobs::admin(), unserved, TriggerInput::default()).await.expect("created");
+    LoopInstance::connect(&harness.config.cache.url, server.cache.keys(), "host:1:a").await.take("price-feed").await;
     let token = harness.token(&harness.admin).await;
     let stream = harness.request("GET", "/events").bearer_auth(&token).send().await.expect("a response");
     wait::until("every kind of metric is shown", async || {
@@ -39,6 +40,7 @@ async fn busy_server() -> (ApiHarness, worker_env::RunningWorker, reqwest::Respo
                 "milvaion_job_queue_messages{",
                 "milvaion_job_last_success",
                 "milvaion_permits{",
+                "milvaion_singleton_loop_leader{",
             ]
             .iter()
             .all(|wanted| text.lines().any(|line| line.starts_with(wanted)))

@@ -18,7 +18,7 @@ async fn each_role_uses_its_operations_only() {
     let mut wrong = Vec::new();
     for endpoint in endpoints() {
         let operation = endpoint.operation;
-        let path = operation.path.replace("{key}", "none").replace("{version}", "1");
+        let path = operation.path.replace("{key}", "none").replace("{version}", "1").replace("{name}", "none");
         let path = ["{id}", "{session}"]
             .iter()
             .fold(path, |path, name| path.replace(name, "00000000-0000-7000-8000-000000000000"));

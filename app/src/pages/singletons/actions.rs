@@ -1,0 +1,274 @@
+//! The actions on a loop: forms that work without scripts, and a confirmation of those that stop or remove something.
+
+use leptos::{ev::SubmitEvent, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos_router::hooks::use_query_map;
+use milvaion_api::singletons::{LoopStatus, SingletonLoop};
+
+use super::LoopRows;
+use crate::{
+    api::{
+        session::query_value,
+        singletons::{ADDRESS, ControlLoop, LoopAction, control_loop},
+    },
+    components::{
+        action_error::LastError,
+        dialog::Dialog,
+        icon::Icon,
+        toast::{ToastKind, ToastQueue, toasts},
+    },
+};
+
+/// The actions of the page, with their last error.
+#[derive(Clone, Copy)]
+pub struct LoopActions {
+    /// The error of the last action.
+    pub error: LastError,
+    /// The number of actions that have ended; each one reads the loops again.
+    pub changes: RwSignal<u32>,
+    asked: RwSignal<Option<(LoopAction, String)>>,
+    is_asking: RwSignal<bool>,
+    is_busy: RwSignal<bool>,
+    toasts: ToastQueue,
+}
+
+impl LoopActions {
+    /// Creates the state of a page without actions.
+    pub(super) fn new() -> Self {
+        Self {
+            error: LastError::of("Change singleton loop"),
+            changes: RwSignal::new(0),
+            asked: RwSignal::new(None),
+            is_asking: RwSignal::new(false),
+            is_busy: RwSignal::new(false),
+            toasts: toasts(),
+        }
+    }
+
+    fn ask(self, action: LoopAction, name: String) {
+        self.asked.set(Some((action, name)));
+        self.is_asking.set(true);
+    }
+
+    fn run(self, action: LoopAction, name: String) {
+        if self.is_busy.get_untracked() {
+            return;
+        }
+        self.is_busy.set(true);
+        self.error.clear();
+        spawn_local(async move {
+            let answer = control_loop(name, action).await;
+            let _ = self.is_busy.try_set(false);
+            match answer {
+                Ok(notice) => self.toasts.show(ToastKind::Success, notice),
+                Err(error) => self.error.show(error),
+            }
+            let _ = self.changes.try_update(|changes| *changes += 1);
+        });
+    }
+}
+
+const fn label(action: LoopAction) -> &'static str {
+    match action {
+        LoopAction::Enable => "Enable",
+        LoopAction::Disable => "Disable…",
+        LoopAction::Yield => "Yield leadership…",
+        LoopAction::Forget => "Forget…",
+    }
+}
+
+const fn icon(action: LoopAction) -> &'static str {
+    match action {
+        LoopAction::Enable => "play",
+        LoopAction::Disable => "pause",
+        LoopAction::Yield => "arrow-right",
+        LoopAction::Forget => "trash-2",
+    }
+}
+
+/// Returns the label of the confirming button.
+const fn verb(action: LoopAction) -> &'static str {
+    match action {
+        LoopAction::Enable => "Enable loop",
+        LoopAction::Disable => "Disable loop",
+        LoopAction::Yield => "Yield leadership",
+        LoopAction::Forget => "Forget loop",
+    }
+}
+
+const fn consequence(action: LoopAction) -> &'static str {
+    match action {
+        LoopAction::Enable => "An instance that offers the loop takes the lease and runs it.",
+        LoopAction::Disable => {
+            "The run in progress is cancelled, and no instance runs the loop until it is enabled again. It stays disabled if Redis loses its data."
+        }
+        LoopAction::Yield => {
+            "The leader cancels its run in progress and releases the lease. Another instance that offers the loop takes over with a higher epoch."
+        }
+        LoopAction::Forget => {
+            "The loop is removed from this page with its counters. An instance that offers it again makes it appear again, enabled and with a higher epoch."
+        }
+    }
+}
+
+fn question(action: LoopAction, name: &str) -> String {
+    match action {
+        LoopAction::Yield => format!("Yield the leadership of {name}?"),
+        other => format!("{} {name}?", verb(other)),
+    }
+}
+
+/// Returns true if the action is offered for a loop.
+fn is_offered(action: LoopAction, row: &SingletonLoop) -> bool {
+    match action {
+        LoopAction::Enable => !row.is_enabled,
+        LoopAction::Disable => row.is_enabled,
+        LoopAction::Yield => row.status == LoopStatus::Leading && row.instance_count > 1 && !row.is_yield_requested,
+        LoopAction::Forget => row.instance_count == 0 && row.leader.is_none(),
+    }
+}
+
+/// The buttons of a loop.
+#[component]
+pub fn LoopButtons(
+    /// The loop.
+    row: RwSignal<SingletonLoop>,
+    /// The actions of the page.
+    actions: LoopActions,
+) -> impl IntoView {
+    let name = row.with_untracked(|row| row.name.clone());
+    let hides = move |action| row.with(|row| !is_offered(action, row));
+    let of = format!(" {name}");
+    let enable = {
+        let name = name.clone();
+        move |event: SubmitEvent| {
+            event.prevent_default();
+            actions.run(LoopAction::Enable, name.clone());
+        }
+    };
+    let confirmed: Vec<_> = [LoopAction::Yield, LoopAction::Disable, LoopAction::Forget]
+        .into_iter()
+        .map(|action| {
+            let asked = name.clone();
+            let section = format!("{ADDRESS}?confirm={}&loop={}#confirm", action.slug(), query_value(&name));
+            let (class, of) =
+                (if action == LoopAction::Forget { "btn btn-small btn-danger" } else { "btn btn-small" }, &of);
+            view! {
+                <span hidden=move || hides(action)>
+                    <button
+                        type="button"
+                        class=format!("{class} needs-js")
+                        disabled=move || actions.is_busy.get()
+                        on:click=move |_| actions.ask(action, asked.clone())
+                    >
+                        <Icon name=icon(action)/>
+                        {label(action)}
+                        <span class="sr-only">{of.clone()}</span>
+                    </button>
+                    <a class=format!("{class} hide-js") href=section>
+                        {label(action)}
+                        <span class="sr-only">{of.clone()}</span>
+                    </a>
+                </span>
+            }
+        })
+        .collect();
+    view! {
+        <div class="cluster">
+            <form method="post" action=ControlLoop::PATH on:submit=enable hidden=move || hides(LoopAction::Enable)>
+                <input type="hidden" name="name" value=name/>
+                <input type="hidden" name="action" value=LoopAction::Enable.slug()/>
+                <button type="submit" class="btn btn-small" disabled=move || actions.is_busy.get()>
+                    <Icon name=icon(LoopAction::Enable)/>
+                    {label(LoopAction::Enable)}
+                    <span class="sr-only">{of}</span>
+                </button>
+            </form>
+            {confirmed}
+        </div>
+    }
+}
+
+/// The dialog that confirms an action.
+#[component]
+pub fn LoopConfirmation(
+    /// The actions of the page.
+    actions: LoopActions,
+) -> impl IntoView {
+    let (asked, open) = (actions.asked, actions.is_asking);
+    let action = move || asked.with(|asked| asked.as_ref().map_or(LoopAction::Disable, |(action, _)| *action));
+    let title =
+        move || asked.with(|asked| asked.as_ref().map(|(action, name)| question(*action, name)).unwrap_or_default());
+    let confirm = move |_| {
+        open.set(false);
+        if let Some((action, name)) = asked.get_untracked() {
+            actions.run(action, name);
+        }
+    };
+    view! {
+        <Dialog open id="confirm-loop-action" title=Signal::derive(title)>
+            <p>{move || consequence(action())}</p>
+            <div class="dialog-actions">
+                <button type="button" class="btn" autofocus on:click=move |_| open.set(false)>"Cancel"</button>
+                <button type="button" class="btn btn-danger" on:click=confirm>{move || verb(action())}</button>
+            </div>
+        </Dialog>
+    }
+}
+
+/// The confirmation as a section of the page, for users without scripts. Drawn if the address asks for it.
+#[component]
+pub fn LoopConfirmationSection(
+    /// The loops of the page.
+    rows: LoopRows,
+) -> impl IntoView {
+    let query = use_query_map();
+    let asked = query.with_untracked(|query| {
+        let action = LoopAction::from_slug(&query.get("confirm")?)?;
+        Some((action, query.get("loop").filter(|name| rows.has(name))?))
+    });
+    asked.map(|(action, name)| {
+        view! {
+            <section class="card stack hide-js" id="confirm" aria-labelledby="confirm-heading">
+                <h2 id="confirm-heading">{question(action, &name)}</h2>
+                <p>{consequence(action)}</p>
+                <form class="form-actions" method="post" action=ControlLoop::PATH>
+                    <input type="hidden" name="name" value=name/>
+                    <input type="hidden" name="action" value=action.slug()/>
+                    <a class="btn" href=ADDRESS>"Cancel"</a>
+                    <button type="submit" class="btn btn-danger">{verb(action)}</button>
+                </form>
+            </section>
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use milvaion_api::singletons::LoopLeader;
+
+    use super::*;
+
+    fn offered(row: &SingletonLoop) -> Vec<LoopAction> {
+        LoopAction::ALL.into_iter().filter(|action| is_offered(*action, row)).collect()
+    }
+
+    #[test]
+    fn actions_follow_the_state_of_the_loop() {
+        let leader = Some(LoopLeader::default());
+        let led = SingletonLoop {
+            is_enabled: true,
+            status: LoopStatus::Leading,
+            leader: leader.clone(),
+            instance_count: 1,
+            ..SingletonLoop::default()
+        };
+        assert_eq!(offered(&led), [LoopAction::Disable]);
+        let two = SingletonLoop { instance_count: 2, ..led.clone() };
+        assert_eq!(offered(&two), [LoopAction::Disable, LoopAction::Yield]);
+        assert_eq!(offered(&SingletonLoop { is_yield_requested: true, ..two }), [LoopAction::Disable]);
+        let disabled = SingletonLoop { is_enabled: false, status: LoopStatus::Disabled, ..led.clone() };
+        assert_eq!(offered(&disabled), [LoopAction::Enable]);
+        let gone = SingletonLoop { leader: None, instance_count: 0, status: LoopStatus::NotOffered, ..led };
+        assert_eq!(offered(&gone), [LoopAction::Disable, LoopAction::Forget]);
+    }
+}

@@ -1,0 +1,206 @@
+//! The page of the singleton loops: a card for each, with its leader, its counters and its last runs.
+//!
+//! A loop may run many times a second and causes no events, so an open page reads again every two seconds. Cards are
+//! keyed and patched in place, so that a focused button keeps the focus.
+
+pub mod actions;
+pub mod card;
+pub mod display;
+pub mod runs;
+
+use std::time::Duration;
+
+use leptos::prelude::*;
+use leptos_meta::Title;
+use leptos_router::hooks::use_query_map;
+use milvaion_api::{
+    permissions::Permission,
+    singletons::{MAX_LOOPS, SingletonLoop, SingletonLoopList},
+};
+
+use self::{
+    actions::{LoopActions, LoopConfirmation, LoopConfirmationSection},
+    card::LoopCard,
+};
+use crate::{
+    api::{
+        session::{FlashView, take_flash},
+        singletons::{ADDRESS, FORM, singleton_loops},
+    },
+    components::{
+        action_error::ActionError, empty_state::EmptyState, form::ErrorSummary, icon::Icon, loading::render_page,
+        page_header::PageHeader, session_context::may,
+    },
+    error::AppError,
+    live::{is_resync, throttled_refresh, use_live_updates, use_polling},
+};
+
+/// The shortest time between two reads of the loops.
+const REFRESH_PAUSE: Duration = Duration::from_millis(200);
+/// The time between two reads of an open page.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// The number of loops from which on the page has a search.
+const SEARCH_FROM: usize = 6;
+
+/// `/singleton-loops?q=…`.
+#[component]
+pub fn SingletonLoopsPage() -> impl IntoView {
+    let data = Resource::new_blocking(
+        || (),
+        |()| async move {
+            let list = singleton_loops().await?;
+            Ok::<_, AppError>((list, take_flash(FORM.into()).await?.unwrap_or_default()))
+        },
+    );
+    let actions = LoopActions::new();
+    view! {
+        <Title text="Singleton loops"/>
+        {render_page(data, move |(list, flash): (SingletonLoopList, FlashView)| {
+            view! {
+                <PageHeader
+                    title="Singleton loops"
+                    sub="Loops that one instance of a worker runs at a time. Another instance takes over when it stops."
+                />
+                <LoopsContent list flash actions/>
+            }
+        })}
+    }
+}
+
+/// The loops of the page by name, each with its current values.
+#[derive(Clone, Copy)]
+pub struct LoopRows(RwSignal<Vec<(String, ArcRwSignal<SingletonLoop>)>>);
+
+impl LoopRows {
+    fn new(loops: Vec<SingletonLoop>) -> Self {
+        Self(RwSignal::new(loops.into_iter().map(|row| (row.name.clone(), ArcRwSignal::new(row))).collect()))
+    }
+
+    fn apply(self, loops: Vec<SingletonLoop>) {
+        let known = self.0.get_untracked();
+        let is_same = known.iter().map(|(name, _)| name).eq(loops.iter().map(|row| &row.name));
+        let mut rows = Vec::with_capacity(loops.len());
+        for row in loops {
+            match known.iter().find(|(name, _)| *name == row.name) {
+                Some((name, signal)) => {
+                    if *signal.read_untracked() != row {
+                        signal.set(row);
+                    }
+                    rows.push((name.clone(), signal.clone()));
+                }
+                None => rows.push((row.name.clone(), ArcRwSignal::new(row))),
+            }
+        }
+        if !is_same {
+            self.0.set(rows);
+        }
+    }
+
+    fn has(self, name: &str) -> bool {
+        self.0.with_untracked(|rows| rows.iter().any(|(known, _)| known == name))
+    }
+}
+
+#[component]
+fn LoopsContent(list: SingletonLoopList, flash: FlashView, actions: LoopActions) -> impl IntoView {
+    let query = use_query_map();
+    let search = Memo::new(move |_| query.with(|query| query.get("q").unwrap_or_default().trim().to_lowercase()));
+    let is_truncated = list.is_truncated;
+    let rows = LoopRows::new(list.loops);
+    keep_current(rows, actions);
+    let may_control = may(Permission::ControlLoops);
+    let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
+    let is_empty = Memo::new(move |_| rows.0.with(Vec::is_empty));
+    let found = Memo::new(move |_| {
+        let wanted = search.get();
+        rows.0.with(|rows| {
+            let names = rows.iter().map(|(name, _)| name).filter(|name| name.to_lowercase().contains(&wanted));
+            names.cloned().collect::<Vec<_>>()
+        })
+    });
+    let shown = move || {
+        let found = found.get();
+        rows.0.with(|rows| rows.iter().filter(|(name, _)| found.contains(name)).cloned().collect::<Vec<_>>())
+    };
+    let hides_search = move || rows.0.with(Vec::len) < SEARCH_FROM && search.with(String::is_empty);
+    let hides_none = move || is_empty.get() || !found.with(Vec::is_empty);
+    let truncated = is_truncated.then(|| {
+        view! {
+            <div class="notice" data-kind="warn">
+                <Icon name="triangle-alert"/>
+                <p>{format!("There are more than {MAX_LOOPS} singleton loops. The ones that were offered last are shown.")}</p>
+            </div>
+        }
+    });
+    view! {
+        <div class="stack">
+            <ErrorSummary errors=whole/>
+            <ActionError error=actions.error/>
+            {truncated}
+            <LoopConfirmationSection rows/>
+            <div class="filterbar" hidden=hides_search>
+                <form method="get" action=ADDRESS class="cluster grow" role="search">
+                    <div class="field grow">
+                        <label class="sr-only" for="q">"Search singleton loops"</label>
+                        <input
+                            type="search"
+                            id="q"
+                            name="q"
+                            value=search.get_untracked()
+                            placeholder="Name"
+                            autocomplete="off"
+                            maxlength="100"
+                        />
+                    </div>
+                    <button type="submit" class="btn">
+                        <Icon name="search"/>
+                        "Search"
+                    </button>
+                </form>
+            </div>
+            <div hidden=move || !is_empty.get()>
+                <EmptyState
+                    icon="refresh-cw"
+                    title="No singleton loops"
+                    text="A singleton loop is a function that exactly one instance of a worker runs, many times a second if needed. It appears here when the first instance offers it. Add one to a worker with .singleton(\"price-feed\"); the page docs/singleton-loops.md describes it."
+                >
+                    <a class="btn" href="/help">"Open help"</a>
+                </EmptyState>
+            </div>
+            <div hidden=hides_none>
+                <EmptyState icon="search" title="No singleton loop matches" text="Search for another part of the name.">
+                    <a class="btn" href=ADDRESS>"Show all"</a>
+                </EmptyState>
+            </div>
+            <For each=shown key=|(name, _)| name.clone() let:entry>
+                <LoopCard row=entry.1 actions may_control/>
+            </For>
+        </div>
+        <LoopConfirmation actions/>
+    }
+}
+
+/// Reads the loops again every [`POLL_INTERVAL`], after an action of this page, and when events may have been missed.
+fn keep_current(rows: LoopRows, actions: LoopActions) {
+    let refresh =
+        throttled_refresh(REFRESH_PAUSE, singleton_loops, move |read: SingletonLoopList| rows.apply(read.loops));
+    Effect::new({
+        let refresh = refresh.clone();
+        move |before: Option<u32>| {
+            let changes = actions.changes.get();
+            if before.is_some_and(|before| before != changes) {
+                refresh.request_own();
+            }
+            changes
+        }
+    });
+    use_live_updates({
+        let refresh = refresh.clone();
+        move |envelope| {
+            if is_resync(envelope) {
+                refresh.request();
+            }
+        }
+    });
+    use_polling(POLL_INTERVAL, move || refresh.request());
+}
