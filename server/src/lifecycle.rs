@@ -258,7 +258,6 @@ impl Server {
             singletons: SingletonCommands {
                 store: web.clone(),
                 cache: cache.clone(),
-                hub: hub.clone(),
                 clock: clock.clone(),
             },
             hasher: PassphraseHasher::new(),

@@ -17,8 +17,9 @@ use std::time::Duration;
 use connection::{CacheConnection, CurrentConnection};
 use futures::{Stream, StreamExt};
 use milvaion_protocol::topology::RedisKeys;
+pub use redis::RedisError;
 use redis::{
-    Client, Msg, RedisError, Value,
+    Client, Msg, Value,
     aio::{PubSub, PubSubSink, PubSubStream},
 };
 

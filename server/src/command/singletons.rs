@@ -7,18 +7,15 @@ use std::collections::{BTreeMap, HashMap};
 
 use milvaion_api::{
     alerts::is_loop_name,
-    events::LiveEvent,
     singletons::{LoopDisabled, MAX_LOOPS, SingletonLoop, SingletonLoopList},
 };
 use milvaion_app::{backend::RequestUser, error::AppError};
-use redis::RedisError;
 use serde_json::json;
 
 use crate::{
-    cache::Cache,
+    cache::{Cache, RedisError},
     clock::Clock,
     domain::singletons::{LoopKeys, view},
-    live::Hub,
     store::{Store, audit::AuditEntry},
 };
 
@@ -29,8 +26,6 @@ pub struct SingletonCommands {
     pub store: Store,
     /// Access to Redis.
     pub cache: Cache,
-    /// The live events for browsers.
-    pub hub: Hub,
     /// The clock of this server.
     pub clock: Clock,
 }
@@ -162,7 +157,6 @@ impl SingletonCommands {
         if is_changed {
             let word = if is_enabled { "enabled" } else { "disabled" };
             tracing::info!(user.id = %me.id, singleton.name = name, "user {} {word} the singleton loop {name}", me.id);
-            self.publish();
         }
         Ok(())
     }
@@ -197,7 +191,6 @@ impl SingletonCommands {
             user.id = %me.id, singleton.name = name, instance.id = leader.instance_id,
             "user {} asked instance {} to hand over the singleton loop {name}", me.id, leader.instance_id
         );
-        self.publish();
         Ok(())
     }
 
@@ -217,17 +210,11 @@ impl SingletonCommands {
         }
         self.store.forget_loop(name, &self.entry(me, "singleton_loop.forget", name)).await?;
         tracing::info!(user.id = %me.id, singleton.name = name, "user {} made the singleton loop {name} forgotten", me.id);
-        self.publish();
         Ok(())
     }
 
     fn entry(&self, me: &RequestUser, action: &'static str, name: &str) -> AuditEntry {
         AuditEntry::new(self.clock.now(), &me.email, action, format!("singleton_loop:{name}"))
             .from(me.address.map(|address| address.to_string()))
-    }
-
-    /// Makes open pages read again.
-    fn publish(&self) {
-        self.hub.publish(self.clock.now(), vec![LiveEvent::Workers]);
     }
 }

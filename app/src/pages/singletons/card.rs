@@ -33,7 +33,7 @@ pub fn LoopCard(
     let disabled = Memo::new(move |_| row.with(|row| row.disabled.clone()));
     let disabled_note = move || {
         disabled.get().map(|disabled| {
-            view! { <p class="muted">"Disabled by " {disabled.by} " " <Time at=disabled.at relative=true/> "."</p> }
+            view! { <p class="muted">{format!("Disabled by {} ", disabled.by)} <Time at=disabled.at relative=true/> "."</p> }
         })
     };
     view! {

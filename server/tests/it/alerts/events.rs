@@ -178,7 +178,7 @@ async fn dead_letter_is_counted_once_and_resolved_with_it() {
 async fn fresh_installation_has_rules_that_show_and_send_nothing() {
     let mut harness = AlertHarness::with_default_rules().await;
     let rules = harness.store.alert_rules().await.expect("read");
-    assert_eq!(rules.len(), 11);
+    assert_eq!(rules.len(), 12);
     for rule in &rules {
         assert_eq!(rule.definition.check(), Ok(()), "{rule:?}");
         assert!(rule.definition.is_enabled && rule.definition.channels.is_empty(), "{rule:?}");

@@ -32,7 +32,7 @@ async fn disabled_loop_runs_nowhere_until_it_is_enabled() {
     assert!(instance.heartbeat(LOOP, epoch, &instance.state()).await.is_disabled);
     instance.release(LOOP, epoch, false).await;
     assert_eq!(channel.next().await.as_deref(), Some(LOOP));
-    assert_eq!(instance.heartbeat(LOOP, 0, &instance.state()).await.result, 0, "nobody takes the lease");
+    assert_eq!(instance.heartbeat(LOOP, 0, &instance.state()).await.result, 0, "no instance takes the lease");
     harness.commands.set_enabled(&me, LOOP, false).await.expect("a second call changes nothing");
 
     assert_eq!(channel.next().await.as_deref(), Some(LOOP));

@@ -49,8 +49,7 @@ impl SingletonHarness {
         let store = database::open(&database::create().await).await;
         let (clock, hub) = (Clock::manual(machine_now()), Hub::new().0);
         let keys = cache.keys().clone();
-        let commands =
-            SingletonCommands { store: store.clone(), cache: cache.clone(), hub: hub.clone(), clock: clock.clone() };
+        let commands = SingletonCommands { store: store.clone(), cache: cache.clone(), clock: clock.clone() };
         let watch = SingletonWatch {
             store: store.clone(),
             cache,

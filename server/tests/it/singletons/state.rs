@@ -3,6 +3,7 @@
 use milvaion_api::singletons::LoopStatus;
 use milvaion_app::error::AppError;
 use milvaion_protocol::singleton::{LoopKind, LoopOutcome, LoopRun, LoopState};
+use milvaion_server::engine::Service;
 
 use super::harness::{LOOP, SingletonHarness};
 use crate::private_redis::PrivateRedis;
@@ -87,12 +88,5 @@ async fn outage_of_redis_is_named() {
     redis.kill().await;
     let error = harness.commands.list().await.expect_err("Redis is away");
     assert!(matches!(&error, AppError::Unavailable(text) if text.contains("Redis does not answer")), "{error:?}");
-    assert!(harness.watch_fails().await);
-}
-
-impl SingletonHarness {
-    async fn watch_fails(&mut self) -> bool {
-        use milvaion_server::engine::Service;
-        self.watch.tick().await.is_err()
-    }
+    assert!(harness.watch.tick().await.is_err());
 }
