@@ -254,11 +254,7 @@ impl Server {
             jobs: jobs.clone(),
             cluster: cluster.clone(),
             alerts: alert_commands,
-            singletons: SingletonCommands {
-                store: web.clone(),
-                cache: cache.clone(),
-                clock: clock.clone(),
-            },
+            singletons: SingletonCommands { store: web.clone(), cache: cache.clone(), clock: clock.clone() },
             hasher: PassphraseHasher::new(),
             health: health.clone(),
             config: http_config.clone(),
