@@ -204,7 +204,7 @@ async fn loops_are_listed_and_controlled() {
     });
     let server = FakeServer::start(move |request, _| match (request.method.as_str(), request.target.as_str()) {
         ("DELETE", _) => no_content(),
-        ("GET", target) if target.ends_with("/singleton-loops") => page(&[row.clone()], None),
+        ("GET", target) if target.ends_with("/singleton-loops") => page(std::slice::from_ref(&row), None),
         _ => document(200, &row),
     })
     .await;
