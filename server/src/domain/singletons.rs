@@ -45,6 +45,9 @@ pub struct LoopKeys {
     pub instances: Vec<(String, i64)>,
 }
 
+/// The shortest time in milliseconds without a heartbeat after which an instance is not shown.
+const MIN_SILENCE_MS: i64 = 10_000;
+
 fn time(milliseconds: i64) -> Option<DateTime<Utc>> {
     DateTime::from_timestamp_millis(milliseconds)
 }
@@ -59,7 +62,10 @@ fn start(text: &str, limit: usize) -> String {
 pub fn view(keys: &LoopKeys, disabled: Option<LoopDisabled>) -> SingletonLoop {
     let state = &keys.state;
     let leader = keys.lease.as_deref().map(|lease| leader(lease, keys));
-    let status = match (&disabled, &leader, keys.instance_count) {
+    let instances = live_instances(keys);
+    let silent = (keys.instances.len() - instances.len()) as u64;
+    let instance_count = keys.instance_count.saturating_sub(silent);
+    let status = match (&disabled, &leader, instance_count) {
         (Some(_), ..) => LoopStatus::Disabled,
         (None, Some(_), _) => LoopStatus::Leading,
         (None, None, 0) => LoopStatus::NotOffered,
@@ -101,15 +107,23 @@ pub fn view(keys: &LoopKeys, disabled: Option<LoopDisabled>) -> SingletonLoop {
         last_error: state.last_error.as_deref().map(|text| start(text, MAX_LOOP_ERROR_BYTES)),
         last_error_at: state.last_error_at.and_then(time),
         updated_at: keys.updated_at_ms.and_then(time),
-        instance_count: keys.instance_count,
-        instances: keys
-            .instances
+        instance_count,
+        instances: instances
             .iter()
             .filter_map(|(id, at)| Some(LoopInstance { id: start(id, MAX_TEXT_BYTES), last_heartbeat_at: time(*at)? }))
             .collect(),
         last_seen_at: keys.last_seen_ms.and_then(time),
         leader,
     }
+}
+
+/// Returns the instances that have not missed some heartbeats. Redis lists a killed instance for a minute, and an operator
+/// must not hand a loop over to it. The newest heartbeat counts as now, so that no other clock is compared.
+fn live_instances(keys: &LoopKeys) -> Vec<&(String, i64)> {
+    let heartbeats = i64::try_from(keys.state.heartbeat_ms.saturating_mul(3)).unwrap_or(i64::MAX);
+    let limit = heartbeats.max(MIN_SILENCE_MS);
+    let newest = keys.instances.iter().map(|(_, at)| *at).max().unwrap_or_default();
+    keys.instances.iter().filter(|(_, at)| newest.saturating_sub(*at) <= limit).collect()
 }
 
 /// Returns the holder of a lease. What another instance published about itself is left out.
@@ -237,6 +251,15 @@ mod tests {
         let other = view(&LoopKeys { state_instance: "host:7:b".into(), ..keys() }, None);
         let leader = other.leader.expect("a leader");
         assert_eq!((leader.worker_id.as_str(), leader.since), ("", None), "the state is that of another instance");
+    }
+
+    #[test]
+    fn killed_instance_is_not_on_standby() {
+        let instances =
+            vec![("host:7:a".to_owned(), 60_000), ("killed".to_owned(), 49_999), ("slow".to_owned(), 50_000)];
+        let shown = view(&LoopKeys { instance_count: 3, instances, ..keys() }, None);
+        let ids: Vec<_> = shown.instances.iter().map(|instance| instance.id.as_str()).collect();
+        assert_eq!((shown.instance_count, ids), (2, vec!["host:7:a", "slow"]));
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl<R> LoopBuilder<R> {
     }
 
     /// Sets the lease: the time after which another instance takes over from a leader that was killed. A run ends at the
-    /// latest five sixths of the lease after Redis could last be reached. From 500 milliseconds to 10 minutes. Default 10
+    /// latest five sixths of the lease after Redis could last be reached. From 500 milliseconds to 2 minutes. Default 10
     /// seconds.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease;

@@ -14,8 +14,9 @@ use crate::{
 
 /// Bounds of a period.
 const PERIOD_RANGE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(366 * 24 * 3600);
-/// Bounds of a lease.
-const LEASE_RANGE: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(600);
+/// Bounds of a lease. With the longest one, heartbeats are less than the minute apart after which Redis no longer lists an
+/// instance.
+const LEASE_RANGE: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(120);
 /// Lower bound of the time between two heartbeats.
 const MIN_HEARTBEAT: Duration = Duration::from_millis(100);
 /// Bounds of a timeout.
@@ -318,7 +319,7 @@ mod tests {
         let expected = [
             vec!["Singleton loop \"a b\" has an invalid name: give 1 to 100 letters, digits, '-', '_' and '.'."],
             vec!["Singleton loop \"fast\" has the period 9ms: give 10ms to 1year 18h."],
-            vec!["Singleton loop \"long\" has the lease 499ms: give 500ms to 10m."],
+            vec!["Singleton loop \"long\" has the lease 499ms: give 500ms to 2m."],
             vec!["Singleton loop \"slow\" has the heartbeat 4s: give 100ms to a third of the lease."],
             vec![
                 "Singleton loop \"late\" has the jitter 1s: give less than its period.",
