@@ -24,7 +24,7 @@ const GROUP_LIMITS: [(&str, u64); 9] = [
     ("occurrence", 573),
     ("failures", 580),
     ("alerts", 610),
-    ("govern", 700),
+    ("govern", 742),
     ("jobs", 674),
     ("define", 698),
 ];

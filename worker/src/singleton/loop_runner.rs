@@ -175,19 +175,20 @@ impl LoopRunner {
         let mut heartbeat: Option<HeartbeatFuture> = None;
         loop {
             // The deadline is checked before anything else, because a process that was frozen finds all events ready.
-            self.check_deadlines();
+            let now = Instant::now();
+            self.check_deadlines(now);
             if self.is_over() && heartbeat.is_none() {
                 self.release().await;
                 if stop.is_cancelled() {
                     return;
                 }
             }
-            let now = Instant::now();
             if heartbeat.is_none() && self.next_heartbeat <= now && self.sends_heartbeats() {
                 heartbeat = Some(self.send_heartbeat(now));
             }
             let due = self.due_at();
-            let deadline = self.next_deadline();
+            // The deadlines up to now have been applied, and the end of an ending term waits for the answer in flight.
+            let deadline = self.next_deadline().filter(|deadline| *deadline > now || heartbeat.is_none());
             tokio::select! {
                 biased;
                 () = stop.cancelled(), if self.ending != Some(EndReason::Stopping) => self.end(EndReason::Stopping),
@@ -235,8 +236,7 @@ impl LoopRunner {
         self.drop_at.or_else(|| self.term.map(|term| term.ends_at())).filter(|_| self.run.is_some())
     }
 
-    fn check_deadlines(&mut self) {
-        let now = Instant::now();
+    fn check_deadlines(&mut self, now: Instant) {
         if self.ending.is_none() && self.term.is_some_and(|term| now >= term.cancel_at()) {
             self.end(EndReason::NotRenewed);
         }
