@@ -147,7 +147,7 @@ async fn export_takes_jobs_of_a_tag() {
     let json: Value = serde_json::from_str(&shell.ok(&["export", "-o", "json"]).await).expect("JSON");
     let rules = json.as_array().expect("documents").iter().filter(|document| document["kind"] == "AlertRule").count();
     // A fresh installation has alert rules.
-    assert_eq!((json.as_array().map(Vec::len), rules), (Some(2 + 11), 11));
+    assert_eq!((json.as_array().map(Vec::len), rules), (Some(2 + 12), 12));
     assert_eq!(shell.code(&["export", "--selector", "x"]).await, Some(2));
     files.stop().await;
 }
