@@ -113,7 +113,7 @@ test("More on a phone lists the pages of a Viewer", async ({ context, page, stac
   await more.click();
   await expect(title(page)).toHaveText("Menu");
   const pages = page.getByRole("navigation", { name: "All pages" }).getByRole("link");
-  await expect(pages).toHaveText(["Overview", "Jobs", "Occurrences", "Failures", "Alerts", "Workers", "Calendars", "Account", "API tokens", "Help"]);
+  await expect(pages).toHaveText(["Overview", "Jobs", "Occurrences", "Failures", "Alerts", "Workers", "Singleton loops", "Calendars", "Account", "API tokens", "Help"]);
   await expect(page.getByRole("main").getByRole("button", { name: "Sign out" })).toBeVisible();
   await screenshot(page, "menu-390");
   await pages.filter({ hasText: "Calendars" }).click();

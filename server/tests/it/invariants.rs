@@ -142,10 +142,7 @@ fn crate_dependencies_go_one_way() {
     depends_on_none_of("app/Cargo.toml", &DRIVERS);
     depends_on_none_of("app/Cargo.toml", &["milvaion-server", "milvaion-worker", "tokio", "axum"]);
     // The worker has sqlx for its outbox file. It never reads the URL of the scheduler's database.
-    depends_on_none_of(
-        "worker/Cargo.toml",
-        &["milvaion-server", "milvaion-app", "milvaion-api", "leptos", "axum"],
-    );
+    depends_on_none_of("worker/Cargo.toml", &["milvaion-server", "milvaion-app", "milvaion-api", "leptos", "axum"]);
     // Cron expressions of singleton loops are a feature: a program without them compiles no time zones.
     let optional = "milvaion-schedule = { workspace = true, optional = true }";
     assert!(read("worker/Cargo.toml").contains(optional), "worker/Cargo.toml must have {optional:?}");

@@ -1,11 +1,18 @@
 //! A timer that fires within some tens of microseconds of its instant.
 //!
 //! The timers of the runtime count in whole milliseconds and round up twice, so each tick would be late by 2 ms on an idle
-//! machine. The timers of `futures-timer` have a thread that waits without such a unit. A test on a paused clock uses the
-//! timer of the runtime.
+//! machine. The timers of `futures-timer` have a thread that waits without such a unit. Two threads must wake up until the
+//! loop goes on, and on a busy machine each of them waits for a core. The timer is therefore set to a moment before its
+//! instant, and the thread of the loops sleeps for the rest: most of such a wait is over when the instant comes. Another
+//! loop of the thread is delayed by that rest at most. A test on a paused clock uses the timer of the runtime.
+
+use std::{thread, time::Duration};
 
 use futures_timer::Delay;
 use tokio::time::{Instant, sleep_until};
+
+/// The time before its instant at which the timer fires.
+const LEAD: Duration = Duration::from_micros(700);
 
 /// The timer of one loop.
 pub(crate) struct LoopTimer {
@@ -17,7 +24,7 @@ impl LoopTimer {
     /// Creates the timer of a loop that runs on the clock of the machine.
     pub(crate) fn precise() -> Self {
         let now = Instant::now();
-        Self { precise: Some((Delay::new(std::time::Duration::ZERO), now)) }
+        Self { precise: Some((Delay::new(Duration::ZERO), now)) }
     }
 
     /// Creates the timer of a loop in a test, which follows the clock of the runtime.
@@ -29,17 +36,16 @@ impl LoopTimer {
     pub(crate) async fn sleep_until(&mut self, instant: Instant) {
         let Some((delay, set_to)) = &mut self.precise else { return sleep_until(instant).await };
         if *set_to != instant {
-            delay.reset(instant.saturating_duration_since(Instant::now()));
+            delay.reset(instant.saturating_duration_since(Instant::now()).saturating_sub(LEAD));
             *set_to = instant;
         }
         delay.await;
+        thread::sleep(instant.saturating_duration_since(Instant::now()));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[tokio::test]
