@@ -187,7 +187,7 @@ class Loop:
                 self.renewed = asked
             elif result == 2:
                 self.epoch, self.renewed, self.statistics = epoch, asked, Statistics(int(now))
-                # The interval counts from the end of the last run, whoever led then.
+                # The interval counts from the end of the last run of any leader.
                 since_last = (int(now) - int(ended)) / 1000 if ended else INTERVAL
                 self.due = time.monotonic() + min(max(INTERVAL - since_last, 0), INTERVAL)
                 print(f"{INSTANCE} leads {NAME} with epoch {epoch}", file=sys.stderr, flush=True)

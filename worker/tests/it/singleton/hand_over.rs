@@ -57,8 +57,13 @@ async fn disabled_loop_stops_everywhere_until_it_is_enabled() {
         !env.redis().exists::<_, bool>(env.keys.singleton_lease(LOOP)).await.expect("read")
     })
     .await;
-    // Two heartbeats of each instance, none of which takes the lease.
-    sleep(2 * LEASE).await;
+    // Further heartbeats of both instances, none of which takes the lease.
+    let heartbeats = async || -> Vec<(String, f64)> {
+        env.redis().zrange_withscores(env.keys.singleton_instances(LOOP), 0, -1).await.expect("read")
+    };
+    let newest = heartbeats().await.into_iter().map(|(_, at)| at).fold(0.0, f64::max);
+    let later = newest + 2.0 * LEASE.as_millis() as f64;
+    until("both instances send more heartbeats", async || heartbeats().await.iter().all(|(_, at)| *at > later)).await;
     let last = env.witness.steps().last().expect("a step").at;
     assert!(last < disabled_at + ANNOUNCED + LEASE / 6, "the loop ran on after it was disabled");
 
