@@ -58,12 +58,15 @@ async fn disabled_loop_stops_everywhere_until_it_is_enabled() {
     })
     .await;
     // Further heartbeats of both instances, none of which takes the lease.
+    let epoch: u64 = env.redis().get(env.keys.singleton_epoch(LOOP)).await.expect("read");
     let heartbeats = async || -> Vec<(String, f64)> {
         env.redis().zrange_withscores(env.keys.singleton_instances(LOOP), 0, -1).await.expect("read")
     };
     let newest = heartbeats().await.into_iter().map(|(_, at)| at).fold(0.0, f64::max);
     let later = newest + 2.0 * LEASE.as_millis() as f64;
     until("both instances send more heartbeats", async || heartbeats().await.iter().all(|(_, at)| *at > later)).await;
+    let granted: u64 = env.redis().get(env.keys.singleton_epoch(LOOP)).await.expect("read");
+    assert_eq!(granted, epoch, "a lease of a disabled loop was granted");
     let last = env.witness.steps().last().expect("a step").at;
     assert!(last < disabled_at + ANNOUNCED + LEASE / 6, "the loop ran on after it was disabled");
 
@@ -141,4 +144,20 @@ async fn run_that_ends_late_keeps_its_lease_until_then() {
     env.witness.assert_no_overlap();
     assert_eq!(env.witness.steps().iter().filter(|step| step.instance == "a").count(), 2, "the run was not cut short");
     second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leader_that_yields_lets_others_go_first_for_one_lease() {
+    let env = LoopEnv::new().await;
+    let only = env.start("a");
+    env.until_run_by("a").await;
+    let epoch = env.witness.steps()[0].epoch;
+    let _: () = env.redis().set_ex(env.keys.singleton_yield(LOOP), &only.id, 30).await.expect("set");
+    env.announce().await;
+    until("it leads again", async || env.witness.steps().last().expect("a step").epoch > epoch).await;
+    let steps = env.witness.steps();
+    let again = steps.iter().position(|step| step.epoch > epoch).expect("a step of the second term");
+    let gap = steps[again].at - steps[again - 1].at;
+    assert!(gap >= LEASE * 9 / 10, "it took the lease again after {gap:?}");
+    only.stop().await;
 }
