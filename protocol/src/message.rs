@@ -13,13 +13,22 @@ use serde_json::Value;
 use crate::id::{JobId, OccurrenceId};
 
 mod claim;
+mod ingest;
 mod log;
 mod registration;
 mod status;
 
 pub use claim::{ClaimDenial, ClaimReply, ClaimRequest};
+pub use ingest::{
+    IngestMessage, IngestOutcome, IngestReply, IngestResult, MAX_INGEST_ID_AGE_DAYS, MAX_INGEST_OCCURRENCES,
+    MAX_UNIQUENESS_KEY_CHARS, NewOccurrence,
+};
 pub use log::{LogLevel, LogLine, LogMessage, first_log_seq};
-pub use registration::{InstanceHeartbeat, InstanceHello, JobTypeInfo, RegistrationMessage};
+pub use registration::{
+    DeclaredSchedule, DeclaredTiming, FEATURE_CHECKPOINT, FEATURE_CLAIMS, FEATURE_INGEST, FEATURE_SCHEDULES,
+    HelloProblem, HelloReply, InstanceHeartbeat, InstanceHello, JobDefaults, JobTypeInfo, PROTOCOL_VERSION,
+    RegistrationMessage,
+};
 pub use status::{RunProgress, StatusMessage, StatusReport};
 
 /// The maximum size of a message, in bytes.
@@ -32,6 +41,8 @@ pub const MAX_RESULT_BYTES: usize = 64 * 1024;
 pub const MAX_LOG_LINE_BYTES: usize = 8 * 1024;
 /// The maximum size of an instance's notice, in bytes. Longer texts are truncated with a mark.
 pub const MAX_NOTICE_BYTES: usize = 500;
+/// The maximum size of a checkpoint, in bytes of JSON.
+pub const MAX_CHECKPOINT_BYTES: usize = 32 * 1024;
 /// The interval between two heartbeats of an instance, in seconds.
 pub const HEARTBEAT_INTERVAL_SECONDS: u64 = 5;
 /// The time without a heartbeat after which an instance counts as lost, in seconds.
@@ -79,6 +90,12 @@ pub struct JobMessage {
     /// message. A malformed one is ignored. None if the occurrence is not traced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
+    /// The last checkpoint that an earlier attempt reported. None at the first attempt, and if none was reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Value>,
+    /// The occurrence that enqueued this one, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_id: Option<OccurrenceId>,
 }
 
 const fn one() -> u32 {

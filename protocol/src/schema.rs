@@ -18,8 +18,8 @@ use crate::{
         AlertChannelId, AlertId, AlertRuleId, CalendarId, DeadLetterId, JobId, OccurrenceId, SessionId, TokenId, UserId,
     },
     message::{
-        CancelMessage, ClaimReply, ClaimRequest, JobMessage, LogMessage, RegistrationMessage, StatusMessage,
-        StatusReport,
+        CancelMessage, ClaimReply, ClaimRequest, HelloReply, IngestMessage, IngestReply, JobMessage, LogMessage,
+        RegistrationMessage, StatusMessage, StatusReport,
     },
     status::{self, OccurrenceStatus},
 };
@@ -31,7 +31,7 @@ const NAME_PATTERN: &str = "^[A-Za-z0-9._-]{1,100}$";
 const TRACEPARENT_PATTERN: &str = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}";
 
 /// The bounds that a type cannot express, by field name.
-const SCHEMA_BOUNDS: [(&str, &str, SchemaBound); 13] = [
+const SCHEMA_BOUNDS: [(&str, &str, SchemaBound); 20] = [
     ("attempt", "minimum", SchemaBound::Number(1)),
     ("priority", "minimum", SchemaBound::Number(1)),
     ("priority", "maximum", SchemaBound::Number(5)),
@@ -43,6 +43,13 @@ const SCHEMA_BOUNDS: [(&str, &str, SchemaBound); 13] = [
     ("instanceId", "maxLength", SchemaBound::Number(200)),
     ("seq", "minimum", SchemaBound::Number(1_000_000)),
     ("traceparent", "pattern", SchemaBound::Text(TRACEPARENT_PATTERN)),
+    ("occurrences", "maxItems", SchemaBound::Number(500)),
+    ("schedules", "maxItems", SchemaBound::Number(100)),
+    ("problems", "maxItems", SchemaBound::Number(100)),
+    ("tags", "maxItems", SchemaBound::Number(20)),
+    ("maxConcurrent", "minimum", SchemaBound::Number(1)),
+    ("uniquenessKey", "maxLength", SchemaBound::Number(200)),
+    ("uniqueForSeconds", "maximum", SchemaBound::Number(30 * 86_400)),
     ("x-republish", "minimum", SchemaBound::Number(1)),
     ("x-republish", "maximum", SchemaBound::Number(1)),
 ];
@@ -115,6 +122,9 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("cancel-message", schema_of::<CancelMessage>()),
         ("claim-request", schema_of::<ClaimRequest>()),
         ("claim-reply", schema_of::<ClaimReply>()),
+        ("hello-reply", schema_of::<HelloReply>()),
+        ("ingest-message", schema_of::<IngestMessage>()),
+        ("ingest-reply", schema_of::<IngestReply>()),
         ("dead-letter-headers", schema_of::<DeadLetterHeaders>()),
     ]
 }

@@ -8,10 +8,11 @@
 //!
 //!  worker ──► milvaion.status, milvaion.logs, milvaion.registration (direct, queues of the same names) ──► server
 //!  worker ──► milvaion.claims (direct, queue of the same name) ──► server ──► the queue named in `reply_to`
+//!  worker or program ──► milvaion.ingest (direct, queue of the same name) ──► server ──► the queue named in `reply_to`
 //! ```
 //!
 //! Workers never publish through the default exchange, so that the broker account of a worker can be restricted to the
-//! four exchanges that it needs. Each pair of worker and job type has a queue, so that a slow job type does not block
+//! five exchanges that it needs. Each pair of worker and job type has a queue, so that a slow job type does not block
 //! another.
 
 /// The default prefix of every exchange and queue.
@@ -98,6 +99,12 @@ impl Topology {
     #[must_use]
     pub fn claims(&self) -> String {
         format!("{}.claims", self.prefix)
+    }
+
+    /// Returns the exchange and the queue of new occurrences, which have one name.
+    #[must_use]
+    pub fn ingest(&self) -> String {
+        format!("{}.ingest", self.prefix)
     }
 
     /// Returns the queue that instances of a worker consume for a job type.

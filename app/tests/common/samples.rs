@@ -288,6 +288,7 @@ pub(crate) fn job_type() -> JobTypeView {
             schema: schema(),
             concurrency: 4,
             timeout_seconds: Some(60),
+            ..JobTypeInfo::default()
         },
         alive: 1,
     }

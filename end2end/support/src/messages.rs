@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
-    message::{InstanceHeartbeat, InstanceHello, JobMessage, JobTypeInfo},
+    message::{InstanceHeartbeat, InstanceHello, JobMessage, JobTypeInfo, PROTOCOL_VERSION},
 };
 use serde_json::{Value, json};
 
@@ -16,9 +16,10 @@ pub fn hello(instance: &str, now: DateTime<Utc>) -> InstanceHello {
         host: "h".into(),
         pid: 1,
         version: "1".into(),
+        protocol: PROTOCOL_VERSION,
         capacity: 1,
-        job_types: Vec::new(),
         timestamp: now,
+        ..InstanceHello::default()
     }
 }
 
@@ -30,7 +31,7 @@ pub fn job_type(name: &str) -> JobTypeInfo {
         description: String::new(),
         schema: json!({ "type": "object" }),
         concurrency: 1,
-        timeout_seconds: None,
+        ..JobTypeInfo::default()
     }
 }
 
@@ -42,6 +43,7 @@ pub fn heartbeat(instance: &str, running: &[OccurrenceId], now: DateTime<Utc>) -
         instance_id: instance.into(),
         running: running.to_vec(),
         notice: None,
+        stopping: false,
         timestamp: now,
     }
 }
@@ -64,5 +66,7 @@ pub fn job_message(id: OccurrenceId, job_type: &str, input: Value, now: DateTime
         timeout_seconds: None,
         priority: 3,
         traceparent: None,
+        checkpoint: None,
+        parent_id: None,
     }
 }

@@ -62,6 +62,9 @@ pub enum ClaimDenial {
     Waiting,
     /// The server has no such occurrence, or no such attempt of it.
     Unknown,
+    /// A reason of a newer server. Whatever the reason, `granted: false` alone decides.
+    #[serde(other)]
+    Other,
 }
 
 impl ClaimDenial {
@@ -75,6 +78,7 @@ impl ClaimDenial {
             Self::Superseded => "a later attempt has replaced it",
             Self::Waiting => "it is waiting for a slot or for its retry",
             Self::Unknown => "the server has no such attempt",
+            Self::Other => "the server denied it for a reason that this version does not know",
         }
     }
 }

@@ -5,6 +5,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::one;
 use crate::id::OccurrenceId;
 
 /// Worker → server, on the registration queue.
@@ -24,8 +25,22 @@ pub enum RegistrationMessage {
     },
 }
 
-/// The registration of an instance and of its job types.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// The version of the protocol that this crate implements. It is incremented when a worker of the previous version could
+/// misunderstand a message; a new optional field does not increment it.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Feature: the instance claims attempts in Redis before it starts them.
+pub const FEATURE_CLAIMS: &str = "claims";
+/// Feature: the instance reports checkpoints and continues from the one in a job message; the server keeps them.
+pub const FEATURE_CHECKPOINT: &str = "checkpoint";
+/// Feature: job types may declare defaults and schedules, and the server defines jobs from them.
+pub const FEATURE_SCHEDULES: &str = "schedules";
+/// Feature: the server accepts new occurrences on the ingest queue.
+pub const FEATURE_INGEST: &str = "ingest";
+
+/// The registration of an instance and of its job types. A server answers it with a [`HelloReply`] if the message names a
+/// direct reply-to address.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceHello {
@@ -39,9 +54,16 @@ pub struct InstanceHello {
     /// Its process id.
     #[serde(default)]
     pub pid: u32,
-    /// The version of the worker program.
+    /// The version of the worker program. Of two versions the higher one decides about the schedules that the job types
+    /// declare: numbers are compared as numbers, so `1.10.0` is higher than `1.9.2`.
     #[serde(default)]
     pub version: String,
+    /// The version of the protocol that the program implements.
+    #[serde(default = "one")]
+    pub protocol: u32,
+    /// The optional parts of the protocol that the program implements, such as `claims`. Unknown names are ignored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
     /// The maximum number of concurrent runs, over all job types.
     #[serde(default)]
     pub capacity: u32,
@@ -52,7 +74,7 @@ pub struct InstanceHello {
 }
 
 /// A job type as a worker announces it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct JobTypeInfo {
@@ -70,6 +92,138 @@ pub struct JobTypeInfo {
     /// The timeout of a run, in seconds, if the job does not set one.
     #[serde(default)]
     pub timeout_seconds: Option<u32>,
+    /// The rules that the code declares for this type. They apply to the jobs of its schedules and to occurrences that are
+    /// enqueued by job type. The job form starts with them.
+    #[serde(default, skip_serializing_if = "JobDefaults::is_empty")]
+    pub defaults: JobDefaults,
+    /// The schedules that the code declares, at most 100. The server keeps a job for each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub schedules: Vec<DeclaredSchedule>,
+}
+
+/// The rules that the code of a worker declares for a job type. A rule without a value has the server's default.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct JobDefaults {
+    /// The maximum number of attempts after the first, 0 to 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_retries: Option<u16>,
+    /// The delay before the second attempt, in seconds, 1 to 86,400. It doubles for each further attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base_retry_delay_seconds: Option<u32>,
+    /// The share of a retry delay, in percent, that may be removed at random, 0 to 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_jitter_percent: Option<u16>,
+    /// The priority, from 1 (idle) to 5 (critical).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u8>,
+    /// The maximum number of concurrent occurrences of a job of this type in the whole fleet, 1 to 10,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_concurrent: Option<u16>,
+    /// The policy for a due time while an earlier occurrence is open: `allow`, `skip`, `queue` or `replace`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<String>,
+    /// The policy for misfires: `fire_once`, `skip` or `catch_up`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub misfire: Option<String>,
+    /// The policy for lost runs: `requeue` or `fail`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_lost: Option<String>,
+    /// The tags, at most 20.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+}
+
+impl JobDefaults {
+    /// Returns true if the code declares no rule.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A schedule that the code of a worker declares for a job type. The server keeps a job for each combination of worker, job
+/// type and name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct DeclaredSchedule {
+    /// The name of the schedule: 1 to 100 letters, digits, `-`, `_` and `.`, unique within the job type.
+    pub name: String,
+    /// The due times.
+    pub timing: DeclaredTiming,
+    /// The input of the job.
+    #[serde(default)]
+    pub input: Value,
+    /// The name of the job on the pages. Without it, the job type and the name of the schedule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
+    /// The rules that differ from those of the job type.
+    #[serde(default, skip_serializing_if = "JobDefaults::is_empty")]
+    pub rules: JobDefaults,
+    /// The timeout of a run, in seconds, if it differs from that of the job type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<u32>,
+}
+
+/// The due times of a declared schedule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(tag = "kind", rename_all = "camelCase")]
+pub enum DeclaredTiming {
+    /// The local times that a cron expression matches.
+    Cron {
+        /// Five or six fields, the seconds first if there are six.
+        expression: String,
+        /// The IANA name of the time zone.
+        #[serde(default = "utc")]
+        zone: String,
+    },
+    /// A fixed interval, counted from the previous due time.
+    Every {
+        /// The interval in seconds, 1 to 31,622,400.
+        seconds: u64,
+    },
+}
+
+fn utc() -> String {
+    "UTC".to_owned()
+}
+
+/// Server → worker, on the queue that the registration named in `reply_to`, with its `correlation_id`: the registration was
+/// stored or refused. A worker shows the problems to its operators, and runs the job types that were accepted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct HelloReply {
+    /// True if the server has stored the registration. If it is false, the instance has not been registered, and the
+    /// problems say why.
+    pub accepted: bool,
+    /// The version of the protocol that the server implements.
+    #[serde(default = "one")]
+    pub protocol: u32,
+    /// The optional parts of the protocol that the server implements. Unknown names are ignored.
+    #[serde(default)]
+    pub features: Vec<String>,
+    /// The parts of the registration that the server did not accept, at most 100.
+    #[serde(default)]
+    pub problems: Vec<HelloProblem>,
+}
+
+/// A part of a registration that the server did not accept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct HelloProblem {
+    /// The job type; none if the problem concerns the whole registration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_type: Option<String>,
+    /// The schedule of the job type, if the problem concerns one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<String>,
+    /// The cause and the remedy.
+    pub text: String,
 }
 
 /// The heartbeat of an instance.
@@ -88,6 +242,10 @@ pub struct InstanceHeartbeat {
     /// notice of the previous one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice: Option<String>,
+    /// True if the instance stops: it takes no new work and ends or hands back what it runs. A run that is lost with an
+    /// instance that stops does not count as a requeue.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopping: bool,
     /// The time of sending, by the worker's clock.
     pub timestamp: DateTime<Utc>,
 }

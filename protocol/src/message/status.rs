@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::one;
 use crate::{id::OccurrenceId, status::OccurrenceStatus};
@@ -51,6 +52,10 @@ pub struct StatusReport {
     /// the job message. It belongs in the reports of a start and of an end. A malformed one is ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
+    /// The checkpoint: a value, at most 32 KiB of JSON, that the next attempt of the occurrence receives. A newer checkpoint
+    /// replaces an older one. It may be in any report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Value>,
 }
 
 impl StatusReport {
@@ -76,6 +81,7 @@ impl StatusReport {
             permanent: false,
             retry_after_ms: None,
             traceparent: None,
+            checkpoint: None,
         }
     }
 }

@@ -36,6 +36,8 @@ fn job_message() {
         timeout_seconds: Some(90),
         priority: 5,
         traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()),
+        checkpoint: Some(json!({ "row": 7 })),
+        parent_id: Some(occurrence()),
     };
     let json = json!({
         "occurrenceId": OCCURRENCE_ID,
@@ -52,11 +54,14 @@ fn job_message() {
         "timeoutSeconds": 90,
         "priority": 5,
         "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "checkpoint": { "row": 7 },
+        "parentId": OCCURRENCE_ID,
     });
     golden(&message, json.clone());
 
     // A missing timeout is written as null; a missing trace context is left out.
-    let plain = JobMessage { timeout_seconds: None, traceparent: None, ..message.clone() };
+    let plain =
+        JobMessage { timeout_seconds: None, traceparent: None, checkpoint: None, parent_id: None, ..message.clone() };
     let mut plain_json = json;
     plain_json["timeoutSeconds"] = Value::Null;
     plain_json.as_object_mut().expect("a JSON object").remove("traceparent");
@@ -76,6 +81,8 @@ fn job_message() {
             timeout_seconds: None,
             priority: 3,
             traceparent: None,
+            checkpoint: None,
+            parent_id: None,
             ..message
         },
     );
@@ -97,6 +104,7 @@ fn report() -> StatusReport {
         permanent: true,
         retry_after_ms: Some(90_000),
         traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()),
+        checkpoint: Some(json!({ "row": 7 })),
     }
 }
 
@@ -114,6 +122,7 @@ fn report_json() -> Value {
         "permanent": true,
         "retryAfterMs": 90_000,
         "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "checkpoint": { "row": 7 },
     })
 }
 
@@ -132,6 +141,7 @@ fn status_report() {
         permanent: false,
         retry_after_ms: None,
         traceparent: None,
+        checkpoint: None,
         ..report()
     };
     minimal(minimal_json, &running);
@@ -235,6 +245,7 @@ fn registration_hello() {
         schema: json!({ "type": "object", "properties": { "to": { "type": "string" } } }),
         concurrency: 10,
         timeout_seconds: Some(60),
+        ..JobTypeInfo::default()
     };
     let hello = InstanceHello {
         worker_id: "mail".into(),
@@ -242,6 +253,8 @@ fn registration_hello() {
         host: "post-office".into(),
         pid: 4_711,
         version: "1.2.3".into(),
+        protocol: 1,
+        features: vec!["claims".into()],
         capacity: 50,
         job_types: vec![info.clone()],
         timestamp: at(LATER_TIME),
@@ -255,6 +268,8 @@ fn registration_hello() {
             "host": "post-office",
             "pid": 4711,
             "version": "1.2.3",
+            "protocol": 1,
+            "features": ["claims"],
             "capacity": 50,
             "jobTypes": [{
                 "jobType": "send",
@@ -277,6 +292,7 @@ fn registration_hello() {
             host: String::new(),
             pid: 0,
             version: String::new(),
+            features: Vec::new(),
             capacity: 0,
             job_types: vec![bare],
             ..hello
@@ -291,16 +307,17 @@ fn registration_heartbeat_and_goodbye() {
         instance_id: "mail-0a1b2c3d".into(),
         running: vec![occurrence()],
         notice: Some("The disk is full.".into()),
+        stopping: true,
         timestamp: at(LATER_TIME),
     };
     golden(
         &RegistrationMessage::Heartbeat(beat.clone()),
         json!({
             "kind": "heartbeat", "workerId": "mail", "instanceId": "mail-0a1b2c3d", "running": [OCCURRENCE_ID],
-            "notice": "The disk is full.", "timestamp": LATER_TIME,
+            "notice": "The disk is full.", "stopping": true, "timestamp": LATER_TIME,
         }),
     );
-    let beat = InstanceHeartbeat { notice: None, ..beat };
+    let beat = InstanceHeartbeat { notice: None, stopping: false, ..beat };
     golden(
         &RegistrationMessage::Heartbeat(beat.clone()),
         json!({

@@ -62,6 +62,8 @@ pub fn message(queued: QueuedOccurrence, now: DateTime<Utc>) -> JobMessage {
         timeout_seconds: queued.timeout_seconds.and_then(|s| u32::try_from(s).ok()),
         priority: u8::try_from(queued.priority).unwrap_or(3),
         traceparent: queued.traceparent,
+        checkpoint: None,
+        parent_id: None,
     }
 }
 

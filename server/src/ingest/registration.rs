@@ -218,7 +218,7 @@ mod tests {
             description: String::new(),
             schema: serde_json::json!({ "type": "object" }),
             concurrency: 1,
-            timeout_seconds: None,
+            ..JobTypeInfo::default()
         };
         InstanceHello {
             worker_id: "w".repeat(100),
@@ -228,7 +228,7 @@ mod tests {
             version: "0".into(),
             capacity: 1,
             job_types: vec![info],
-            timestamp: chrono::DateTime::UNIX_EPOCH,
+            ..InstanceHello::default()
         }
     }
 

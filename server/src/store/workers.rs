@@ -193,6 +193,7 @@ impl Store {
                     schema: row.schema,
                     concurrency: u32::try_from(row.concurrency).unwrap_or(0),
                     timeout_seconds: row.timeout_seconds.and_then(|s| u32::try_from(s).ok()),
+                    ..JobTypeInfo::default()
                 },
                 alive: row.alive,
             })

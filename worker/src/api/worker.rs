@@ -8,7 +8,7 @@ use std::{
 
 use lapin::uri::AMQPUri;
 use milvaion_protocol::{
-    message::InstanceHello,
+    message::{FEATURE_CLAIMS, InstanceHello, PROTOCOL_VERSION},
     topology::{MAX_TARGET_BYTES, RedisKeys, Topology},
 };
 use prometheus_client::registry::Registry;
@@ -172,6 +172,8 @@ impl Worker {
             host: heartbeat::host_name(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            protocol: PROTOCOL_VERSION,
+            features: vec![FEATURE_CLAIMS.to_owned()],
             capacity: config.capacity,
             job_types: registry::announce(&jobs),
             timestamp: clock::now(),

@@ -120,6 +120,7 @@ impl Heartbeater {
                 instance_id: self.hello.instance_id.clone(),
                 running: self.running.begun().into_iter().map(|(occurrence, _)| occurrence).collect(),
                 notice: self.warning.notice(),
+                stopping: false,
                 timestamp: clock::now(),
             })
         } else {

@@ -95,6 +95,7 @@ impl RegisteredJob {
             schema: self.schema.clone(),
             concurrency: self.concurrency.into(),
             timeout_seconds: self.timeout.and_then(|timeout| timeout.as_secs().try_into().ok()),
+            ..JobTypeInfo::default()
         }
     }
 

@@ -87,6 +87,8 @@ impl TestRun {
             timeout_seconds: None,
             priority: 3,
             traceparent: None,
+            checkpoint: None,
+            parent_id: None,
         };
         Self { job: RegisteredJob::new(job), message, interrupt: CancellationToken::new(), cancel: None }
     }

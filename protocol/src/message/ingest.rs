@@ -1,0 +1,117 @@
+//! New occurrences that a program or a job publishes over the broker, in batches, and the answer to a batch.
+//!
+//! The producer makes the id of each occurrence, so a batch that is published twice creates each occurrence once. A server
+//! answers only if the message names a direct reply-to address; without one the producer relies on the confirm of the
+//! broker, and what the server refuses becomes a dead letter with a reason.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::id::OccurrenceId;
+
+/// The maximum number of occurrences in one ingest message.
+pub const MAX_INGEST_OCCURRENCES: usize = 500;
+/// The maximum age of the id of a new occurrence, in days: the server keeps ids for this long to recognise duplicates.
+pub const MAX_INGEST_ID_AGE_DAYS: i64 = 7;
+/// The maximum length of a uniqueness key, in characters.
+pub const MAX_UNIQUENESS_KEY_CHARS: usize = 200;
+
+/// Producer → server, the body on the ingest queue.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct IngestMessage {
+    /// The new occurrences, at most 500.
+    pub occurrences: Vec<NewOccurrence>,
+    /// The name of the program, for display on the page of an occurrence, at most 200 characters.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub producer: String,
+}
+
+/// An occurrence to create. It names a job, or a worker and one of its job types.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct NewOccurrence {
+    /// The id, a UUIDv7 that the producer makes, at most seven days old. An id that the server has already accepted creates
+    /// nothing.
+    pub id: OccurrenceId,
+    /// The key of the job to run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_key: Option<String>,
+    /// The worker whose job type runs, if no job is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_id: Option<String>,
+    /// The job type to run, if no job is named. The rules that its code declares apply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_type: Option<String>,
+    /// The input. Without one, the input of the job. At most 64 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Value>,
+    /// The instant before which the occurrence does not start, at most 366 days from now. Without one it is due at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<DateTime<Utc>>,
+    /// The priority, from 1 (idle) to 5 (critical). Without one, that of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u8>,
+    /// The uniqueness key, at most 200 characters: nothing is created while an occurrence of the same job with the same key is
+    /// open, and within `uniqueForSeconds` of its creation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uniqueness_key: Option<String>,
+    /// The time for which a uniqueness key applies after the creation even if the occurrence has ended, in seconds, at most 30
+    /// days.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unique_for_seconds: Option<u32>,
+    /// The occurrence that creates this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_id: Option<OccurrenceId>,
+    /// The position in a trace that the occurrence continues, as the `traceparent` of the W3C Trace Context.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+}
+
+/// Server → producer, on the queue that the message named in `reply_to`, with its `correlation_id`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct IngestReply {
+    /// One result for each occurrence of the message, in its order.
+    pub results: Vec<IngestResult>,
+    /// The reason why the whole message was refused; then there are no results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// The result for one new occurrence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct IngestResult {
+    /// The id of the request.
+    pub id: OccurrenceId,
+    /// The result.
+    pub outcome: IngestOutcome,
+    /// The existing occurrence, with `duplicate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub existing_id: Option<OccurrenceId>,
+    /// The reason and the remedy, with `rejected`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The result for one new occurrence, as one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum IngestOutcome {
+    /// The occurrence exists, created by this message or by an earlier one with the same id.
+    Accepted,
+    /// An occurrence with the same uniqueness key exists, so nothing was created.
+    Duplicate,
+    /// Nothing was created. Publishing the same occurrence again has the same result unless the reason is removed.
+    Rejected,
+    /// A word of a newer server.
+    #[serde(other)]
+    Other,
+}
