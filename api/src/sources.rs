@@ -1,7 +1,9 @@
 //! The source of a job: the door through which it was defined.
 //!
 //! A job from a file belongs to that file: the next `milvaion apply` makes it be as the file says. So its page names the
-//! file and says if the job was edited since. An edit does not change the source, because the file still exists.
+//! file and says if the job was edited since. An edit does not change the source, because the file still exists. A job whose
+//! schedule the code of a worker declares belongs to the code in the same way, except that an edit detaches it: code is
+//! deployed often and without a look at the job, so it must not overwrite what a user has changed.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -54,16 +56,34 @@ pub struct JobSource {
     /// The name of the file, if the job comes from one.
     #[serde(default)]
     pub file: Option<String>,
-    /// The first edit after which the job differs from its file. A pause is none.
+    /// The first edit after which the job differs from its file, or from the code that declares it. A pause is none.
     #[serde(default)]
-    pub edited: Option<EditSinceFile>,
+    pub edited: Option<EditSinceSource>,
+    /// The schedule in the code, if the code of a worker declares the job.
+    #[serde(default)]
+    pub declared: Option<CodeSource>,
 }
 
-/// An edit of a job from a file, outside the file.
+/// The schedule in the code of a worker that declares a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct EditSinceFile {
+pub struct CodeSource {
+    /// The worker.
+    pub worker_id: String,
+    /// The job type.
+    pub job_type: String,
+    /// The name of the schedule. Empty for the job of the occurrences that are enqueued by job type.
+    pub schedule: String,
+    /// True if the code no longer declares it.
+    pub is_retired: bool,
+}
+
+/// An edit of a job outside the file or the code that it comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct EditSinceSource {
     /// The time of the edit.
     pub at: DateTime<Utc>,
     /// The user who made the edit.

@@ -171,6 +171,8 @@ pub trait Backend:
     async fn save_job(&self, me: &RequestUser, form: &JobForm) -> Result<JobId, AppError>;
     /// Runs a job now.
     async fn trigger_job(&self, me: &RequestUser, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError>;
+    /// Makes a job be as the code of a worker declares again, after an edit has detached it.
+    async fn attach_job(&self, me: &RequestUser, id: JobId) -> Result<(), AppError>;
     /// Pauses or resumes a job. Returns the reason of the pause that a resume has ended.
     async fn set_job_active(
         &self,

@@ -25,6 +25,7 @@ use crate::{
         cancellations::CancellationRepeater,
         clock_repair::ClockRepair,
         clock_watch::ClockWatch,
+        declared_jobs::DeclaredJobKeeper,
         dispatcher::{self, Dispatcher},
         due_index::DueIndexRebuilder,
         heartbeat_url::WatcherCalls,
@@ -378,6 +379,7 @@ fn start_services(supervisor: &Supervisor, context: &Context) {
     supervisor.start(context, AlertSender::new, &none);
     supervisor.start(context, TaskAlerts::new, &none);
     supervisor.start(context, SingletonWatch::new, &none);
+    supervisor.start(context, DeclaredJobKeeper::new, &none);
     if context.config.alerts.heartbeat_url.is_some() {
         supervisor.start(context, WatcherCalls::new, &none);
     }

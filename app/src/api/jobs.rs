@@ -270,6 +270,19 @@ pub async fn set_job_active(
     super::respond("trigger", result, |_| back.clone(), notice, &back, ()).await
 }
 
+/// Makes a job be as the code of a worker declares again, after an edit has detached it.
+///
+/// # Errors
+///
+/// `NotFound`; `Conflict` if no code declares the job; `Denied` below Operator.
+#[server(output = JsonText, endpoint = "attach_job")]
+pub async fn attach_job(id: JobId) -> Result<(), AppError> {
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineJob).await?;
+    let result = backend.attach_job(&me, id).await;
+    let back = format!("/jobs/{id}");
+    super::respond("trigger", result, |()| back.clone(), "The job follows the code again.", &back, ()).await
+}
+
 /// Deletes a job and returns its name. Its occurrences are kept for their retention.
 ///
 /// # Errors

@@ -187,6 +187,15 @@ impl Client {
         self.post_empty(&["jobs", &id.to_string(), "resume"]).await
     }
 
+    /// Makes a job be as the code of its worker declares again, after an edit has detached it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no code declares the job or the request fails.
+    pub async fn attach_job(&self, id: JobId) -> Result<Job, ClientError> {
+        self.post_empty(&["jobs", &id.to_string(), "attach"]).await
+    }
+
     /// Creates a paused copy of a job.
     ///
     /// # Errors

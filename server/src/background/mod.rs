@@ -14,6 +14,7 @@ pub mod calendar_edits;
 pub mod cancellations;
 pub mod clock_repair;
 pub mod clock_watch;
+pub mod declared_jobs;
 pub mod dispatcher;
 pub mod due_index;
 pub mod heartbeat_url;

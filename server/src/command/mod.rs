@@ -8,6 +8,7 @@ pub mod account;
 pub mod alerts;
 pub mod calendars;
 pub mod cluster;
+pub mod declared_jobs;
 pub mod definitions;
 pub mod due_times;
 pub mod failures;

@@ -9,6 +9,7 @@ pub mod alert_message;
 pub mod alerting;
 pub mod auto_disable;
 pub mod claim;
+pub mod declarations;
 pub mod device;
 pub mod diff;
 pub mod duplicates;

@@ -74,7 +74,12 @@ impl DefinitionBatch {
         Ok(locked.collect())
     }
 
-    /// Inserts a job with a key.
+    /// Returns the connection of the transaction.
+    pub(super) fn connection(&mut self) -> &mut StoreTransaction {
+        &mut self.0
+    }
+
+    /// Inserts a job, with a key if one is given, through the door `source`.
     ///
     /// # Errors
     ///
@@ -82,12 +87,13 @@ impl DefinitionBatch {
     pub async fn insert_job(
         &mut self,
         id: JobId,
-        key: &str,
+        key: Option<&str>,
         job: &JobInput,
         next_fire_at: Option<DateTime<Utc>>,
+        source: JobSourceKind,
         edit: AuditStamp<'_>,
     ) -> Result<()> {
-        jobs::insert_job(&mut self.0, id, Some(key), job, next_fire_at, JobSourceKind::File, edit).await
+        jobs::insert_job(&mut self.0, id, key, job, next_fire_at, source, edit).await
     }
 
     /// Replaces a job's definition. Returns false if the job is not as `before`.

@@ -68,10 +68,10 @@ pub struct StoredSource {
 }
 
 impl StoredSource {
-    /// Returns true if the job comes from a file and has changed since the file was applied.
+    /// Returns true if the job comes from a file or from code and has changed since it was taken from there.
     #[must_use]
     pub fn is_behind(&self, version: i32) -> bool {
-        self.kind == JobSourceKind::File && self.version != Some(version)
+        matches!(self.kind, JobSourceKind::File | JobSourceKind::Code) && self.version != Some(version)
     }
 }
 
@@ -444,8 +444,8 @@ pub(super) async fn update_job(
                    max_concurrent = $26, concurrency_key = $27, concurrency_key_limit = $28, max_retries = $29,
                    base_retry_delay_seconds = $30, heartbeat_timeout_seconds = $31, on_lost = $32, auto_disable = $33,
                    retry_jitter_percent = $34, unreachable_timeout_seconds = $37,
-                   -- The dashboard edits jobs of every source, and a file that defines a job still exists.
-                   source = CASE WHEN $38 = 'dashboard' OR source = 'file' THEN source ELSE $38 END
+                   -- The dashboard edits jobs of every source, and a file or code that defines a job still exists.
+                   source = CASE WHEN $38 = 'dashboard' OR source IN ('file', 'code') THEN source ELSE $38 END
              WHERE id IN (SELECT job_id FROM unmoved)
             RETURNING id, version, priority
          ),

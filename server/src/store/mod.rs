@@ -20,6 +20,7 @@ pub mod calendars;
 pub mod cancel;
 pub mod create;
 pub mod dead_letters;
+pub mod declared_jobs;
 mod definition_batch;
 pub mod delayed;
 pub mod due_times;

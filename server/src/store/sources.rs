@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use milvaion_api::sources::EditSinceFile;
+use milvaion_api::sources::EditSinceSource;
 use milvaion_protocol::id::JobId;
 use uuid::Uuid;
 
@@ -26,13 +26,13 @@ pub struct JobOfFile {
 }
 
 impl Store {
-    /// Returns the first edit of each job after which it differs from the file that was applied. Pausing and resuming are
-    /// no edits. Jobs that are as their file are left out, also if they differed meanwhile.
+    /// Returns the first edit of each job after which it differs from its file or from the code that declares it. Pausing
+    /// and resuming are no edits. Jobs that are as their source are left out, also if they differed meanwhile.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn edits_since_file(&self, ids: &[JobId]) -> Result<HashMap<JobId, EditSinceFile>> {
+    pub async fn edits_since_source(&self, ids: &[JobId]) -> Result<HashMap<JobId, EditSinceSource>> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         let rows = sqlx::query!(
             r#"SELECT j.id AS "id!", e.changed_at AS "at!", e.changed_by AS "by!"
@@ -44,13 +44,13 @@ impl Store {
                      WHERE v.job_id = j.id AND v.version > j.source_version
                        AND v.definition - 'isActive' <> f.definition - 'isActive'
                      ORDER BY v.version LIMIT 1) e
-                WHERE j.id = ANY($1) AND j.source = 'file' AND j.version > j.source_version
+                WHERE j.id = ANY($1) AND j.source IN ('file', 'code') AND j.version > j.source_version
                   AND p.definition - 'isActive' <> f.definition - 'isActive'"#,
             &ids
         )
         .fetch_all(self.pool())
         .await?;
-        Ok(rows.into_iter().map(|row| (JobId(row.id), EditSinceFile { at: row.at, by: row.by })).collect())
+        Ok(rows.into_iter().map(|row| (JobId(row.id), EditSinceSource { at: row.at, by: row.by })).collect())
     }
 
     /// Returns the jobs from files with a tag, except those with the ids in `kept`, in the order of ids, at most `limit`.

@@ -303,6 +303,10 @@ impl Backend for ServerBackend {
         self.jobs.run_now(me, id, input).await
     }
 
+    async fn attach_job(&self, me: &RequestUser, id: JobId) -> Result<(), AppError> {
+        self.jobs.attach_to_code(me, id).await
+    }
+
     async fn set_job_active(
         &self,
         me: &RequestUser,

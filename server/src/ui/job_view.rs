@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use milvaion_api::{
     requests::JobInput,
-    sources::JobSource,
+    sources::{CodeSource, JobSource, JobSourceKind},
     views::{CalendarName, JobRow, JobView, SchedulePreview},
 };
 use milvaion_app::error::AppError;
@@ -25,10 +25,20 @@ impl ServerBackend {
         let alive = self.store.alive_types(liveness::alive_since(self.clock.now())).await?;
         let mut recent = self.store.recent_statuses(&[job.id.0]).await?;
         let edited = match job.source.is_behind(job.version) {
-            true => self.store.edits_since_file(&[job.id]).await?.remove(&job.id),
+            true => self.store.edits_since_source(&[job.id]).await?.remove(&job.id),
             false => None,
         };
-        let source = JobSource { kind: job.source.kind, file: job.source.file, edited };
+        let declared = match job.source.kind {
+            JobSourceKind::Code => self.store.declared_job(job.id).await?,
+            _ => None,
+        };
+        let declared = declared.map(|declared| CodeSource {
+            worker_id: declared.key.worker_id,
+            job_type: declared.key.job_type,
+            schedule: declared.key.name,
+            is_retired: declared.is_retired,
+        });
+        let source = JobSource { kind: job.source.kind, file: job.source.file, edited, declared };
         let definition = job.definition;
         let calendars = self.jobs.calendars_of(&definition).await?;
         let unreadable = job

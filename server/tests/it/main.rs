@@ -17,6 +17,7 @@ mod audit;
 mod auto_disable;
 mod cluster_pause;
 mod cron_cli;
+mod declared_jobs;
 mod dispatch;
 mod due_index;
 mod duplicates;

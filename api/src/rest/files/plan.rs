@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::DocumentKind;
 use crate::{
-    sources::{EditSinceFile, JobSourceKind},
+    sources::{EditSinceSource, JobSourceKind},
     versions::FieldChange,
 };
 
@@ -58,7 +58,7 @@ pub struct DocumentPlan {
     /// The source of the job until now, if it came from no file and belongs to this one from now on.
     pub taken_from: Option<JobSourceKind>,
     /// The first edit after the file was last applied, which the file does not have.
-    pub edited: Option<EditSinceFile>,
+    pub edited: Option<EditSinceSource>,
 }
 
 /// The outcome of a document.

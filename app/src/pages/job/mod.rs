@@ -29,7 +29,7 @@ use self::{
     definition::JobDefinitionCard,
     delete::{DeleteJobButton, DeleteJobSection},
     history::{HistoryPage, HistoryQuery, JobHistorySection},
-    source::FileNotice,
+    source::{CodeNotice, FileNotice},
 };
 use crate::{
     api::{
@@ -141,7 +141,7 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
     let may_delete = may(Permission::DeleteJob);
     // Outside the views of the actions, which a success draws again.
     let (run_error, pause_error) = (LastError::of("Run now"), LastError::of("Pause or resume"));
-    let delete_error = LastError::of("Delete job");
+    let (delete_error, attach_error) = (LastError::of("Delete job"), LastError::of("Attach to the code"));
     let pause_or_resume = move || {
         if is_active.get() {
             view! { <PauseWithReason id name on_change=set_active undo_error=pause_error/> }.into_any()
@@ -192,6 +192,8 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
         {move || view.with(|job| (!job.row.worker_alive).then(|| no_worker(&job.row.worker_id, &job.row.job_type)))}
         {move || view.with(|job| job.unreadable.as_deref().map(unreadable))}
         <FileNotice source/>
+        <ActionError error=attach_error/>
+        <CodeNotice id source may_attach=may_define error=attach_error/>
         <nav class="tabs" aria-label="Job sections">
             <a href=format!("/jobs/{id}") aria-current=(!is_history).then_some("page")>"Overview"</a>
             <a href=format!("/jobs/{id}?tab=history") aria-current=is_history.then_some("page")>"History"</a>

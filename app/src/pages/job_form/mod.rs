@@ -28,7 +28,7 @@ use self::{
     limits::LimitsSection,
     rules::{FailureSection, OverlapSection},
 };
-use super::job::source::FileEditWarning;
+use super::job::source::{CodeEditWarning, FileEditWarning};
 use crate::{
     api::{
         jobs::{CheckJob, JobCheck, JobFormPage, SaveJob, check_job, load_job_form, refused_run_notice},
@@ -200,7 +200,8 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
         <Title text=title/>
         <Breadcrumbs steps here=here.to_owned()/>
         <PageHeader title=heading/>
-        {file_source.map(|source| view! { <FileEditWarning source/> })}
+        {file_source.clone().map(|source| view! { <FileEditWarning source/> })}
+        {file_source.map(|source| view! { <CodeEditWarning source/> })}
         <DraftNotice draft on_discard=move |()| guarded.forget()/>
         <CheckNotice flash/>
         <form

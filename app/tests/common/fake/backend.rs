@@ -225,6 +225,10 @@ impl Backend for FakeBackend {
         Ok(samples::occurrence_id(0))
     }
 
+    async fn attach_job(&self, _: &RequestUser, _: JobId) -> Result<(), AppError> {
+        Ok(())
+    }
+
     async fn set_job_active(
         &self,
         _me: &RequestUser,

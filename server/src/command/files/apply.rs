@@ -9,6 +9,7 @@ use chrono::{DateTime, Utc};
 use milvaion_api::{
     events::LiveEvent,
     rest::{ApplyFiles, FilesPlan, PlannedOutcome},
+    sources::JobSourceKind,
 };
 use milvaion_app::error::AppError;
 use milvaion_protocol::id::{CalendarId, JobId};
@@ -248,7 +249,7 @@ async fn save_job(
     edit: AuditStamp<'_>,
 ) -> Result<Option<Option<DateTime<Utc>>>, StoreError> {
     let Some(before) = &planned.before else {
-        batch.insert_job(planned.id, &planned.key, &planned.job, next, edit).await?;
+        batch.insert_job(planned.id, Some(&planned.key), &planned.job, next, JobSourceKind::File, edit).await?;
         return Ok(Some(next));
     };
     let Some(lock) = lock.filter(|lock| lock.version == before.version) else { return Ok(None) };

@@ -10,7 +10,7 @@ use milvaion_api::{
         ProblemField, PrunedJob,
         files::{MAX_DOCUMENTS, MAX_FILES, MAX_PRUNED},
     },
-    sources::{EditSinceFile, JobSourceKind},
+    sources::{EditSinceSource, JobSourceKind},
 };
 use milvaion_app::error::AppError;
 use milvaion_protocol::id::{CalendarId, JobId};
@@ -83,7 +83,7 @@ impl Plan {
 struct Stored {
     jobs_by_key: HashMap<String, JobId>,
     jobs: HashMap<JobId, StoredJob>,
-    edits: HashMap<JobId, EditSinceFile>,
+    edits: HashMap<JobId, EditSinceSource>,
     calendar_ids: HashMap<String, CalendarId>,
     calendar_names: HashMap<CalendarId, String>,
     calendars: CalendarSet,
@@ -196,7 +196,7 @@ impl JobCommands {
         let jobs = self.store.jobs_to_show(&ids).await?;
         let behind: Vec<JobId> =
             jobs.iter().filter(|job| job.source.is_behind(job.version)).map(|job| job.id).collect();
-        let edits = if behind.is_empty() { HashMap::new() } else { self.store.edits_since_file(&behind).await? };
+        let edits = if behind.is_empty() { HashMap::new() } else { self.store.edits_since_source(&behind).await? };
         let used: HashSet<CalendarId> = jobs.iter().flat_map(|job| job.definition.rules.calendars.clone()).collect();
         let mut calendars = self.store.calendars_by_id(&used).await?;
         let names: Vec<String> = names.into_iter().collect();

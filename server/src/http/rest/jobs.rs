@@ -152,6 +152,15 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
         ),
         Endpoint::json(
             Operation {
+                path: "/jobs/{id}/attach",
+                id: "attachJob",
+                summary: "Make an edited job be as the code of its worker declares again",
+                ..change
+            },
+            attach,
+        ),
+        Endpoint::json(
+            Operation {
                 path: "/jobs/{id}/duplicate",
                 id: "duplicateJob",
                 summary: "Create a paused copy of a job",
@@ -297,6 +306,11 @@ async fn pause(state: ApiState, call: Call<JobPath, Nothing, PauseRequest>) -> A
 
 async fn resume(state: ApiState, call: Call<JobPath, Nothing, Nothing>) -> ApiResult<Job> {
     state.backend.set_job_active(&call.me, call.path.id, true, "").await?;
+    show(&state, &call, call.path.id).await
+}
+
+async fn attach(state: ApiState, call: Call<JobPath, Nothing, Nothing>) -> ApiResult<Job> {
+    state.backend.attach_job(&call.me, call.path.id).await?;
     show(&state, &call, call.path.id).await
 }
 
