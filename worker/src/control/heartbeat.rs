@@ -201,3 +201,104 @@ pub(crate) fn host_name() -> String {
         .map(|name| name.trim().to_owned())
         .unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use milvaion_protocol::topology::RedisKeys;
+    use milvaion_test_support::{broker_env::WorkerTestEnv, services, wait::until};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::{TcpListener, TcpStream},
+        time::{Instant, sleep},
+    };
+
+    use super::*;
+    use crate::{
+        delivery::run_table::RunReservation,
+        reporting::outbox::{self, Outbox, OutboxSystem},
+        run::stop_signal::StopSignal,
+    };
+
+    /// The delay of each answer of Redis, which is below the timeout of a request.
+    const ANSWER_DELAY: Duration = Duration::from_millis(800);
+
+    /// Starts a proxy that delays each answer of Redis. Returns the URL behind it.
+    async fn slow_redis() -> String {
+        let mut url = url::Url::parse(&services::redis_url()).expect("a URL");
+        let target = SocketAddr::from(([127, 0, 0, 1], url.port().expect("a port")));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        url.set_port(Some(listener.local_addr().expect("an address").port())).expect("a host");
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let (mut requests, mut to_client) = client.into_split();
+                let (mut answers, mut to_server) = TcpStream::connect(target).await.expect("Redis").into_split();
+                tokio::spawn(async move { tokio::io::copy(&mut requests, &mut to_server).await });
+                tokio::spawn(async move {
+                    let mut buffer = vec![0; 64 * 1024];
+                    while let Ok(read @ 1..) = answers.read(&mut buffer).await {
+                        sleep(ANSWER_DELAY).await;
+                        if to_client.write_all(&buffer[..read]).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        url.into()
+    }
+
+    #[tokio::test]
+    async fn slow_redis_does_not_delay_heartbeats_to_the_server() {
+        let env = WorkerTestEnv::new().await;
+        let running = RunTable::default();
+        // Their renewal takes one round trip for each 500 runs, and reading their cancel requests one for each 250.
+        let guards: Vec<_> = (0..2_600_u16)
+            .map(|n| {
+                let [high, low] = n.to_be_bytes();
+                let id = OccurrenceId::from_parts(clock::now(), [0, 0, 0, 0, 0, 0, 0, 0, high, low]);
+                let RunReservation::Reserved(guard) = running.reserve(id, 1) else { panic!("the table is empty") };
+                guard.begin(StopSignal::default());
+                guard
+            })
+            .collect();
+        let (stop, close) = (CancellationToken::new(), CancellationToken::new());
+        let amqp = services::amqp_url().parse().expect("a valid URL");
+        let (publisher, keep_open) = WorkerPublisher::new(amqp, env.topology.clone(), "w-1".to_owned(), close.clone());
+        let publishing = tokio::spawn(keep_open);
+        let outbox = outbox::open(&Outbox::Off, "w", &OutboxSystem::default()).await.expect("off");
+        let keys = RedisKeys::new(format!("{}:", env.topology.registration()).as_str());
+        let heartbeater = Heartbeater {
+            hello: InstanceHello { instance_id: "w-1".to_owned(), ..InstanceHello::default() },
+            claims: ClaimStore::new(&slow_redis().await, keys, "w-1").expect("a valid URL"),
+            running,
+            unconfirmed_ends: UnconfirmedEnds::default(),
+            publisher,
+            exchange: env.topology.registration(),
+            warning: outbox.warning,
+            refused_queues: RefusedQueues::default(),
+            stopping: CancellationToken::new(),
+        };
+        let beating = tokio::spawn(heartbeater.run(stop.clone()));
+        let mut messages = Vec::new();
+        let mut count = async |wanted| {
+            until("messages to the server", async || {
+                messages.extend(env.registrations().await);
+                messages.len() >= wanted
+            })
+            .await;
+        };
+        count(1).await;
+        let registered_at = Instant::now();
+        count(2).await;
+        let pause = registered_at.elapsed();
+        assert!(pause < HEARTBEAT_INTERVAL + Duration::from_secs(2), "the heartbeat came after {pause:?}");
+        stop.cancel();
+        beating.await.expect("no panic");
+        close.cancel();
+        publishing.await.expect("no panic");
+        drop(guards);
+        env.clean(&[]).await;
+    }
+}

@@ -399,6 +399,27 @@ mod tests {
     }
 
     #[test]
+    fn number_of_lines_is_bounded_only_without_a_broker() {
+        let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), LogWriter::new(1), Instant::now());
+        log_buffer.set_draining(true, &mut journal, now);
+        (0..MAX_KEPT + 30).for_each(|_| log_buffer.push(occurrence(1), &line(&log_writer), &mut journal, now));
+        assert_eq!(log_buffer.len(), MAX_KEPT + 30);
+        log_buffer.set_draining(false, &mut journal, now);
+        assert_eq!(log_buffer.len(), MAX_KEPT);
+        assert!(read(&log_buffer.take_due(now).expect("due")).lines[0].message.starts_with("30 lines before this one"));
+    }
+
+    #[test]
+    fn lines_dropped_before_the_buffer_are_in_the_notice() {
+        let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), LogWriter::new(1), Instant::now());
+        log_buffer.push(occurrence(1), &line(&log_writer), &mut journal, now);
+        log_buffer.add_dropped(occurrence(1), (7, 1_000_008), &mut journal, now);
+        let message = read(&log_buffer.take_all_of(occurrence(1)).pop().expect("a batch"));
+        assert!(message.lines[0].message.starts_with("7 lines before this one were dropped"), "{message:?}");
+        assert_eq!(message.lines[0].seq, 1_000_008);
+    }
+
+    #[test]
     fn size_bound_is_enforced() {
         let (mut journal, log_writer, now) = (OutboxJournal::off(), LogWriter::new(1), Instant::now());
         let mut log_buffer = LogBuffer::new(LogBounds { lines: MAX_KEPT, bytes: 100_000 });

@@ -507,9 +507,64 @@ fn json(report: &StatusReport) -> String {
 
 #[cfg(test)]
 mod tests {
-    use milvaion_protocol::{message::StatusMessage, status::OccurrenceStatus};
+    use milvaion_protocol::{
+        message::{LogLevel, StatusMessage},
+        status::OccurrenceStatus,
+    };
 
     use super::*;
+
+    fn line(n: i64) -> LogLine {
+        let at = chrono::DateTime::UNIX_EPOCH;
+        LogLine { seq: n, at, level: LogLevel::Info, message: format!("line {n}"), data: None }
+    }
+
+    #[tokio::test]
+    async fn other_tasks_of_the_thread_run_during_a_flood() {
+        const LINES: usize = 100_000;
+        let bounds = LogBounds { lines: 1_000, bytes: 100_000_000 };
+        let (reporter, receiver) = Reporter::new(bounds);
+        let (topology, close) = (Topology::new("t"), CancellationToken::new());
+        // Nothing listens on this port.
+        let amqp = "amqp://127.0.0.1:1/%2f".parse().expect("valid");
+        let (publisher, _keep_open) = WorkerPublisher::new(amqp, topology.clone(), "w-1".to_owned(), close.clone());
+        for n in 0..LINES {
+            reporter.log(OccurrenceId::default(), line(n as i64));
+        }
+        let config = ReporterConfig {
+            journal: OutboxJournal::off(),
+            recovered: RecoveredReports::default(),
+            bounds,
+            metrics: WorkerMetrics::default(),
+        };
+        let reporting = tokio::spawn(run(receiver, publisher, topology, config, close.clone()));
+        let mut turns = 0;
+        while reporter.inbox.line_bytes.load(Ordering::Relaxed) > 0 {
+            tokio::task::yield_now().await;
+            turns += 1;
+        }
+        assert!(turns >= LINES / MAX_INBOX_SLICE, "the other task had {turns} turns");
+        close.cancel();
+        reporting.await.expect("no panic");
+    }
+
+    #[test]
+    fn inbox_is_bounded_by_bytes_and_counts_what_it_drops() {
+        let (reporter, mut receiver) = Reporter::new(LogBounds { lines: 100, bytes: 10_000 });
+        let id = OccurrenceId::default();
+        for n in 0..1_000 {
+            reporter.log(id, line(n));
+        }
+        assert!(reporter.inbox.line_bytes.load(Ordering::Relaxed) <= 10_000);
+        let mut kept = 0;
+        while let Ok(ReporterMessage::Line { line, .. }) = receiver.receiver.try_recv() {
+            reporter.inbox.release(&line);
+            kept += 1;
+        }
+        assert!(kept > 10, "{kept}");
+        assert_eq!(reporter.inbox.dropped_lines().get(&id), Some(&(1_000 - kept, 999)));
+        assert_eq!(reporter.inbox.line_bytes.load(Ordering::Relaxed), 0);
+    }
 
     #[test]
     fn joined_reports_are_a_valid_batch() {
