@@ -1,11 +1,13 @@
 //! The detection of lost runs, and the policies for them.
 
 use chrono::{DateTime, Duration, Utc};
-use milvaion_protocol::status::OccurrenceStatus;
+use milvaion_protocol::{message::StatusReport, status::OccurrenceStatus};
 use milvaion_server::{
     background::lease::{LEADER_ROLE, Leadership},
     store::{leases::FencingToken, lost_runs::LostRunUpdate},
 };
+
+use milvaion_test_support::runs;
 
 use super::harness::LostRunHarness;
 
@@ -101,7 +103,9 @@ async fn run_reported_lost_by_the_successor_of_a_stopping_instance_counts_no_req
     let id = harness.running("fail", "w-1").await;
     harness.stopping_heartbeat("w-1", &[id]).await;
     // The next process found the run in the outbox of the killed one.
-    assert_eq!(harness.report(id, 1, "w-1", OccurrenceStatus::Unknown).await, 1);
+    let report = StatusReport::new(id, 1, "w-1", OccurrenceStatus::Unknown, harness.clock.now());
+    let applied = runs::report_with_retries(&harness.store, &harness.clock, vec![report]).await;
+    assert_eq!(applied.rows.len(), 1);
     assert_eq!(harness.status(id).await, (OccurrenceStatus::Queued, 2));
     assert_eq!(harness.count(&format!("SELECT requeues::bigint FROM runs WHERE id = '{id}'")).await, 0);
 }
