@@ -222,7 +222,7 @@ mod tests {
     };
 
     /// The delay of each answer of Redis, which is below the timeout of a request.
-    const ANSWER_DELAY: Duration = Duration::from_millis(800);
+    const ANSWER_DELAY: Duration = Duration::from_millis(300);
 
     /// Starts a proxy that delays each answer of Redis. Returns the URL behind it.
     async fn slow_redis() -> String {
@@ -254,7 +254,7 @@ mod tests {
         let env = WorkerTestEnv::new().await;
         let running = RunTable::default();
         // Their renewal takes one round trip for each 500 runs, and reading their cancel requests one for each 250.
-        let guards: Vec<_> = (0..2_600_u16)
+        let guards: Vec<_> = (0..5_000_u16)
             .map(|n| {
                 let [high, low] = n.to_be_bytes();
                 let id = OccurrenceId::from_parts(clock::now(), [0, 0, 0, 0, 0, 0, 0, 0, high, low]);
