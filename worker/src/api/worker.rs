@@ -46,6 +46,9 @@ use crate::{
     },
 };
 
+/// Maximum time for the tasks of unanswered deliveries to end with their worker.
+const ABANDON_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// A configured worker, ready to run.
 pub struct Worker {
     config: WorkerConfig,
@@ -281,7 +284,8 @@ impl Worker {
         }
         // Deliveries whose reports were never confirmed would otherwise wait for ever, and keep the jobs of the program.
         abandon.cancel();
-        consumer.deliveries.wait().await;
+        // A job that blocks a thread of the program can hold one of them up.
+        let _ = tokio::time::timeout(ABANDON_TIMEOUT, consumer.deliveries.wait()).await;
         if let Some(TaskFailure { task, reason }) = tasks.failure() {
             return Err(WorkerError::TaskFailed { task, reason });
         }
