@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_announcement_that_recorded_the_start_is_granted_again() {
+    fn only_the_recorded_announcement_is_granted_again() {
         let at = DateTime::<Utc>::UNIX_EPOCH + chrono::Duration::nanoseconds(1_234_567);
         let request = ClaimRequest {
             occurrence_id: OccurrenceId::default(),

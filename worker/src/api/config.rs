@@ -43,8 +43,8 @@ pub struct WorkerConfig {
     /// starts at most this many runs in the few milliseconds the broker takes to confirm. From 1 to 1,000. Default none.
     pub concurrency: BTreeMap<String, u16>,
     /// `MILVAION_SHUTDOWN_GRACE_SECONDS`: the time, in seconds, for which runs may continue after SIGTERM
-    /// before they are interrupted. From 0 to 3,600. Default 20, which leaves time to report what was interrupted before
-    /// Kubernetes kills the process after 30 seconds. Docker waits only 10 seconds, unless `--stop-timeout` is set.
+    /// before they are interrupted. Kubernetes kills a process 30 seconds after SIGTERM, Docker after 10, and interrupted
+    /// runs must be reported before. From 0 to 3,600. Default 20.
     pub shutdown_grace: Duration,
     /// `MILVAION_OUTBOX`: the location of the outbox, which stores reports and log lines until the broker confirms
     /// them, so that they survive the process: a folder, which the instances of one machine can share; a file that ends

@@ -53,7 +53,7 @@ async fn message_published_twice_runs_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redelivery_to_the_running_instance_is_dropped_without_a_claim_check() {
+async fn redelivery_to_the_running_instance_needs_no_claim_check() {
     let env = WorkerTestEnv::new().await;
     let (counter, address) = (CountingJob::new(false), free_address());
     let builder = env.worker().concurrency("count", 2).health(address).job(counter.clone());

@@ -98,7 +98,7 @@ async fn run_lost_with_a_stopping_instance_counts_no_requeue() {
 }
 
 #[tokio::test]
-async fn run_reported_lost_by_the_successor_of_a_stopping_instance_counts_no_requeue() {
+async fn loss_reported_after_a_stop_counts_no_requeue() {
     let harness = LostRunHarness::new().await;
     let id = harness.running("fail", "w-1").await;
     harness.stopping_heartbeat("w-1", &[id]).await;
