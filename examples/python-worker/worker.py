@@ -257,7 +257,7 @@ class Settings:
         self.worker_id = read("MILVAION_WORKER_ID", "python")
         self.prefix = read("MILVAION_PREFIX", "milvaion")
         self.key_prefix = read("MILVAION_KEY_PREFIX", "Milvaion:JobScheduler:")
-        self.grace = float(read("MILVAION_SHUTDOWN_GRACE_SECONDS", "30"))
+        self.grace = float(read("MILVAION_SHUTDOWN_GRACE_SECONDS", "20"))
         self.instance_id = f"{self.worker_id}-{uuid.uuid4().hex[:8]}"
 
     def name(self, what):

@@ -45,7 +45,9 @@
 //!   whenever a process dies. If an attempt may have begun and was lost with its process, another attempt follows,
 //!   provided that the job allows one.
 //! - **Failures are isolated.** A panic, an error or a timeout ends the attempt and not the worker, and is reported
-//!   with its text.
+//!   with its text. The panic hook of the program is called for the panics of jobs too. A program that is built with
+//!   `panic = "abort"` does not have this guarantee: a panic then ends the process with all its runs, which are reported as
+//!   lost by the next process on the same [`Outbox`], or when their heartbeats are missing.
 //! - **Pending retries cost nothing.** A failed attempt is followed by another one as long as the job has retries left.
 //!   A pending retry uses no resources of the worker.
 //! - **Logs are live.** The dashboard shows the log lines of a run while it runs, and they are stored before its end

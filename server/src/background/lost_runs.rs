@@ -364,7 +364,7 @@ impl LostRunDetector {
 
 /// Returns the change of a lost run.
 fn update_of(run: &StaleRun, evidence: LossEvidence) -> LostRunUpdate {
-    let decision: LostRunDecision = decide_lost_run(run.on_lost, run.requeues, run.is_cancelled);
+    let decision: LostRunDecision = decide_lost_run(run.on_lost, run.requeues, run.is_cancelled, run.is_stopping);
     lost_run_update(run, decision, evidence)
 }
 

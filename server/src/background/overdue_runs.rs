@@ -131,5 +131,6 @@ fn unknown_outcome(run: &OverdueRun) -> LostRunUpdate {
         ),
         cause: None,
         is_quarantined: false,
+        counts_as_requeue: true,
     }
 }

@@ -4,7 +4,12 @@
 //! that arrive after the claim in Redis has expired. The rule is short: an attempt may start as long as no instance has
 //! reported that it started. An instance that starts an attempt without a claim announces its start with the request, and
 //! that counts as such a report.
+//!
+//! The rule holds for the instance that reported the start, too. A worker asks before an attempt starts and never after it, so
+//! a second question of the same instance is about a second delivery, and a grant would be a second start. Only the same
+//! announcement may arrive twice, because the broker redelivers it to another server when one is lost before its reply.
 
+use chrono::{DateTime, SubsecRound, Utc};
 use milvaion_protocol::{
     message::{ClaimDenial, ClaimReply, ClaimRequest, StatusReport},
     status::OccurrenceStatus,
@@ -21,6 +26,8 @@ pub struct RecordedAttempt {
     pub instance_id: Option<String>,
     /// True if it waits for a slot or is delayed.
     pub is_held: bool,
+    /// The reported start of the attempt.
+    pub started_at: Option<DateTime<Utc>>,
 }
 
 /// Decides a claim check from the recorded state of its occurrence; `None` means there is no such occurrence.
@@ -63,11 +70,19 @@ fn denial(request: &ClaimRequest, known: Option<&RecordedAttempt>) -> Option<Cla
         std::cmp::Ordering::Equal => match known.status {
             S::Queued if known.is_held => Some(ClaimDenial::Waiting),
             S::Queued => None,
-            // The instance checks again for an attempt that it started itself.
-            _ if known.instance_id.as_deref() == Some(&request.instance_id) => None,
+            _ if is_recorded_announcement(request, known) => None,
             _ => Some(ClaimDenial::Running),
         },
     }
+}
+
+/// Returns true if the recorded start is the one that this request announces.
+fn is_recorded_announcement(request: &ClaimRequest, known: &RecordedAttempt) -> bool {
+    // PostgreSQL stores microseconds.
+    let announced = request.starts_at.map(|at| at.trunc_subsecs(6));
+    known.status == OccurrenceStatus::Running
+        && known.instance_id.as_deref() == Some(&request.instance_id)
+        && announced.is_some_and(|at| known.started_at.map(|recorded| recorded.trunc_subsecs(6)) == Some(at))
 }
 
 #[cfg(test)]
@@ -83,17 +98,17 @@ mod tests {
     }
 
     fn known(status: OccurrenceStatus, instance: Option<&str>) -> RecordedAttempt {
-        RecordedAttempt { status, attempt: 2, instance_id: instance.map(Into::into), is_held: false }
+        RecordedAttempt { status, attempt: 2, instance_id: instance.map(Into::into), is_held: false, started_at: None }
     }
 
     #[test]
     fn attempt_starts_until_a_start_is_recorded() {
         use OccurrenceStatus as S;
         assert!(check(2, Some(known(S::Queued, None))).granted);
-        assert!(check(2, Some(known(S::Running, Some("me")))).granted);
         let table = [
             (2, Some(known(S::Running, Some("other"))), ClaimDenial::Running),
             (2, Some(known(S::Unknown, Some("other"))), ClaimDenial::Running),
+            (2, Some(known(S::Running, Some("me"))), ClaimDenial::Running),
             (2, Some(known(S::Completed, Some("me"))), ClaimDenial::Ended),
             (2, Some(known(S::Failed, None)), ClaimDenial::Ended),
             (2, Some(known(S::Cancelled, None)), ClaimDenial::Cancelled),
@@ -107,7 +122,28 @@ mod tests {
         for (attempt, known, denial) in table {
             let reply = check(attempt, known.clone());
             assert_eq!((reply.granted, reply.reason), (false, Some(denial)), "{attempt} {known:?}");
-            assert_eq!(reply.by.as_deref(), (denial == ClaimDenial::Running).then_some("other"));
+            let holder = known.and_then(|known| known.instance_id);
+            assert_eq!(reply.by, holder.filter(|_| denial == ClaimDenial::Running));
         }
+    }
+
+    #[test]
+    fn only_the_recorded_announcement_is_granted_again() {
+        let at = DateTime::<Utc>::UNIX_EPOCH + chrono::Duration::nanoseconds(1_234_567);
+        let request = ClaimRequest {
+            occurrence_id: OccurrenceId::default(),
+            attempt: 2,
+            instance_id: "me".into(),
+            starts_at: Some(at),
+        };
+        let known = |instance, started_at: DateTime<Utc>| RecordedAttempt {
+            started_at: Some(started_at.trunc_subsecs(6)),
+            ..known(OccurrenceStatus::Running, Some(instance))
+        };
+        assert!(answer(&request, Some(&known("me", at))).granted);
+        assert!(!answer(&request, Some(&known("other", at))).granted);
+        assert!(!answer(&request, Some(&known("me", at + chrono::Duration::milliseconds(1)))).granted);
+        let question = ClaimRequest { starts_at: None, ..request };
+        assert!(!answer(&question, Some(&known("me", at))).granted);
     }
 }

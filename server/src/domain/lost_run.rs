@@ -9,6 +9,9 @@
 //! worker keeps its runs for a longer time, the *unreachable timeout*. After it, its runs are revoked through Redis, and
 //! are lost once the worker has released them.
 //!
+//! An instance that is about to stop announces it in its heartbeats. A run that is lost with it from then on was not lost by
+//! its own fault, so it is queued again without counting towards the poison limit.
+//!
 //! A backlog that hides heartbeats may last as long as the dead workers that caused it are not replaced. A worker whose
 //! heartbeat in Redis has stood still for a minute is therefore dead, whether or not its messages could be received.
 
@@ -48,6 +51,8 @@ pub struct StaleRun {
     pub is_listed: bool,
     /// True if its instance has reported its shutdown.
     pub is_stopped: bool,
+    /// True if its instance had announced that it stops, and then went silent without reporting its shutdown.
+    pub is_stopping: bool,
     /// The instance that runs it.
     pub instance_id: Option<String>,
     /// True if its worker is alive but no longer reports this run. The report of the run's end may be on the way.
@@ -119,10 +124,20 @@ pub enum LostRunDecision {
 }
 
 /// Decides what follows a lost run.
+///
+/// `is_stopping` is true if its instance had announced that it stops: the process was ended from outside before it could
+/// hand the run back. The run is then queued again, like one that was handed back, whatever its rule and however often it was
+/// requeued.
 #[must_use]
-pub const fn decide_lost_run(on_lost: LostRunRule, requeues: i16, is_cancelled: bool) -> LostRunDecision {
+pub const fn decide_lost_run(
+    on_lost: LostRunRule,
+    requeues: i16,
+    is_cancelled: bool,
+    is_stopping: bool,
+) -> LostRunDecision {
     match on_lost {
         _ if is_cancelled => LostRunDecision::Cancel,
+        _ if is_stopping => LostRunDecision::Requeue,
         LostRunRule::Fail => LostRunDecision::Unknown,
         LostRunRule::Requeue if requeues >= MAX_REQUEUES => LostRunDecision::Poison,
         LostRunRule::Requeue => LostRunDecision::Requeue,
@@ -155,7 +170,9 @@ pub fn judge_silence(run: &StaleRun, silent_for: Duration, state: HeartbeatState
         HeartbeatState::Unseen | HeartbeatState::Undecided if is_long => SilenceVerdict::Lost,
         HeartbeatState::Unseen | HeartbeatState::Undecided => SilenceVerdict::Wait,
         // Its outcome becomes unknown, and it is not started again, so nothing needs to be revoked.
-        HeartbeatState::Changing if is_long && run.on_lost == LostRunRule::Fail && !run.is_cancelled => {
+        HeartbeatState::Changing
+            if is_long && run.on_lost == LostRunRule::Fail && !run.is_cancelled && !run.is_stopping =>
+        {
             SilenceVerdict::Lost
         }
         HeartbeatState::Changing if is_long => SilenceVerdict::Revoke,

@@ -48,12 +48,14 @@ pub struct RetryContext {
     pub on_lost: LostRunRule,
     /// Number of times it was requeued already.
     pub requeues: i16,
+    /// True if the instance that ran it had announced that it stops.
+    pub is_stopping: bool,
 }
 
 impl RetryContext {
     /// Returns the decision for the case that this attempt was lost.
     fn lost_run_decision(&self) -> LostRunDecision {
-        lost_run::decide_lost_run(self.on_lost, self.requeues, self.is_cancelled)
+        lost_run::decide_lost_run(self.on_lost, self.requeues, self.is_cancelled, self.is_stopping)
     }
 }
 
@@ -137,8 +139,10 @@ fn decide_lost(change: &mut AttemptChange, context: &RetryContext, now: DateTime
             finish(change, OccurrenceStatus::Cancelled, &note, now);
         }
         LostRunDecision::Requeue => {
-            change.is_requeue = true;
-            change.is_quarantined = quarantine::needs_quarantine(context.requeues + 1);
+            // A process that was ended from outside says nothing about the run.
+            change.is_requeue = !context.is_stopping;
+            let requeues = context.requeues + i16::from(change.is_requeue);
+            change.is_quarantined = quarantine::needs_quarantine(requeues);
             let next = change.attempt + 1;
             let start = if change.is_quarantined { quarantine::QUARANTINE_NOTE } else { "at once" };
             let note = format!("{}; attempt {next} starts {start}", with_reason(LOST_ATTEMPT, change));

@@ -180,7 +180,7 @@ impl Seams for Sabotaged {
         *stale = others;
         aged.into_iter()
             .map(|run| {
-                let decision = decide_lost_run(run.on_lost, run.requeues, run.is_cancelled);
+                let decision = decide_lost_run(run.on_lost, run.requeues, run.is_cancelled, run.is_stopping);
                 (run, decision)
             })
             .collect()

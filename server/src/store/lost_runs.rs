@@ -55,6 +55,8 @@ pub struct LostRunUpdate {
     pub cause: Option<&'static str>,
     /// True if the requeued run waits in the worker's quarantine; otherwise it starts at once.
     pub is_quarantined: bool,
+    /// True if the loss counts towards the poison limit.
+    pub counts_as_requeue: bool,
 }
 
 /// The result of updating lost runs.
@@ -98,7 +100,9 @@ impl Store {
                        o.cancel_requested_at IS NOT NULL AS is_cancelled,
                        coalesce(i.stopped_at IS NULL AND i.last_heartbeat_at >= $1, false) AS is_forgotten,
                        coalesce(i.stopped_at IS NULL AND l.run_id IS NOT NULL, false) AS is_listed,
-                       i.stopped_at IS NOT NULL AS is_stopped, o.instance_id,
+                       i.stopped_at IS NOT NULL AS is_stopped,
+                       coalesce(i.stopping AND i.stopped_at IS NULL AND i.last_heartbeat_at < $1, false) AS is_stopping,
+                       o.instance_id,
                        coalesce(o.heartbeat_timeout_seconds, $2) AS timeout,
                        s.sign,
                        row_number() OVER (
@@ -119,7 +123,7 @@ impl Store {
             )
             SELECT id AS "id!", attempt AS "attempt!", on_lost AS "on_lost!", requeues AS "requeues!",
                    is_cancelled AS "is_cancelled!", is_forgotten AS "is_forgotten!", is_listed AS "is_listed!",
-                   is_stopped AS "is_stopped!", instance_id, timeout AS "timeout!", sign AS "sign!",
+                   is_stopped AS "is_stopped!", is_stopping AS "is_stopping!", instance_id, timeout AS "timeout!", sign AS "sign!",
                    coalesce((SELECT j.unreachable_timeout_seconds FROM jobs j WHERE j.id = stale.job_id), $3)
                        AS "unreachable!"
               FROM stale
@@ -142,6 +146,7 @@ impl Store {
                 is_unreported: row.is_forgotten,
                 is_listed: row.is_listed,
                 is_stopped: row.is_stopped,
+                is_stopping: row.is_stopping,
                 instance_id: row.instance_id,
                 heartbeat_timeout: duration(row.timeout),
                 unreachable_timeout: duration(row.unreachable),
@@ -378,7 +383,7 @@ fn advance(lost: &LostRunUpdate, now: DateTime<Utc>) -> RunAdvance {
         steps: vec![StatusChange { status: lost.status, at: now, attempt, by: None, note: Some(lost.note.clone()) }],
         not_before: lost.is_quarantined.then_some(now),
         counts_as_failure: false,
-        is_requeue,
+        is_requeue: is_requeue && lost.counts_as_requeue,
         is_quarantined: lost.is_quarantined,
         is_decided: true,
     }

@@ -107,7 +107,7 @@ impl Store {
         let created: Vec<DateTime<Utc>> = wanted.iter().map(|id| id.created_at()).collect();
         let rows = sqlx::query!(
             r#"SELECT o.id AS "id!", o.status::text AS "status!", o.attempt AS "attempt!", o.instance_id,
-                      o.is_held AS "is_held!"
+                      o.is_held AS "is_held!", o.started_at
                  FROM unnest($1::uuid[], $2::timestamptz[]) AS a (id, created_at)
                 CROSS JOIN LATERAL (
                       SELECT * FROM occurrences o
@@ -124,6 +124,7 @@ impl Store {
                     attempt: row.attempt,
                     instance_id: row.instance_id,
                     is_held: row.is_held,
+                    started_at: row.started_at,
                 };
                 Ok((OccurrenceId(row.id), recorded))
             })
@@ -145,7 +146,9 @@ impl Store {
                       coalesce(j.base_retry_delay_seconds, 5) AS "base!",
                       coalesce(j.retry_jitter_percent, 0::smallint) AS "jitter!",
                       o.cancel_requested_at IS NOT NULL AS "is_cancelled!", o.on_lost AS "on_lost!",
-                      o.requeues AS "requeues!"
+                      o.requeues AS "requeues!",
+                      coalesce((SELECT i.stopping AND i.stopped_at IS NULL FROM worker_instances i
+                                 WHERE i.id = o.instance_id), false) AS "is_stopping!"
                  FROM unnest($1::uuid[], $2::int[]) AS a (id, attempt)
                 CROSS JOIN LATERAL (SELECT * FROM runs o WHERE o.id = a.id AND o.attempt = a.attempt OFFSET 0) o
                  LEFT JOIN LATERAL (SELECT * FROM jobs j WHERE j.id = o.job_id OFFSET 0) j ON true"#,
@@ -165,6 +168,7 @@ impl Store {
                     is_cancelled: row.is_cancelled,
                     on_lost: LostRunRule::from_word(&row.on_lost),
                     requeues: row.requeues,
+                    is_stopping: row.is_stopping,
                 };
                 (OccurrenceId(row.id), context)
             })

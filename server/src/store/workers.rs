@@ -129,13 +129,15 @@ impl Store {
                 notice.map(|text| truncate_text(clean(text.clone()), MAX_NOTICE_BYTES))
             })
             .collect();
+        let stopping: Vec<bool> = heartbeats.iter().map(|beat| beat.stopping).collect();
         let rows = sqlx::query!(
             r#"WITH before AS (SELECT id, notice FROM worker_instances WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
              UPDATE worker_instances i
                 SET last_heartbeat_at = $2, running = beat.running, running_ids = beat.running_ids::uuid[],
-                    stopped_at = NULL, notice = beat.notice
+                    stopped_at = NULL, notice = beat.notice, stopping = beat.stopping
                FROM before b
-               JOIN unnest($1::text[], $3::int[], $4::text[], $5::text[]) AS beat(id, running, running_ids, notice)
+               JOIN unnest($1::text[], $3::int[], $4::text[], $5::text[], $6::boolean[])
+                    AS beat(id, running, running_ids, notice, stopping)
                  ON beat.id = b.id
               WHERE i.id = b.id
              RETURNING i.id, i.notice IS DISTINCT FROM b.notice AS "is_new!""#,
@@ -143,7 +145,8 @@ impl Store {
             now,
             &counts,
             &running,
-            &notices as &[Option<String>]
+            &notices as &[Option<String>],
+            &stopping
         )
         .fetch_all(self.pool())
         .await?;

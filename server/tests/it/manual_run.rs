@@ -154,6 +154,7 @@ async fn lost_run_is_cancelled_without_its_worker() {
         note: "no heartbeat".into(),
         cause: None,
         is_quarantined: false,
+        counts_as_requeue: true,
     };
     assert_eq!(store.update_lost_runs(&[lost], None, clock.now()).await.expect("the query succeeds").rows.len(), 1);
     let edit = AuditStamp { by: "ana", at: clock.now(), address: None };

@@ -58,6 +58,7 @@ fn lost(id: OccurrenceId, attempt: i32, was: OccurrenceStatus, status: Occurrenc
         note: "no heartbeat".into(),
         cause: (status == OccurrenceStatus::Failed).then_some("lost"),
         is_quarantined: false,
+        counts_as_requeue: true,
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) trait BuiltinJob: Send + Sync + 'static {
     const DESCRIPTION: &'static str;
     const CONCURRENCY: u16 = 10;
     const TIMEOUT: Option<Duration> = None;
+    /// The time for which a run may clean up after it was cancelled or its timeout has expired.
+    const GRACE: Duration = Duration::from_secs(1);
 
     /// The input. It is serialized and deserialized again before a run, so that references in its strings can be
     /// resolved.
@@ -150,7 +152,8 @@ impl BuiltinContext {
         &self.redactor
     }
 
-    /// Returns the token that is cancelled when the run has to end. One second later the run is dropped.
+    /// Returns the token that is cancelled when the run has to end. The run is dropped after the grace of its job, and after
+    /// one second at the latest if the worker stops.
     pub(crate) fn cancelled(&self) -> &CancellationToken {
         self.ctx.cancelled()
     }
@@ -215,6 +218,7 @@ impl<B: BuiltinJob> Job for BuiltinAdapter<B> {
     const DESCRIPTION: &'static str = B::DESCRIPTION;
     const CONCURRENCY: u16 = B::CONCURRENCY;
     const TIMEOUT: Option<Duration> = B::TIMEOUT;
+    const GRACE: Duration = B::GRACE;
     type Input = B::Input;
     type Output = Box<RawValue>;
 

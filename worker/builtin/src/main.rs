@@ -27,7 +27,6 @@ use std::{fmt, process::ExitCode, sync::Arc};
 
 use milvaion_telemetry::{LogFormat, SpanSender, TraceSettings};
 use milvaion_worker::{Worker, WorkerConfig, WorkerError};
-use tokio_util::task::TaskTracker;
 use tracing_subscriber::EnvFilter;
 
 use crate::{
@@ -39,16 +38,24 @@ use crate::{
     secrets::SecretStore,
     send_email::SendEmail,
     settings::BuiltinSettings,
-    shell_command::ShellCommand,
+    shell_command::{
+        ShellCommand,
+        process_guard::{self, ProcessGuard},
+    },
     sql_query::SqlQuery,
 };
 
 /// The name of the worker in traces, unless `OTEL_SERVICE_NAME` sets another.
 const SERVICE_NAME: &str = "milvaion-worker";
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match run().await {
+fn main() -> ExitCode {
+    // Before anything else, because the guard has neither settings nor threads.
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == process_guard::GUARD_COMMAND) {
+        return process_guard::run();
+    }
+    let ended =
+        tokio::runtime::Runtime::new().map_err(BuiltinWorkerError::Runtime).and_then(|runtime| runtime.block_on(run()));
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("milvaion-worker cannot run:\n{error}");
@@ -64,6 +71,8 @@ enum BuiltinWorkerError {
     Settings(Vec<String>),
     /// The SDK failed.
     Worker(WorkerError),
+    /// The operating system refuses the threads of the runtime.
+    Runtime(std::io::Error),
 }
 
 impl From<WorkerError> for BuiltinWorkerError {
@@ -77,6 +86,7 @@ impl fmt::Display for BuiltinWorkerError {
         match self {
             Self::Settings(sentences) => formatter.write_str(&sentences.join("\n")),
             Self::Worker(error) => formatter.write_str(&report(error)),
+            Self::Runtime(error) => write!(formatter, "The threads of the worker cannot be started: {error}"),
         }
     }
 }
@@ -105,7 +115,6 @@ async fn run() -> Result<(), BuiltinWorkerError> {
         tracing::info!("{sentence}");
     }
 
-    let terminations = TaskTracker::new();
     let has_proxy = settings.http_proxy.is_some();
     let backends = settings.backends(&config);
     let guard = EgressGuard::new(GUARD_WORDS, settings.http_allow, settings.http_deny, backends, has_proxy);
@@ -120,20 +129,10 @@ async fn run() -> Result<(), BuiltinWorkerError> {
         builder = builder.job(BuiltinAdapter::new(SendEmail { accounts: settings.accounts }, secret_store.clone()));
     }
     if settings.shell {
-        let job = ShellCommand { inherited_variables: settings.shell_env, terminations: terminations.clone() };
+        let job = ShellCommand { inherited_variables: settings.shell_env, guard: Some(ProcessGuard::new()) };
         builder = builder.job(BuiltinAdapter::new(job, secret_store));
     }
     let result = builder.build()?.run().await;
-    // The programs of ended runs may still be within their grace period.
-    terminations.close();
-    let limit = shell_command::MAX_TERMINATION_GRACE;
-    if tokio::time::timeout(limit, terminations.wait()).await.is_err() {
-        tracing::warn!(
-            timeout_ms = limit.as_millis(),
-            "a program of shell-command has not ended {} s after the worker stopped; the worker exits without it",
-            limit.as_secs()
-        );
-    }
     spans.stop().await;
     Ok(result?)
 }

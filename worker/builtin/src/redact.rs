@@ -2,18 +2,23 @@
 //!
 //! Every text that leaves a job, and every line that the process logs, is searched for secret values: as they are, and
 //! in the encodings in which programs repeat them. These are base64 (also in the middle of something longer, as in an
-//! `Authorization` header), percent-encoding, hexadecimal, the escapes of JSON, and single lines of a value. One pass
-//! finds all of them. Of overlapping matches, the leftmost and then the longest counts.
+//! `Authorization` header), percent-encoding, hexadecimal, the escapes of JSON and HTML, and single lines of a value. One
+//! pass finds all of them. Of overlapping matches, the leftmost and then the longest counts. A second pass ignores line
+//! breaks, because base64 is often broken into lines, at columns that depend on what precedes the value.
+//!
+//! The automaton of a pass is large for a large value, so it is built when a text is searched, outside any lock, and runs
+//! with the same secrets share it.
 
 use std::{
     borrow::Cow,
     collections::{BTreeSet, VecDeque},
     io::{self, Write},
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, LazyLock, Mutex, PoisonError, RwLock},
 };
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use base64::{Engine, prelude::*};
+use hashlink::LruCache;
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use tracing_subscriber::fmt::MakeWriter;
@@ -26,6 +31,12 @@ const MAX_SECRETS_PER_LABEL: usize = 100;
 /// Minimum length of a part of a value that is searched for by itself: a line, or the middle of its base64. Anything
 /// shorter also occurs in unrelated text.
 const MIN_PATTERN_CHARS: usize = 8;
+/// The line lengths of base64: of MIME and of the program `base64`, and of PEM.
+const BASE64_COLUMNS: [usize; 2] = [76, 64];
+/// Number of sets of secrets whose automata are kept for further runs.
+const CACHED_FINDERS: usize = 16;
+/// Maximum number of values in such a set. The process's own set is larger and changes all the time.
+const MAX_CACHED_VALUES: usize = 60;
 /// Every character except those that RFC 3986 calls unreserved.
 const URI_COMPONENT_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// The characters that forms encode. The set differs from the one above in the tilde and the asterisk.
@@ -41,8 +52,23 @@ pub(crate) struct Redactor(RwLock<KnownSecrets>);
 struct KnownSecrets {
     /// Each value and the label that replaces it.
     values: VecDeque<(String, String)>,
+    /// The finder of these values, once a text was searched.
+    finder: Option<Arc<SecretFinder>>,
+}
+
+/// Finds the encodings of some values.
+#[derive(Default)]
+struct SecretFinder {
     patterns: Vec<SecretPattern>,
-    finder: Option<AhoCorasick>,
+    automaton: Option<AhoCorasick>,
+}
+
+/// A value in a text.
+#[derive(Clone, Copy)]
+struct FoundSecret {
+    start: usize,
+    end: usize,
+    pattern: usize,
 }
 
 struct SecretPattern {
@@ -75,19 +101,26 @@ impl Redactor {
             secrets.values.remove(index);
         }
         secrets.values.push_back((value.to_owned(), shown.to_owned()));
-        secrets.patterns = secrets
-            .values
-            .iter()
-            .flat_map(|(value, shown)| {
-                encodings(value).into_iter().map(|text| SecretPattern { text, shown: shown.clone() })
-            })
-            .collect();
-        secrets.finder = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostLongest)
-            // The default kind, a table for each state, takes kilobytes for each byte of a long key.
-            .kind(Some(AhoCorasickKind::ContiguousNFA))
-            .build(secrets.patterns.iter().map(|pattern| &pattern.text))
-            .ok();
+        secrets.finder = None;
+    }
+
+    /// Returns the finder of the values, which is built if the values have changed.
+    fn finder(&self) -> Arc<SecretFinder> {
+        loop {
+            let values = {
+                let secrets = self.0.read().unwrap_or_else(PoisonError::into_inner);
+                if let Some(finder) = &secrets.finder {
+                    return finder.clone();
+                }
+                secrets.values.clone()
+            };
+            // No lock is held: the log of the process waits for none of this.
+            let finder = SecretFinder::of(&values);
+            let mut secrets = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            if secrets.values == values {
+                return secrets.finder.insert(finder).clone();
+            }
+        }
     }
 
     /// Returns `text` with the values replaced.
@@ -99,16 +132,13 @@ impl Redactor {
     /// no half of a value that crosses the boundary is left.
     pub(crate) fn redact_start<'a>(&self, text: &'a str, max: usize) -> Cow<'a, str> {
         let max = text.floor_char_boundary(max);
-        let secrets = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let finder = self.finder();
         let mut redacted = String::new();
         let mut done = 0;
-        for found in secrets.finder.iter().flat_map(|finder| finder.find_iter(text)) {
-            if found.start() >= max {
-                break;
-            }
-            redacted.push_str(&text[done..found.start()]);
-            redacted.push_str(&secrets.patterns[found.pattern()].shown);
-            done = found.end();
+        for found in finder.find(text).into_iter().take_while(|found| found.start < max) {
+            redacted.push_str(&text[done..found.start]);
+            redacted.push_str(&finder.patterns[found.pattern].shown);
+            done = found.end;
         }
         if done == 0 {
             return Cow::Borrowed(&text[..max]);
@@ -121,8 +151,7 @@ impl Redactor {
 
     /// Returns the length in bytes of the longest pattern.
     pub(crate) fn longest_pattern(&self) -> usize {
-        let secrets = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        secrets.patterns.iter().map(|pattern| pattern.text.len()).max().unwrap_or(0)
+        self.finder().patterns.iter().map(|pattern| pattern.text.len()).max().unwrap_or(0)
     }
 
     /// Returns `value` with the secrets replaced, also in names of fields. A number that spells a secret becomes a
@@ -147,6 +176,84 @@ impl Redactor {
     }
 }
 
+impl SecretFinder {
+    /// Returns the finder of some values, which may be one that an earlier run has built.
+    fn of(values: &VecDeque<(String, String)>) -> Arc<Self> {
+        static CACHE: LazyLock<Mutex<LruCache<VecDeque<(String, String)>, Arc<SecretFinder>>>> =
+            LazyLock::new(|| Mutex::new(LruCache::new(CACHED_FINDERS)));
+        if values.is_empty() {
+            return Arc::default();
+        }
+        if values.len() > MAX_CACHED_VALUES {
+            return Arc::new(Self::build(values));
+        }
+        let cache = || CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(finder) = cache().get(values) {
+            return finder.clone();
+        }
+        let finder = Arc::new(Self::build(values));
+        cache().insert(values.clone(), finder.clone());
+        finder
+    }
+
+    fn build(values: &VecDeque<(String, String)>) -> Self {
+        let patterns: Vec<SecretPattern> = values
+            .iter()
+            .flat_map(|(value, shown)| {
+                encodings(value).into_iter().map(|text| SecretPattern { text, shown: shown.clone() })
+            })
+            .collect();
+        let automaton = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            // The default kind, a table for each state, takes kilobytes for each byte of a long key.
+            .kind(Some(AhoCorasickKind::ContiguousNFA))
+            .build(patterns.iter().map(|pattern| &pattern.text))
+            .ok();
+        Self { patterns, automaton }
+    }
+
+    /// Returns the values in a text, in order and without overlaps.
+    fn find(&self, text: &str) -> Vec<FoundSecret> {
+        let Some(automaton) = &self.automaton else { return Vec::new() };
+        let mut found: Vec<FoundSecret> = automaton
+            .find_iter(text)
+            .map(|found| FoundSecret { start: found.start(), end: found.end(), pattern: found.pattern().as_usize() })
+            .collect();
+        if text.contains('\n') {
+            found.extend(self.find_across_lines(automaton, text));
+            found.sort_by_key(|found| (found.start, std::cmp::Reverse(found.end)));
+            let mut end = 0;
+            found.retain(|found| {
+                let is_free = found.start >= end;
+                end = if is_free { found.end } else { end };
+                is_free
+            });
+        }
+        found
+    }
+
+    /// Returns the values that are broken into lines.
+    fn find_across_lines(&self, automaton: &AhoCorasick, text: &str) -> Vec<FoundSecret> {
+        let is_break = |byte: u8| matches!(byte, b'\r' | b'\n');
+        let mut joined = Vec::with_capacity(text.len());
+        let mut positions = Vec::with_capacity(text.len());
+        for (position, byte) in text.bytes().enumerate().filter(|(_, byte)| !is_break(*byte)) {
+            joined.push(byte);
+            positions.push(position);
+        }
+        automaton
+            .find_iter(&joined)
+            .filter(|found| found.len() >= MIN_PATTERN_CHARS)
+            .map(|found| FoundSecret {
+                start: positions[found.start()],
+                end: positions[found.end() - 1] + 1,
+                pattern: found.pattern().as_usize(),
+            })
+            .filter(|found| text.as_bytes()[found.start..found.end].iter().any(|byte| is_break(*byte)))
+            .collect()
+    }
+}
+
 /// Returns the forms in which `value` may appear in a text.
 fn encodings(value: &str) -> BTreeSet<String> {
     let mut encodings = BTreeSet::from([value.to_owned()]);
@@ -159,15 +266,38 @@ fn encodings(value: &str) -> BTreeSet<String> {
     }
     // The first and the last byte are the quotes, in JSON as in Rust.
     let quoted = Value::String(value.to_owned()).to_string();
-    encodings.insert(quoted[1..quoted.len() - 1].to_owned());
     let debug = format!("{value:?}");
     encodings.insert(debug[1..debug.len() - 1].to_owned());
+    // PHP escapes the slash, and Python and PHP escape everything outside ASCII.
+    let quoted = &quoted[1..quoted.len() - 1];
+    for text in [quoted.to_owned(), ascii_json(quoted, false), ascii_json(quoted, true)] {
+        encodings.insert(text.replace('/', "\\/"));
+        encodings.insert(text);
+    }
+    let markup = value.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    encodings.insert(markup.clone());
+    for (quote, apostrophe) in [
+        ("&quot;", "&#39;"),
+        ("&quot;", "&#x27;"),
+        ("&#34;", "&#39;"),
+        ("&quot;", "&apos;"),
+        ("&quot;", "&#039;"),
+        ("&quot;", "'"),
+    ] {
+        encodings.insert(markup.replace('"', quote).replace('\'', apostrophe));
+    }
     let hex: String = value.bytes().map(|byte| format!("{byte:02x}")).collect();
     encodings.insert(hex.to_uppercase());
     encodings.insert(hex);
     for engine in [BASE64_STANDARD, BASE64_URL_SAFE] {
         let whole = engine.encode(value);
         encodings.insert(whole.trim_end_matches('=').to_owned());
+        // The lines of a program's output are searched one by one.
+        for columns in BASE64_COLUMNS.into_iter().filter(|columns| whole.len() > *columns) {
+            // Base64 is ASCII.
+            let lines = whole.as_bytes().chunks(columns).map(|line| String::from_utf8_lossy(line).into_owned());
+            encodings.extend(lines.filter(|line| line.len() >= MIN_PATTERN_CHARS));
+        }
         encodings.insert(whole);
         for before in 0..3 {
             let middle =
@@ -184,6 +314,21 @@ fn encodings(value: &str) -> BTreeSet<String> {
 fn base64_middle(encoded: &str, before: usize, length: usize) -> String {
     let (first, end) = ((before * 8).div_ceil(6), (before + length) * 8 / 6);
     encoded.get(first..end).unwrap_or_default().to_owned()
+}
+
+/// Escapes the characters of a JSON text that are not ASCII.
+fn ascii_json(text: &str, is_upper: bool) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_ascii() {
+            escaped.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            escaped.push_str(&if is_upper { format!("\\u{unit:04X}") } else { format!("\\u{unit:04x}") });
+        }
+    }
+    escaped
 }
 
 /// Changes the digits of percent-encoded bytes to lower case: `%2F` → `%2f`.
@@ -274,6 +419,11 @@ mod tests {
             "c4n4ry%2f%22W%c3%b6rld%22%20100%25".to_owned(),
             "c4n4ry%2F%22W%C3%B6rld%22+100%25".to_owned(),
             CANARY.bytes().map(|byte| format!("{byte:02x}")).collect(),
+            // json_encode of PHP, json.dumps of Python, and HTML.
+            r#"c4n4ry\/\"W\u00f6rld\" 100%"#.to_owned(),
+            r#"c4n4ry/\"W\u00f6rld\" 100%"#.to_owned(),
+            "c4n4ry/&quot;Wörld&quot; 100%".to_owned(),
+            "c4n4ry/&#34;Wörld&#34; 100%".to_owned(),
         ];
         // The form in `Authorization: Basic …`, after user names of every length modulo three.
         for user in ["a", "ab", "abc", "abcd"] {
@@ -295,6 +445,39 @@ mod tests {
         redactor.add_secret("-----BEGIN KEY-----\nMIIBOgIBAAJBAKj34GkxFhD9\nshort\n-----END KEY-----\n", CANARY_LABEL);
         assert_eq!(redactor.redact("line 2: MIIBOgIBAAJBAKj34GkxFhD9"), format!("line 2: {CANARY_LABEL}"));
         assert_eq!(redactor.redact("short"), "short");
+    }
+
+    #[test]
+    fn base64_in_lines_is_found() {
+        let redactor = Redactor::default();
+        let key: String = (0..150_u8).map(|n| char::from(b'!' + n % 90)).collect();
+        redactor.add_secret(&key, CANARY_LABEL);
+        for before in 0..40 {
+            let encoded = BASE64_STANDARD.encode(format!("{}{key}", "x".repeat(before)));
+            for (columns, end) in [(76, "\r\n"), (64, "\n")] {
+                let lines = encoded.as_bytes().chunks(columns).map(|line| String::from_utf8_lossy(line));
+                let text = lines.collect::<Vec<_>>().join(end);
+                let redacted = redactor.redact(&text);
+                assert!(redacted.contains(CANARY_LABEL), "{before} {redacted}");
+                assert!(redacted.len() < before * 4 / 3 + CANARY_LABEL.len() + 20, "{before} {redacted}");
+            }
+        }
+        // A program's output is searched line by line.
+        for line in BASE64_STANDARD.encode(&key).as_bytes().chunks(76) {
+            assert_eq!(redactor.redact(&String::from_utf8_lossy(line)), CANARY_LABEL);
+        }
+    }
+
+    #[test]
+    fn runs_with_the_same_secrets_share_one_finder() {
+        let of = |values: &[&str]| {
+            let redactor = Redactor::default();
+            values.iter().for_each(|value| redactor.add_secret(value, CANARY_LABEL));
+            redactor.finder()
+        };
+        let first = of(&["shared-secret", "another-secret"]);
+        assert!(Arc::ptr_eq(&first, &of(&["shared-secret", "another-secret"])));
+        assert!(!Arc::ptr_eq(&first, &of(&["shared-secret"])));
     }
 
     #[test]
@@ -325,7 +508,6 @@ mod tests {
     fn oldest_value_is_dropped_beyond_the_limit() {
         let redactor = Redactor::default();
         redactor.add_secret("first-value", "x");
-        // Inserted directly, because building the finder a thousand times takes long.
         redactor
             .0
             .write()

@@ -1,6 +1,6 @@
 //! The settings of a worker, with their defaults and bounds.
 
-use std::{collections::BTreeMap, net::SocketAddr, ops::RangeInclusive, path::Path, time::Duration};
+use std::{collections::BTreeMap, fmt, net::SocketAddr, ops::RangeInclusive, path::Path, time::Duration};
 
 use lapin::uri::AMQPUri;
 use milvaion_protocol::topology::{DEFAULT_BROKER_PREFIX, DEFAULT_REDIS_KEY_PREFIX};
@@ -19,7 +19,7 @@ use crate::{
 /// [`from_env`](Self::from_env) reads the environment variables named below. [`default`](Self::default) holds the value
 /// of each setting whose variable is unset. [`WorkerBuilder::build`](crate::WorkerBuilder::build) checks the bounds, so
 /// they also apply to values that are set in code.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct WorkerConfig {
     /// `AMQP_URL`: the address of RabbitMQ, `amqp://` or `amqps://`. The virtual host `/` is written `%2f`.
     /// Default `amqp://127.0.0.1:5672/%2f`.
@@ -43,18 +43,19 @@ pub struct WorkerConfig {
     /// starts at most this many runs in the few milliseconds the broker takes to confirm. From 1 to 1,000. Default none.
     pub concurrency: BTreeMap<String, u16>,
     /// `MILVAION_SHUTDOWN_GRACE_SECONDS`: the time, in seconds, for which runs may continue after SIGTERM
-    /// before they are interrupted. From 0 to 3,600. Default 30.
+    /// before they are interrupted. Kubernetes kills a process 30 seconds after SIGTERM, Docker after 10, and interrupted
+    /// runs must be reported before. From 0 to 3,600. Default 20.
     pub shutdown_grace: Duration,
     /// `MILVAION_OUTBOX`: the location of the outbox, which stores reports and log lines until the broker confirms
     /// them, so that they survive the process: a folder, which the instances of one machine can share; a file that ends
     /// in `.sqlite`, which only one process can use; or `off`. Default `$STATE_DIRECTORY`, else
     /// `$XDG_STATE_HOME/milvaion`, else `~/.local/state/milvaion`.
     pub outbox: Outbox,
-    /// `MILVAION_OUTBOX_LINES`: the maximum number of log lines that wait for the broker. Beyond it the oldest lines
-    /// are dropped. Also applies without an outbox. From 100 to 10,000,000. Default 100,000.
+    /// `MILVAION_OUTBOX_LINES`: the maximum number of log lines that wait for an unavailable broker. Beyond it the oldest
+    /// lines are dropped, and the log of their run says how many. Also applies without an outbox. From 100 to 10,000,000. Default 100,000.
     pub outbox_lines: u32,
     /// `MILVAION_OUTBOX_MEGABYTES`: the maximum size, in megabytes, of the log lines that wait for the broker. The same
-    /// limit applies in memory and on disk. From 1 to 10,000. Default 64.
+    /// limit applies in memory and on disk, and to a burst of lines that the worker has not encoded into batches yet. From 1 to 10,000. Default 64.
     pub outbox_megabytes: u32,
     /// `MILVAION_HEALTH`: the listen address of `/health/live`, `/health/ready` and the Prometheus endpoint `/metrics`,
     /// such as `0.0.0.0:9100`. These endpoints require no authentication. Default none.
@@ -82,6 +83,60 @@ pub(crate) const MAX_CONCURRENCY: u16 = 1000;
 /// Upper bound of a timeout, including that of a single job.
 pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
 
+impl fmt::Debug for WorkerConfig {
+    /// Writes all settings, without the passwords in the addresses.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Destructured, so that a new setting is not forgotten.
+        let Self {
+            amqp_url,
+            redis_url,
+            worker_id,
+            prefix,
+            key_prefix,
+            capacity,
+            concurrency,
+            shutdown_grace,
+            outbox,
+            outbox_lines,
+            outbox_megabytes,
+            health,
+            singletons,
+            default_timeout,
+        } = self;
+        f.debug_struct("WorkerConfig")
+            .field("amqp_url", &without_password(amqp_url))
+            .field("redis_url", &without_password(redis_url))
+            .field("worker_id", worker_id)
+            .field("prefix", prefix)
+            .field("key_prefix", key_prefix)
+            .field("capacity", capacity)
+            .field("concurrency", concurrency)
+            .field("shutdown_grace", shutdown_grace)
+            .field("outbox", outbox)
+            .field("outbox_lines", outbox_lines)
+            .field("outbox_megabytes", outbox_megabytes)
+            .field("health", health)
+            .field("singletons", singletons)
+            .field("default_timeout", default_timeout)
+            .finish()
+    }
+}
+
+/// Returns an address with `***` in place of its user and password. A password can contain `@`, and an address that
+/// cannot be read may consist of one, so only what certainly follows it is kept.
+fn without_password(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, address))) => format!("{scheme}://***@{}", without_query(address)),
+        (Some(_), None) => without_query(url).to_owned(),
+        (None, _) => "***".to_owned(),
+    }
+}
+
+/// Returns an address without its query, in which drivers accept passwords too.
+fn without_query(address: &str) -> &str {
+    address.split_once('?').map_or(address, |(address, _)| address)
+}
+
 impl Default for WorkerConfig {
     fn default() -> Self {
         Self {
@@ -92,7 +147,7 @@ impl Default for WorkerConfig {
             key_prefix: DEFAULT_REDIS_KEY_PREFIX.to_owned(),
             capacity: 50,
             concurrency: BTreeMap::new(),
-            shutdown_grace: Duration::from_secs(30),
+            shutdown_grace: Duration::from_secs(20),
             outbox: Outbox::StateDirectory,
             outbox_lines: 100_000,
             outbox_megabytes: 64,
@@ -325,6 +380,19 @@ mod tests {
             let begins = format!("{name} ");
             assert_eq!(errors.messages().iter().filter(|sentence| sentence.starts_with(&begins)).count(), 1, "{name}");
         }
+    }
+
+    #[test]
+    fn debug_output_has_no_password() {
+        let config = WorkerConfig {
+            amqp_url: "amqps://milvaion:hunt@er2@mq.example.com/%2f?password=hunter3".to_owned(),
+            redis_url: "redis://:hunter4@redis.example.com:6379/0".to_owned(),
+            ..WorkerConfig::default()
+        };
+        let text = format!("{config:?}");
+        assert!(!text.contains("hunt") && !text.contains("er2"), "{text}");
+        assert!(text.contains("mq.example.com/%2f") && text.contains("redis.example.com:6379/0"), "{text}");
+        assert_eq!(without_password("hunter2"), "***");
     }
 
     #[test]

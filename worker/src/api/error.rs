@@ -48,6 +48,15 @@ pub enum WorkerError {
     /// The thread that sends heartbeats and reports ended unexpectedly. Without it no report reaches the server.
     #[error("The thread that sends heartbeats and reports has died. See the log above and restart the worker.")]
     ControlThreadDied,
+    /// An inner task of the worker ended unexpectedly, such as the reporter or the heartbeat. The worker has handed back
+    /// what it could.
+    #[error("The {task} of the worker has failed: {reason}. See the log above and restart the worker.")]
+    TaskFailed {
+        /// The name of the task.
+        task: &'static str,
+        /// The cause.
+        reason: String,
+    },
     /// The thread of the singleton loops ended unexpectedly.
     #[error("The thread of the singleton loops has died. See the log above and restart the worker.")]
     LoopThreadDied,
@@ -135,6 +144,18 @@ pub enum OutboxError {
     FolderFull {
         /// The path of the folder.
         folder: PathBuf,
+    },
+    /// The file holds the reports of another system.
+    #[error(
+        "The outbox {path:?} holds reports of another system ({found}); this worker belongs to {own}. Set MILVAION_OUTBOX to another file, or start a worker of that system to send them."
+    )]
+    OtherSystem {
+        /// The path of the file.
+        path: PathBuf,
+        /// The system whose reports it holds.
+        found: String,
+        /// The system of this worker.
+        own: String,
     },
     /// The folder or the file cannot be created, locked or renamed.
     #[error(

@@ -33,15 +33,17 @@ use crate::{
     control::metrics::{self, WorkerMetrics},
     control::own_thread::OwnThread,
     control::shutdown::{self, DrainContext, ShutdownSignals},
+    control::task_supervisor::{TaskFailure, TaskSupervisor},
     delivery::admission::Admission,
     delivery::claim::ClaimStore,
     delivery::claim_batcher::ClaimBatcher,
     delivery::claim_check::ClaimChecker,
     delivery::consumer::DeliveryConsumer,
     delivery::permits::PrioritySemaphore,
+    delivery::refused_queues::RefusedQueues,
     delivery::run_table::RunTable,
     faults,
-    reporting::outbox::{self, Outbox},
+    reporting::outbox::{self, Outbox, OutboxSystem},
     reporting::reporter::{Reporter, ReporterConfig},
     run::executor::Executor,
     run::registry::{self, JobRegistry, RegisteredJob},
@@ -52,6 +54,9 @@ use crate::{
         options,
     },
 };
+
+/// Maximum time for the tasks of unanswered deliveries to end with their worker.
+const ABANDON_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A configured worker, ready to run.
 pub struct Worker {
@@ -110,22 +115,25 @@ impl Worker {
     }
 
     /// Runs until SIGTERM or SIGINT, then shuts down in an orderly way: takes no new work, lets runs continue for the
-    /// shutdown grace, interrupts those that remain, and reports everything. A second signal ends the grace.
+    /// shutdown grace, interrupts those that remain, and reports everything. A second signal ends the grace. When this has
+    /// returned, both signals end the process again, as by default. A program that handles signals itself uses
+    /// [`run_until`](Self::run_until).
     ///
     /// If the program has set no subscriber of `tracing`, this function sets one that writes to standard error, with the
     /// level `info` or the filter in `RUST_LOG`, so that a first worker shows what it does.
     ///
     /// # Errors
     /// Returns a [`WorkerError`] if signal handlers cannot be installed, `REDIS_URL` cannot be used, the health address
-    /// cannot be bound, the outbox cannot be opened, or the control thread cannot be started or dies. Unavailable
-    /// services are no error: the worker waits for them.
+    /// cannot be bound, the outbox cannot be opened, the control thread cannot be started, or an inner task of the worker
+    /// fails. Unavailable services are no error: the worker waits for them.
     pub async fn run(self) -> Result<(), WorkerError> {
         logging::set_default();
-        let signals = ShutdownSignals::from_signals()?;
+        let (signals, _guard) = ShutdownSignals::from_signals()?;
         self.serve(signals).await
     }
 
-    /// Runs like [`run`](Self::run), but until `stop` fires instead of a signal.
+    /// Runs like [`run`](Self::run), but until `stop` fires instead of a signal. When this has returned, nothing of the
+    /// worker is left in the program, except for jobs that block their thread.
     ///
     /// # Errors
     /// Returns the same errors as [`run`](Self::run), except for signal handlers.
@@ -138,21 +146,22 @@ impl Worker {
         if self.jobs.is_empty() {
             return self.serve_loops(loops, &signals).await;
         }
+        let tasks = TaskSupervisor::default();
         if loops.is_empty() {
-            return self.serve_jobs(signals).await;
+            return self.serve_jobs(signals, tasks).await;
         }
         let mut thread = self.start_loops(loops, None)?;
         let (stop, jobs_ended) = (signals.stop.clone(), CancellationToken::new());
         let serve_jobs = async {
             let _ends_loops = jobs_ended.clone().drop_guard();
-            self.serve_jobs(signals).await
+            self.serve_jobs(signals, tasks.clone()).await
         };
         // The loops stop beside the runs, so that their successors need not wait for the shutdown grace.
         let stop_loops = async {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = jobs_ended.cancelled() => {}
-                () = thread.ended() => return tracing::error!("the singleton loops of this worker have ended; restart it"),
+                () = thread.ended() => return tasks.fail("thread of singleton loops", "it has ended".to_owned()),
             }
             thread.stop().await;
         };
@@ -193,11 +202,17 @@ impl Worker {
     }
 
     /// Runs the job types of a worker.
-    async fn serve_jobs(self, signals: ShutdownSignals) -> Result<(), WorkerError> {
+    async fn serve_jobs(self, signals: ShutdownSignals, tasks: TaskSupervisor) -> Result<(), WorkerError> {
         let Self { config, jobs, amqp, instance_id, version, layers, events, metrics, loops: _ } = self;
         let (topology, keys) = (Topology::new(config.prefix.as_str()), RedisKeys::new(config.key_prefix.as_str()));
         let (running, interrupt) = (RunTable::default(), CancellationToken::new());
-        let (reporter, report_receiver) = Reporter::new();
+        // A child token, so that a failed task can end this worker without cancelling a token of the caller.
+        let stop = signals.stop.child_token();
+        // Fires when this function returns, however it does, and ends what remains of the worker.
+        let abandon = CancellationToken::new();
+        let _abandons_rest = abandon.clone().drop_guard();
+        let refused_queues = RefusedQueues::default();
+        let (reporter, report_receiver) = Reporter::new(config.log_bounds());
         let health = config.health.map(metrics::open).transpose()?;
         tracing::info!(
             worker.id = config.worker_id,
@@ -209,7 +224,7 @@ impl Worker {
             amqp.authority.port,
             logging::redis_address(&config.redis_url)
         );
-        let outbox = outbox::open(&config.outbox, &config.worker_id).await?;
+        let outbox = outbox::open(&config.outbox, &config.worker_id, &OutboxSystem::new(&amqp, &config.prefix)).await?;
 
         let hello = InstanceHello {
             worker_id: config.worker_id.clone(),
@@ -238,16 +253,17 @@ impl Worker {
                 metrics: metrics.clone(),
             },
             warning: outbox.warning,
+            refused_queues: refused_queues.clone(),
+            stopping: stop.clone(),
+            tasks: tasks.clone(),
             health: health.map(|listener| (listener, metrics.clone(), outbox.gate.clone())),
         })?;
         let claims = ClaimStore::new(&config.redis_url, keys, &instance_id).map_err(WorkerError::Redis)?;
         // A worker that is stopped before it is connected ends at once.
         signals.stop.run_until_cancelled(claims.warm_up()).await;
         let (claim_batcher, batching) = ClaimBatcher::new(claims);
-        tokio::spawn(batching);
+        tokio::spawn(tasks.guard("claim batcher", &abandon, batching));
         let permits = PrioritySemaphore::new(config.capacity as usize, jobs.iter().map(|job| job.concurrency.into()));
-        // A child token, so that a dead control thread can end this worker without cancelling a token of the caller.
-        let stop = signals.stop.child_token();
         let claim_checker = ClaimChecker::new(amqp.clone(), topology.clone(), instance_id.clone());
         let consumer = Arc::new(DeliveryConsumer {
             worker_id: config.worker_id,
@@ -277,14 +293,23 @@ impl Worker {
             deliveries: TaskTracker::new(),
             runs: TaskTracker::new(),
             stop: stop.clone(),
+            abandon: abandon.clone(),
+            tasks: tasks.clone(),
+            refused_queues,
         });
         let consuming = consumer.clone().run(amqp);
         tokio::pin!(consuming);
-        let (draining, has_died) = tokio::select! {
-            draining = &mut consuming => (draining, false),
-            () = control_thread.ended() => {
+        let mut has_died = false;
+        let draining = tokio::select! {
+            draining = &mut consuming => draining,
+            () = tasks.failed() => {
                 stop.cancel();
-                (consuming.await, true)
+                consuming.await
+            }
+            () = control_thread.ended() => {
+                has_died = true;
+                stop.cancel();
+                consuming.await
             }
         };
 
@@ -303,6 +328,13 @@ impl Worker {
         }
         if let Some(draining) = draining {
             draining.close().await;
+        }
+        // Deliveries whose reports were never confirmed would otherwise wait for ever, and keep the jobs of the program.
+        abandon.cancel();
+        // A job that blocks a thread of the program can hold one of them up.
+        let _ = tokio::time::timeout(ABANDON_TIMEOUT, consumer.deliveries.wait()).await;
+        if let Some(TaskFailure { task, reason }) = tasks.failure() {
+            return Err(WorkerError::TaskFailed { task, reason });
         }
         if has_died {
             return Err(WorkerError::ControlThreadDied);

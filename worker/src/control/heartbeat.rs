@@ -1,17 +1,20 @@
 //! Registration of the worker, its heartbeats and its goodbye.
 //!
 //! A heartbeat has two parts: the keys in Redis (the heartbeat of the instance and its claims), which other instances
-//! read, and the message to the server, which lists the current runs. Neither part waits for the other, so an outage of
-//! one service does not stop the heartbeats to the other. Each heartbeat also reads the cancel requests from Redis, in
+//! read, and the message to the server, which lists the current runs. They are two loops, so neither an outage nor slow
+//! answers of one service delay the heartbeats to the other. Each heartbeat also reads the cancel requests from Redis, in
 //! case the listener missed one.
+//!
+//! A run that has ended is listed until the broker has confirmed its end. As soon as the worker stops, heartbeats announce
+//! it: a run that is lost from then on was not lost by its own fault.
 
-use std::{future::Future, time::Duration};
+use std::{collections::BTreeSet, future::Future, time::Duration};
 
 use milvaion_protocol::{
-    message::{InstanceHeartbeat, InstanceHello, RegistrationMessage},
-    topology::Topology,
+    id::OccurrenceId,
+    message::{InstanceHeartbeat, InstanceHello, MAX_NOTICE_BYTES, RegistrationMessage, truncate_text},
 };
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -19,9 +22,11 @@ use crate::{
     clock,
     control::cancel,
     delivery::claim::{ClaimStore, HEARTBEAT_INTERVAL},
+    delivery::refused_queues::RefusedQueues,
     delivery::run_table::RunTable,
     net::publisher::WorkerPublisher,
     reporting::outbox::OutboxWarning,
+    reporting::reporter::UnconfirmedEnds,
 };
 
 /// Maximum duration of one heartbeat. A failed one is not retried, because the next one follows soon.
@@ -35,49 +40,24 @@ pub(crate) struct Heartbeater {
     pub(crate) claims: ClaimStore,
     /// The current runs.
     pub(crate) running: RunTable,
+    /// The ended runs that are listed until the broker has confirmed their ends.
+    pub(crate) unconfirmed_ends: UnconfirmedEnds,
     /// The publisher of messages to the server.
     pub(crate) publisher: WorkerPublisher,
     /// The exchange of registration messages.
     pub(crate) exchange: String,
     /// The warning about the outbox that heartbeats carry.
     pub(crate) warning: OutboxWarning,
+    /// The queues that the broker refuses, which heartbeats show.
+    pub(crate) refused_queues: RefusedQueues,
+    /// Fires as soon as the worker takes no new work.
+    pub(crate) stopping: CancellationToken,
 }
 
 impl Heartbeater {
-    /// Creates the heartbeater of one instance.
-    pub(crate) fn new(
-        hello: InstanceHello,
-        claims: ClaimStore,
-        running: RunTable,
-        publisher: WorkerPublisher,
-        topology: &Topology,
-        warning: OutboxWarning,
-    ) -> Self {
-        Self { hello, claims, running, publisher, exchange: topology.registration(), warning }
-    }
-
     /// Sends heartbeats until `stop` fires, then sends a goodbye.
-    pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let mut ticks = interval(HEARTBEAT_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The first connection also counts as a change, so the worker registers here.
-        let mut is_registered = false;
-        let mut has_reached_redis = false;
-        loop {
-            tokio::select! {
-                _ = ticks.tick() => {}
-                () = self.publisher.changed() => is_registered = false,
-                () = stop.cancelled() => break,
-            }
-            let heartbeat = async { tokio::join!(self.renew_in_redis(), self.report_to_server(is_registered)) };
-            tokio::select! {
-                (is_renewed, is_reported) = heartbeat => {
-                    has_reached_redis |= is_renewed;
-                    is_registered = is_reported;
-                }
-                () = stop.cancelled() => break,
-            }
-        }
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        let (has_reached_redis, ()) = tokio::join!(self.renew_until(&stop), self.report_until(&stop));
         let goodbye = RegistrationMessage::Goodbye { instance_id: self.hello.instance_id.clone() };
         let remove_heartbeat = async {
             if has_reached_redis {
@@ -85,6 +65,64 @@ impl Heartbeater {
             }
         };
         let _ = timeout(HEARTBEAT_TIMEOUT, async { tokio::join!(self.send(&goodbye), remove_heartbeat) }).await;
+    }
+
+    /// Renews the keys in Redis until `stop` fires. Returns true if Redis has ever answered.
+    async fn renew_until(&self, stop: &CancellationToken) -> bool {
+        let (mut ticks, mut has_reached_redis) = (ticks(), false);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = stop.cancelled() => return has_reached_redis,
+            }
+            tokio::select! {
+                is_renewed = self.renew_in_redis() => has_reached_redis |= is_renewed,
+                () = stop.cancelled() => return has_reached_redis,
+            }
+        }
+    }
+
+    /// Sends heartbeats to the server until `stop` fires.
+    async fn report_until(&self, stop: &CancellationToken) {
+        let (mut ticks, mut publisher) = (ticks(), self.publisher.clone());
+        // The first connection also counts as a change, so the worker registers here.
+        let (mut is_registered, mut has_announced_stop) = (false, false);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = publisher.changed() => is_registered = false,
+                () = self.stopping.cancelled(), if !has_announced_stop => has_announced_stop = true,
+                () = stop.cancelled() => return,
+            }
+            let reporting = async {
+                let is_reported = self.report_to_server(is_registered).await;
+                // A registration announces no stop.
+                if is_reported && !is_registered && self.stopping.is_cancelled() {
+                    self.report_to_server(true).await;
+                }
+                is_reported
+            };
+            tokio::select! {
+                is_reported = reporting => is_registered = is_reported,
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// Returns the problems that operators should see, or `None` if there is none.
+    fn notice(&self) -> Option<String> {
+        let texts: Vec<String> = self.warning.notice().into_iter().chain(self.refused_queues.notice()).collect();
+        (!texts.is_empty()).then(|| truncate_text(texts.join(" "), MAX_NOTICE_BYTES))
+    }
+
+    /// Returns the occurrences that a heartbeat lists: those that run, and those whose end the broker has not confirmed.
+    fn listed(&self) -> Vec<OccurrenceId> {
+        // Read first: a run that ends in between is then in both.
+        let running = self.running.begun();
+        let ended = self.unconfirmed_ends.occurrences();
+        let listed: BTreeSet<OccurrenceId> =
+            running.into_iter().map(|(occurrence, _)| occurrence).chain(ended).collect();
+        listed.into_iter().collect()
     }
 
     /// Writes the heartbeat to Redis, renews the claims, and applies the cancel requests found there. Returns false if
@@ -118,9 +156,9 @@ impl Heartbeater {
             RegistrationMessage::Heartbeat(InstanceHeartbeat {
                 worker_id: self.hello.worker_id.clone(),
                 instance_id: self.hello.instance_id.clone(),
-                running: self.running.begun().into_iter().map(|(occurrence, _)| occurrence).collect(),
-                notice: self.warning.notice(),
-                stopping: false,
+                running: self.listed(),
+                notice: self.notice(),
+                stopping: self.stopping.is_cancelled(),
                 timestamp: clock::now(),
             })
         } else {
@@ -148,6 +186,13 @@ impl Heartbeater {
     }
 }
 
+/// Returns the ticks of a loop of heartbeats.
+fn ticks() -> Interval {
+    let mut ticks = interval(HEARTBEAT_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
 /// Returns the host name, or an empty string if it is unknown.
 pub(crate) fn host_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
@@ -155,4 +200,105 @@ pub(crate) fn host_name() -> String {
         .or_else(|| std::env::var("HOSTNAME").ok())
         .map(|name| name.trim().to_owned())
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use milvaion_protocol::topology::RedisKeys;
+    use milvaion_test_support::{broker_env::WorkerTestEnv, services, wait::until};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::{TcpListener, TcpStream},
+        time::{Instant, sleep},
+    };
+
+    use super::*;
+    use crate::{
+        delivery::run_table::RunReservation,
+        reporting::outbox::{self, Outbox, OutboxSystem},
+        run::stop_signal::StopSignal,
+    };
+
+    /// The delay of each answer of Redis, which is below the timeout of a request.
+    const ANSWER_DELAY: Duration = Duration::from_millis(300);
+
+    /// Starts a proxy that delays each answer of Redis. Returns the URL behind it.
+    async fn slow_redis() -> String {
+        let mut url = url::Url::parse(&services::redis_url()).expect("a URL");
+        let target = SocketAddr::from(([127, 0, 0, 1], url.port().expect("a port")));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        url.set_port(Some(listener.local_addr().expect("an address").port())).expect("a host");
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let (mut requests, mut to_client) = client.into_split();
+                let (mut answers, mut to_server) = TcpStream::connect(target).await.expect("Redis").into_split();
+                tokio::spawn(async move { tokio::io::copy(&mut requests, &mut to_server).await });
+                tokio::spawn(async move {
+                    let mut buffer = vec![0; 64 * 1024];
+                    while let Ok(read @ 1..) = answers.read(&mut buffer).await {
+                        sleep(ANSWER_DELAY).await;
+                        if to_client.write_all(&buffer[..read]).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        url.into()
+    }
+
+    #[tokio::test]
+    async fn slow_redis_does_not_delay_heartbeats_to_the_server() {
+        let env = WorkerTestEnv::new().await;
+        let running = RunTable::default();
+        // Their renewal takes one round trip for each 500 runs, and reading their cancel requests one for each 250.
+        let guards: Vec<_> = (0..5_000_u16)
+            .map(|n| {
+                let [high, low] = n.to_be_bytes();
+                let id = OccurrenceId::from_parts(clock::now(), [0, 0, 0, 0, 0, 0, 0, 0, high, low]);
+                let RunReservation::Reserved(guard) = running.reserve(id, 1) else { panic!("the table is empty") };
+                guard.begin(StopSignal::default());
+                guard
+            })
+            .collect();
+        let (stop, close) = (CancellationToken::new(), CancellationToken::new());
+        let amqp = services::amqp_url().parse().expect("a valid URL");
+        let (publisher, keep_open) = WorkerPublisher::new(amqp, env.topology.clone(), "w-1".to_owned(), close.clone());
+        let publishing = tokio::spawn(keep_open);
+        let outbox = outbox::open(&Outbox::Off, "w", &OutboxSystem::default()).await.expect("off");
+        let keys = RedisKeys::new(format!("{}:", env.topology.registration()).as_str());
+        let heartbeater = Heartbeater {
+            hello: InstanceHello { instance_id: "w-1".to_owned(), ..InstanceHello::default() },
+            claims: ClaimStore::new(&slow_redis().await, keys, "w-1").expect("a valid URL"),
+            running,
+            unconfirmed_ends: UnconfirmedEnds::default(),
+            publisher,
+            exchange: env.topology.registration(),
+            warning: outbox.warning,
+            refused_queues: RefusedQueues::default(),
+            stopping: CancellationToken::new(),
+        };
+        let beating = tokio::spawn(heartbeater.run(stop.clone()));
+        let mut messages = Vec::new();
+        let mut count = async |wanted| {
+            until("messages to the server", async || {
+                messages.extend(env.registrations().await);
+                messages.len() >= wanted
+            })
+            .await;
+        };
+        count(1).await;
+        let registered_at = Instant::now();
+        count(2).await;
+        let pause = registered_at.elapsed();
+        assert!(pause < HEARTBEAT_INTERVAL + Duration::from_secs(2), "the heartbeat came after {pause:?}");
+        stop.cancel();
+        beating.await.expect("no panic");
+        close.cancel();
+        publishing.await.expect("no panic");
+        drop(guards);
+        env.clean(&[]).await;
+    }
 }

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`control_thread`] | The operating system thread that runs heartbeats, reports and cancellations |
 //! | [`own_thread`] | An operating system thread with a runtime of its own |
+//! | [`task_supervisor`] | Detects inner tasks that end although the worker runs |
 //! | [`heartbeat`] | Registration, heartbeats and the renewal of claims |
 //! | [`cancel`] | The listener for cancel requests |
 //! | [`shutdown`] | Signals and the draining of runs |
@@ -20,3 +21,4 @@ pub(crate) mod heartbeat;
 pub(crate) mod metrics;
 pub(crate) mod own_thread;
 pub(crate) mod shutdown;
+pub(crate) mod task_supervisor;

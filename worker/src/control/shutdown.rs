@@ -7,10 +7,19 @@
 //!    connections and the outbox, which keeps what could not be sent. The consuming connection is closed last: closing
 //!    it earlier would cause a redelivery of every unacknowledged delivery.
 //!
-//! A second signal sets the grace to zero.
+//! A second signal sets the grace to zero. A signal after the worker has ended has its default effect again: it ends the
+//! process.
 
-use std::time::Duration;
+use std::{
+    io,
+    sync::{
+        Arc, LazyLock, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
+use signal_hook::consts::{SIGINT, SIGTERM};
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::timeout,
@@ -40,18 +49,57 @@ pub(crate) struct ShutdownSignals {
     pub(crate) skip_grace: CancellationToken,
 }
 
+/// The workers of this process that listen for signals.
+static LISTENING_WORKERS: Mutex<usize> = Mutex::new(0);
+/// True while no worker listens, so that a signal has its default effect. Registered once, because a handler stays for the
+/// rest of the process.
+static HAS_DEFAULT_EFFECT: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+/// One listening worker. When the last one has ended, signals end the process again, and are not swallowed.
+pub(crate) struct SignalGuard(CancellationToken);
+
+impl SignalGuard {
+    fn new() -> io::Result<Self> {
+        static REGISTRATION: OnceLock<()> = OnceLock::new();
+        if REGISTRATION.get().is_none() {
+            for number in [SIGTERM, SIGINT] {
+                signal_hook::flag::register_conditional_default(number, HAS_DEFAULT_EFFECT.clone())?;
+            }
+            let _ = REGISTRATION.set(());
+        }
+        let mut workers = LISTENING_WORKERS.lock().unwrap_or_else(PoisonError::into_inner);
+        *workers += 1;
+        HAS_DEFAULT_EFFECT.store(false, Ordering::SeqCst);
+        Ok(Self(CancellationToken::new()))
+    }
+}
+
+impl Drop for SignalGuard {
+    fn drop(&mut self) {
+        self.0.cancel();
+        let mut workers = LISTENING_WORKERS.lock().unwrap_or_else(PoisonError::into_inner);
+        *workers -= 1;
+        HAS_DEFAULT_EFFECT.store(*workers == 0, Ordering::SeqCst);
+    }
+}
+
 impl ShutdownSignals {
     /// Listens for SIGTERM and SIGINT. The first signal requests a shutdown, the second one skips the grace.
-    pub(crate) fn from_signals() -> Result<Self, WorkerError> {
+    ///
+    /// # Errors
+    /// Returns [`WorkerError::Signals`] if the operating system refuses a handler.
+    pub(crate) fn from_signals() -> Result<(Self, SignalGuard), WorkerError> {
         let mut terminate = signal(SignalKind::terminate()).map_err(WorkerError::Signals)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(WorkerError::Signals)?;
-        let signals = Self::default();
+        let guard = SignalGuard::new().map_err(WorkerError::Signals)?;
+        let (signals, ended) = (Self::default(), guard.0.clone());
         let tokens = signals.clone();
         tokio::spawn(async move {
             loop {
                 tokio::select! {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
+                    () = ended.cancelled() => return,
                 }
                 if tokens.stop.is_cancelled() {
                     tracing::info!("second signal received: interrupting running occurrences");
@@ -62,7 +110,7 @@ impl ShutdownSignals {
                 tokens.stop.cancel();
             }
         });
-        Ok(signals)
+        Ok((signals, guard))
     }
 }
 

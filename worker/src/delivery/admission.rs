@@ -29,6 +29,7 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
+use hashlink::LruCache;
 use milvaion_protocol::{
     message::{ClaimDenial, JobMessage},
     topology::MAX_PRIORITY,
@@ -49,10 +50,14 @@ use crate::{
     reporting::outbox::WriteGate,
 };
 
-/// Maximum wait for a permit before a delivery is returned to its queue. Runs can take hours, and another instance may
-/// have a free permit. If none has, the message is redelivered at once and waits again, which costs one message each
-/// time.
+/// Maximum wait for a permit before a delivery is returned to its queue for the first time. Runs can take hours, and
+/// another instance may have a free permit. If none has, the message is redelivered at once and waits again, which costs
+/// one message each time. Each wait is therefore twice as long as the previous one.
 const PERMIT_WAIT: Duration = Duration::from_secs(2);
+/// Maximum wait for a permit of a delivery that was returned again and again.
+const MAX_PERMIT_WAIT: Duration = Duration::from_secs(32);
+/// Maximum number of deliveries whose waits are remembered: more than a process can have in its prefetch windows.
+const MAX_REMEMBERED_WAITS: usize = 10_000;
 /// Delay before a possible duplicate that could not be checked is returned to its queue.
 const RETURN_DELAY: Duration = Duration::from_secs(1);
 /// Interval at which a possible duplicate checks whether the holder of its claim is alive.
@@ -88,10 +93,21 @@ pub(crate) struct Admission {
 }
 
 /// State that outlives a single delivery.
-#[derive(Default)]
 pub(crate) struct AdmissionState {
     fallback_paused_until: Option<Instant>,
     returned: AttemptLruSet,
+    /// The next wait for a permit of deliveries that were returned for lack of one.
+    permit_waits: LruCache<AttemptKey, Duration>,
+}
+
+impl Default for AdmissionState {
+    fn default() -> Self {
+        Self {
+            fallback_paused_until: None,
+            returned: AttemptLruSet::default(),
+            permit_waits: LruCache::new(MAX_REMEMBERED_WAITS),
+        }
+    }
 }
 
 /// The origin of a delivery, as far as it is known.
@@ -157,7 +173,9 @@ impl Admission {
         message: &JobMessage,
         origin: DeliveryOrigin,
     ) -> AdmissionDecision {
+        let attempt = (message.occurrence_id, message.attempt);
         let priority = message.priority.min(MAX_PRIORITY);
+        let permit_wait = self.state().permit_waits.remove(&attempt).unwrap_or(PERMIT_WAIT);
         let mut may_be_duplicate = SEAMS.may_be_duplicate(origin == DeliveryOrigin::PossibleDuplicate);
         let (mut last_lease, mut checked_at): (_, Option<Instant>) = (None, None);
         loop {
@@ -176,16 +194,29 @@ impl Admission {
                 biased;
                 permit = self.acquire_permit(type_index, priority) => Some(permit),
                 () = self.stop.cancelled() => None,
-                () = sleep(PERMIT_WAIT) => None,
+                () = sleep(permit_wait) => None,
             };
             // A worker that stops starts nothing, even if a permit became free. A delivery that has waited long enough
             // may find a free permit in another instance.
             let Some(permit) = permit.filter(|_| !self.stop.is_cancelled()) else {
+                let mut state = self.state();
+                state.permit_waits.insert(attempt, (permit_wait * 2).min(MAX_PERMIT_WAIT));
                 if !may_be_duplicate {
-                    self.state().returned.insert((message.occurrence_id, message.attempt));
+                    state.returned.insert(attempt);
                 }
                 return AdmissionDecision::Refuse(DeliveryAnswer::ReturnToQueue);
             };
+            // The delivery may have waited for so long that another one has run.
+            if may_be_duplicate && checked_at.is_none_or(|at| at.elapsed() >= CLAIM_CHECK_VALIDITY) {
+                if let Some(answer) = self.check(message).await {
+                    drop(permit);
+                    if matches!(answer, DeliveryAnswer::ReturnToQueue) {
+                        self.pause(RETURN_DELAY).await;
+                    }
+                    return AdmissionDecision::Refuse(answer);
+                }
+                checked_at = Some(Instant::now());
+            }
             match SEAMS.claim_answer(self.claim_batcher.claim((message.occurrence_id, message.attempt)).await) {
                 Ok(ClaimResult::Granted { cancel, since }) => {
                     let request = cancel.map(|text| CancelRequest::read(&text));
@@ -360,4 +391,49 @@ impl Admission {
 /// have been cancelled or have ended while the message waited in its queue.
 fn is_forgotten(message: &JobMessage, since: DateTime<Utc>) -> bool {
     message.timestamp < since.checked_add_signed(MAX_CLOCK_DIFFERENCE).unwrap_or(since)
+}
+
+#[cfg(test)]
+mod tests {
+    use milvaion_protocol::topology::{RedisKeys, Topology};
+    use milvaion_test_support::{broker_env, messages};
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::delivery::claim::ClaimStore;
+
+    #[tokio::test(start_paused = true)]
+    async fn delivery_of_a_full_type_waits_longer_each_time() {
+        // Neither is reached: no delivery gets a permit.
+        let claims = ClaimStore::new("redis://127.0.0.1:1/0", RedisKeys::default(), "w-1").expect("a valid address");
+        let amqp = "amqp://127.0.0.1:1/%2f".parse().expect("a valid address");
+        let admission = Admission {
+            permits: PrioritySemaphore::new(1, [1]),
+            outbox: WriteGate::new(watch::channel(true).1),
+            claim_batcher: ClaimBatcher::new(claims).0,
+            claim_checker: ClaimChecker::new(amqp, Topology::new("t"), "w-1".to_owned()),
+            metrics: WorkerMetrics::default(),
+            stop: CancellationToken::new(),
+            state: Mutex::default(),
+        };
+        let permit = admission.permits.acquire(0, 1).await;
+        let message = messages::job_message(
+            milvaion_protocol::id::OccurrenceId::default(),
+            "t",
+            broker_env::no_input(),
+            broker_env::now(),
+        );
+        let mut waits = Vec::new();
+        let mut origin = DeliveryOrigin::First;
+        for _ in 0..6 {
+            let since = tokio::time::Instant::now();
+            let decision = admission.admit(0, &message, origin).await;
+            assert!(matches!(decision, AdmissionDecision::Refuse(DeliveryAnswer::ReturnToQueue)));
+            waits.push(since.elapsed().as_secs());
+            origin = admission.origin((message.occurrence_id, message.attempt), true, false);
+            assert_eq!(origin, DeliveryOrigin::Returned, "the redelivery needs no claim check");
+        }
+        assert_eq!(waits, [2, 4, 8, 16, 32, 32]);
+        drop(permit);
+    }
 }

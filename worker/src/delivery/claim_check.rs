@@ -26,7 +26,10 @@ use milvaion_protocol::{
     message::{ClaimReply, ClaimRequest},
     topology::Topology,
 };
-use tokio::sync::{Mutex as AsyncMutex, oneshot};
+use tokio::{
+    sync::{Mutex as AsyncMutex, oneshot},
+    task::JoinHandle,
+};
 
 use crate::{
     clock,
@@ -66,6 +69,8 @@ type PendingChecks = Arc<Mutex<HashMap<String, oneshot::Sender<ClaimReply>>>>;
 
 struct ClaimChannel {
     channel: Channel,
+    /// The task that receives replies. Without it every check would time out.
+    listener: JoinHandle<()>,
     connection: Connection,
 }
 
@@ -137,7 +142,7 @@ impl ClaimChecker {
     async fn channel(&self) -> Result<Channel, lapin::Error> {
         let mut claim_channel = self.claim_channel.lock().await;
         if let Some(claim_channel) =
-            claim_channel.as_ref().filter(|claim_channel| claim_channel.channel.status().connected())
+            claim_channel.as_ref().filter(|open| open.channel.status().connected() && !open.listener.is_finished())
         {
             return Ok(claim_channel.channel.clone());
         }
@@ -151,8 +156,8 @@ impl ClaimChecker {
         let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
         let replies =
             channel.basic_consume(REPLY_TO.into(), ShortString::default(), options, FieldTable::default()).await?;
-        tokio::spawn(listen(replies, self.pending_checks.clone()));
-        *claim_channel = Some(ClaimChannel { channel: channel.clone(), connection });
+        let listener = tokio::spawn(listen(replies, self.pending_checks.clone()));
+        *claim_channel = Some(ClaimChannel { channel: channel.clone(), listener, connection });
         Ok(channel)
     }
 

@@ -1,14 +1,14 @@
 //! Consumes the job queues and passes deliveries to the executor.
 //!
-//! Each job type has its own queue, channel and consumer, so that a slow type delays only itself. Deliveries are
-//! handled as follows:
+//! Each job type has its own queue, channel and consumer, so that a slow type delays only itself, and a queue that the
+//! broker refuses stops only its own type. Deliveries are handled as follows:
 //!
 //! | Delivery | Answer to the broker |
 //! |---|---|
 //! | cannot be decoded, or is of another job type | rejected: it becomes a dead letter |
 //! | duplicate of an attempt that runs here, or ran here recently | acknowledged once the start of the first delivery is confirmed |
 //! | duplicate of an attempt that has ended, or that a live instance runs | acknowledged |
-//! | has not started at shutdown, or waits for a permit or a writable outbox for two seconds | returned to its queue |
+//! | has not started at shutdown, or waits for a permit or a writable outbox for two seconds, and longer each time | returned to its queue |
 //! | may not start, according to [`admission`](crate::delivery::admission) | the answer that admission gives |
 //! | was cancelled before its start, or was lost with another instance | acknowledged when that report is confirmed |
 //! | runs | acknowledged when the report of its start is confirmed |
@@ -19,7 +19,10 @@
 use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
-use futures::{StreamExt, stream};
+use futures::{
+    FutureExt, StreamExt,
+    stream::{self, BoxStream},
+};
 use lapin::{
     Connection,
     message::Delivery,
@@ -31,15 +34,17 @@ use milvaion_protocol::{
     message::{JobMessage, MAX_MESSAGE_BYTES},
     topology::{HEADER_REPUBLISH, Topology},
 };
-use tokio::time::{sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     api::error::log_text,
     clock,
     control::metrics::WorkerMetrics,
+    control::task_supervisor::TaskSupervisor,
     delivery::acks::{AckTracker, PendingAck},
     delivery::admission::{Admission, AdmissionDecision, DeliveryAnswer, RunBegin},
+    delivery::refused_queues::RefusedQueues,
     delivery::run_table::{RunReservation, RunTable},
     delivery::watchdog::ConsumerWatchdog,
     faults,
@@ -51,6 +56,11 @@ use crate::{
 
 /// Maximum time for the broker to answer a request.
 const BROKER_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval at which refused queues are tried again.
+const REFUSED_QUEUE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The deliveries of one job type with its index. `None` is the end of the consumer.
+type DeliveryStream = BoxStream<'static, (usize, Option<lapin::Result<Delivery>>)>;
 
 /// The consumers of one worker, and the parts that all deliveries share.
 pub(crate) struct DeliveryConsumer {
@@ -68,6 +78,12 @@ pub(crate) struct DeliveryConsumer {
     /// Tasks among `deliveries` whose run has not ended: it waits or runs.
     pub(crate) runs: TaskTracker,
     pub(crate) stop: CancellationToken,
+    /// Ends the tasks of deliveries that are still not answered when the worker has ended.
+    pub(crate) abandon: CancellationToken,
+    /// Receives the panics of the tasks of deliveries.
+    pub(crate) tasks: TaskSupervisor,
+    /// The queues that the broker refuses, for the notice of the heartbeats.
+    pub(crate) refused_queues: RefusedQueues,
 }
 
 /// The consuming connection after its consumers were cancelled. A channel closes when its last handle is dropped, which
@@ -143,48 +159,54 @@ impl DeliveryConsumer {
     async fn consume(self: &Arc<Self>, connection: &Connection) -> Result<Vec<AckTracker>, ConsumeError> {
         let channel = connection.create_channel().await?;
         topology::declare_shared(&channel, &self.topology).await?;
-        let mut channels = Vec::new();
-        let mut streams = Vec::new();
-        let mut queues = Vec::new();
-        for (type_index, job) in self.job_types.iter().enumerate() {
-            let job_type = job.job_type;
-            let queue = topology::declare_job_queue(&channel, &self.topology, &self.worker_id, job_type).await?;
-            let job_channel = connection.create_channel().await?;
-            job_channel.basic_qos(self.admission.permits.prefetch(type_index), BasicQosOptions::default()).await?;
-            let consumer = job_channel
-                .basic_consume(
-                    queue.as_str().into(),
-                    self.instance_id.as_str().into(),
-                    BasicConsumeOptions::default(),
-                    FieldTable::default(),
-                )
-                .await?;
-            channels.push(AckTracker::new(job_channel));
-            queues.push(queue);
-            // The end of a consumer (its queue was deleted) must be detected, so it is an item of the stream too.
-            streams.push(consumer.map(Some).chain(stream::iter([None])).map(move |delivery| (type_index, delivery)));
+        let mut channels: Vec<Option<AckTracker>> = Vec::new();
+        let mut deliveries = stream::SelectAll::<DeliveryStream>::new();
+        for type_index in 0..self.job_types.len() {
+            let consumed = self.consume_type(connection, type_index).await?;
+            channels.push(consumed.map(|(acks, stream)| {
+                deliveries.push(stream);
+                acks
+            }));
         }
-        self.metrics.consuming(true);
+        self.metrics.consuming(channels.iter().any(Option::is_some));
         tracing::info!(
             worker.id = self.worker_id,
-            job_types = self.job_types.len(),
+            job_types = deliveries.len(),
             "worker {} consumes {} job types",
             self.worker_id,
-            self.job_types.len()
+            deliveries.len()
         );
-        let mut deliveries = stream::select_all(streams);
+        let queues = self.job_types.iter().map(|job| self.topology.job_queue(&self.worker_id, job.job_type)).collect();
         let mut watchdog = ConsumerWatchdog::new(channel, queues);
+        let mut retries = interval(REFUSED_QUEUE_INTERVAL);
+        retries.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The first tick is immediate.
+        retries.tick().await;
         loop {
             let next = tokio::select! {
                 biased;
                 () = self.stop.cancelled() => {
                     self.return_the_rest(&channels, deliveries).await;
-                    return Ok(channels);
+                    return Ok(channels.into_iter().flatten().collect());
                 }
-                next = deliveries.next() => next,
+                next = deliveries.next(), if !deliveries.is_empty() => next,
+                _ = retries.tick(), if channels.iter().any(Option::is_none) => {
+                    for (type_index, acks) in channels.iter_mut().enumerate().filter(|(_, acks)| acks.is_none()) {
+                        if let Some((tracker, stream)) = self.consume_type(connection, type_index).await? {
+                            *acks = Some(tracker);
+                            deliveries.push(stream);
+                            watchdog.delivery_received(type_index);
+                        }
+                    }
+                    self.metrics.consuming(channels.iter().any(Option::is_some));
+                    continue;
+                }
                 () = watchdog.wait() => {
                     let full = channels.iter().enumerate().map(|(type_index, acks)| {
-                        acks.unacked() >= usize::from(self.admission.permits.prefetch(type_index))
+                        // A refused queue is not watched, like one that may deliver nothing more.
+                        acks.as_ref().is_none_or(|acks| {
+                            acks.unacked() >= usize::from(self.admission.permits.prefetch(type_index))
+                        })
                     });
                     match timeout(BROKER_REPLY_TIMEOUT, watchdog.check(full)).await {
                         Ok(Ok(None)) => continue,
@@ -198,8 +220,11 @@ impl DeliveryConsumer {
                 Some((type_index, Some(Ok(delivery)))) => {
                     watchdog.delivery_received(type_index);
                     self.metrics.delivered();
-                    let pending_ack = channels[type_index].open(delivery.delivery_tag);
-                    self.deliveries.spawn(self.clone().handle(type_index, delivery, pending_ack));
+                    let Some(acks) = &channels[type_index] else { continue };
+                    let pending_ack = acks.open(delivery.delivery_tag);
+                    let handling = self.clone().handle(type_index, delivery, pending_ack);
+                    let handling = self.abandon.clone().run_until_cancelled_owned(handling).map(drop);
+                    self.deliveries.spawn(self.tasks.guard_panics("delivery", handling));
                 }
                 Some((_, Some(Err(error)))) => return Err(error.into()),
                 Some((_, None)) | None => return Err(ConsumeError::ConsumerCancelled),
@@ -207,21 +232,60 @@ impl DeliveryConsumer {
         }
     }
 
+    /// Declares and consumes the queue of one job type. Returns `None` if the broker refuses the queue, which is recorded.
+    async fn consume_type(
+        &self,
+        connection: &Connection,
+        type_index: usize,
+    ) -> Result<Option<(AckTracker, DeliveryStream)>, lapin::Error> {
+        let job_type = self.job_types[type_index].job_type;
+        // A refusal closes this channel, and only this one.
+        let channel = connection.create_channel().await?;
+        let consuming = async {
+            let queue = topology::declare_job_queue(&channel, &self.topology, &self.worker_id, job_type).await?;
+            channel.basic_qos(self.admission.permits.prefetch(type_index), BasicQosOptions::default()).await?;
+            let (tag, options) = (self.instance_id.as_str().into(), BasicConsumeOptions::default());
+            channel.basic_consume(queue.as_str().into(), tag, options, FieldTable::default()).await
+        };
+        match consuming.await {
+            Ok(consumer) => {
+                self.refused_queues.remove(job_type);
+                // The end of a consumer (its queue was deleted) must be detected, so it is an item of the stream too.
+                let deliveries = consumer.map(Some).chain(stream::iter([None]));
+                let deliveries = deliveries.map(move |delivery| (type_index, delivery)).boxed();
+                Ok(Some((AckTracker::new(channel), deliveries)))
+            }
+            Err(error) if error.is_amqp_soft_error() => {
+                let (queue, reason) = (self.topology.job_queue(&self.worker_id, job_type), log_text(&error));
+                if self.refused_queues.insert(job_type, queue.clone(), reason.clone()) {
+                    tracing::error!(
+                        job.r#type = job_type,
+                        queue,
+                        error = reason,
+                        "job type {job_type} receives no messages: the broker refuses queue {queue}; delete the queue, or permit its use"
+                    );
+                }
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Cancels the consumers and returns the deliveries that have not been handled to their queues.
-    async fn return_the_rest<S>(&self, channels: &[AckTracker], mut deliveries: S)
+    async fn return_the_rest<S>(&self, channels: &[Option<AckTracker>], mut deliveries: S)
     where
         S: futures::Stream<Item = (usize, Option<lapin::Result<Delivery>>)> + Unpin,
     {
         let cancelling = async {
-            for acks in channels {
+            for acks in channels.iter().flatten() {
                 let (name, options) = (self.instance_id.as_str().into(), BasicCancelOptions::default());
                 if acks.channel().basic_cancel(name, options).await.is_err() {
                     return;
                 }
             }
             while let Some((type_index, delivery)) = deliveries.next().await {
-                if let Some(Ok(delivery)) = delivery {
-                    channels[type_index].open(delivery.delivery_tag).return_to_queue().await;
+                if let (Some(Ok(delivery)), Some(acks)) = (delivery, &channels[type_index]) {
+                    acks.open(delivery.delivery_tag).return_to_queue().await;
                 }
             }
         };

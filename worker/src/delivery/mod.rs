@@ -27,5 +27,6 @@ pub(crate) mod claim_check;
 pub(crate) mod consumer;
 pub(crate) mod lru_set;
 pub(crate) mod permits;
+pub(crate) mod refused_queues;
 pub(crate) mod run_table;
 pub(crate) mod watchdog;

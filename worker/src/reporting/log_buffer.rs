@@ -3,6 +3,9 @@
 //! Lines are collected by occurrence, so that a job that logs a lot costs one message every 20 ms and not one per line.
 //! This is also where lines, unlike reports, may be dropped if the broker is unavailable for long. The outbox mirrors
 //! the buffer on disk: each line that enters is recorded there, and each line that leaves is erased.
+//!
+//! The bound on the number of lines applies while the broker is unavailable. As long as the broker accepts lines, the
+//! buffer empties by itself, and only its size is bounded: a burst of short lines must not lose any.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -35,7 +38,19 @@ pub(crate) struct LogBounds {
     pub(crate) bytes: usize,
 }
 
-/// A line that waits, already encoded as JSON.
+/// A line, encoded as JSON, and its number.
+pub(crate) struct EncodedLine {
+    pub(crate) seq: i64,
+    pub(crate) text: Arc<str>,
+}
+
+impl From<&LogLine> for EncodedLine {
+    fn from(line: &LogLine) -> Self {
+        Self { seq: line.seq, text: json(line).into() }
+    }
+}
+
+/// A line that waits.
 struct BufferedLine {
     id: EntryId,
     seq: i64,
@@ -82,7 +97,9 @@ impl LogBatch {
 /// Builds the line that replaces dropped lines. It has the number of the last dropped line, so it is sorted before all
 /// later lines.
 fn drop_notice((count, seq): DroppedLines) -> String {
-    let message = format!("{count} lines before this one were dropped while the broker was unavailable");
+    let message = format!(
+        "{count} lines before this one were dropped: more waited for the broker than MILVAION_OUTBOX_LINES and MILVAION_OUTBOX_MEGABYTES allow"
+    );
     json(&LogLine { seq, at: clock::now(), level: LogLevel::Warn, message, data: None })
 }
 
@@ -96,6 +113,8 @@ pub(crate) struct LogBuffer {
     ready: VecDeque<LogBatch>,
     buffered: LogBounds,
     bounds: LogBounds,
+    /// True while the broker accepts lines, so that the number of lines is not bounded.
+    is_draining: bool,
     /// The number of dropped lines of each occurrence, and the number of the last of them.
     dropped_lines: HashMap<OccurrenceId, DroppedLines>,
 }
@@ -108,6 +127,7 @@ impl LogBuffer {
             ready: VecDeque::new(),
             buffered: LogBounds { lines: 0, bytes: 0 },
             bounds,
+            is_draining: false,
             dropped_lines: HashMap::new(),
         }
     }
@@ -123,11 +143,36 @@ impl LogBuffer {
     }
 
     /// Adds a line.
-    pub(crate) fn push(&mut self, occurrence: OccurrenceId, line: &LogLine, journal: &mut OutboxJournal, now: Instant) {
-        let text: Arc<str> = json(line).into();
+    pub(crate) fn push(
+        &mut self,
+        occurrence: OccurrenceId,
+        line: impl Into<EncodedLine>,
+        journal: &mut OutboxJournal,
+        now: Instant,
+    ) {
+        let EncodedLine { seq, text } = line.into();
         let id = journal.line(occurrence, &text, now);
-        self.add(occurrence, BufferedLine { id, seq: line.seq, text }, now);
+        self.add(occurrence, BufferedLine { id, seq, text }, now);
         self.enforce_bounds(journal, now);
+    }
+
+    /// Records whether the broker accepts lines. If it does not, lines beyond their maximum number are dropped.
+    pub(crate) fn set_draining(&mut self, is_draining: bool, journal: &mut OutboxJournal, now: Instant) {
+        if std::mem::replace(&mut self.is_draining, is_draining) && !is_draining {
+            self.enforce_bounds(journal, now);
+        }
+    }
+
+    /// Counts lines that were dropped before they reached the buffer.
+    pub(crate) fn add_dropped(
+        &mut self,
+        occurrence: OccurrenceId,
+        dropped: DroppedLines,
+        journal: &mut OutboxJournal,
+        now: Instant,
+    ) {
+        let dropped = self.count_dropped(occurrence, dropped);
+        journal.lines_dropped(occurrence, Some(dropped), now);
     }
 
     /// Adds the lines that an earlier process left.
@@ -155,7 +200,8 @@ impl LogBuffer {
     }
 
     fn enforce_bounds(&mut self, journal: &mut OutboxJournal, now: Instant) {
-        while self.buffered.lines > self.bounds.lines || self.buffered.bytes > self.bounds.bytes {
+        let max_lines = if self.is_draining { usize::MAX } else { self.bounds.lines };
+        while self.buffered.lines > max_lines || self.buffered.bytes > self.bounds.bytes {
             self.drop_oldest(journal, now);
         }
     }
@@ -350,6 +396,27 @@ mod tests {
         assert_eq!(first.lines[0].seq + 1, first.lines[1].seq);
         let rest = std::iter::from_fn(|| log_buffer.take_due(now + LOG_BATCH_DELAY)).map(|batch| batch.lines.len());
         assert_eq!(rest.sum::<usize>() + first.lines.len() - 1, MAX_KEPT);
+    }
+
+    #[test]
+    fn number_of_lines_is_bounded_only_without_a_broker() {
+        let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), LogWriter::new(1), Instant::now());
+        log_buffer.set_draining(true, &mut journal, now);
+        (0..MAX_KEPT + 30).for_each(|_| log_buffer.push(occurrence(1), &line(&log_writer), &mut journal, now));
+        assert_eq!(log_buffer.len(), MAX_KEPT + 30);
+        log_buffer.set_draining(false, &mut journal, now);
+        assert_eq!(log_buffer.len(), MAX_KEPT);
+        assert!(read(&log_buffer.take_due(now).expect("due")).lines[0].message.starts_with("30 lines before this one"));
+    }
+
+    #[test]
+    fn lines_dropped_before_the_buffer_are_in_the_notice() {
+        let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), LogWriter::new(1), Instant::now());
+        log_buffer.push(occurrence(1), &line(&log_writer), &mut journal, now);
+        log_buffer.add_dropped(occurrence(1), (7, 1_000_008), &mut journal, now);
+        let message = read(&log_buffer.take_all_of(occurrence(1)).pop().expect("a batch"));
+        assert!(message.lines[0].message.starts_with("7 lines before this one were dropped"), "{message:?}");
+        assert_eq!(message.lines[0].seq, 1_000_008);
     }
 
     #[test]

@@ -9,8 +9,24 @@
 //! their number is limited by the number of runs. Log lines beyond a bound are dropped, the oldest first, and the log
 //! contains a notice. Entries that have waited for a moment are also on disk (see [`outbox`](crate::reporting::outbox))
 //! until the broker has confirmed them.
+//!
+//! # Floods of log lines
+//!
+//! The loop shares its thread with the heartbeats, so it must not work through a flood in one go. It takes the inbox in
+//! slices, sends in between, and lets the other tasks of the thread run after each slice. Lines are encoded by the thread
+//! that writes them, which limits how fast a flood can grow. A run never waits for the reporter: lines that find the inbox
+//! full are dropped and counted in the log of their run. The inbox holds as many bytes as the log buffer, so a healthy
+//! broker loses no line before both are full.
 
-use std::{collections::VecDeque, future::Future, sync::Arc, task::Poll};
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    future::Future,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::Poll,
+};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use milvaion_protocol::{
@@ -32,8 +48,8 @@ use crate::{
     faults,
     net::connection::JitteredBackoff,
     net::publisher::{PublishError, WorkerPublisher},
-    reporting::log_buffer::{LogBatch, LogBounds, LogBuffer},
-    reporting::outbox::{EntryId, OutboxJournal, RecoveredReports},
+    reporting::log_buffer::{EncodedLine, LogBatch, LogBounds, LogBuffer},
+    reporting::outbox::{DroppedLines, EntryId, OutboxJournal, RecoveredReports},
     run::report_sink::{ConfirmFuture, ReportSink},
 };
 
@@ -43,41 +59,115 @@ const MAX_BATCH_REPORTS: usize = 400;
 const MAX_BATCH_BYTES: usize = 512 * 1024;
 /// Maximum number of log messages in flight.
 const MAX_LOG_BATCHES_IN_FLIGHT: usize = 64;
+/// Maximum number of messages that the loop takes from the inbox before it sends and lets other tasks run.
+const MAX_INBOX_SLICE: usize = 1024;
+/// Memory of a line in the inbox beside its text, in bytes.
+const LINE_OVERHEAD_BYTES: usize = 64;
 
 enum ReporterMessage {
     Status { report: Box<StatusReport>, confirmed: Option<oneshot::Sender<()>> },
-    Line { occurrence: OccurrenceId, line: LogLine },
+    Line { occurrence: OccurrenceId, line: EncodedLine },
     Flush(oneshot::Sender<()>),
 }
 
 /// The sending end, which runs use.
 #[derive(Clone)]
-pub(crate) struct Reporter(mpsc::UnboundedSender<ReporterMessage>);
+pub(crate) struct Reporter {
+    sender: mpsc::UnboundedSender<ReporterMessage>,
+    inbox: Arc<ReporterInbox>,
+}
 
 /// The receiving end, which the reporter loop takes.
-pub(crate) struct ReporterReceiver(mpsc::UnboundedReceiver<ReporterMessage>);
+pub(crate) struct ReporterReceiver {
+    receiver: mpsc::UnboundedReceiver<ReporterMessage>,
+    inbox: Arc<ReporterInbox>,
+}
+
+/// The state that both ends share.
+struct ReporterInbox {
+    /// Size in bytes of the lines in the inbox.
+    line_bytes: AtomicUsize,
+    /// Upper bound of `line_bytes`.
+    max_line_bytes: usize,
+    /// The lines that found the inbox full, until the loop has counted them.
+    dropped_lines: Mutex<HashMap<OccurrenceId, DroppedLines>>,
+    unconfirmed_ends: UnconfirmedEnds,
+}
+
+/// The runs that have ended here and whose end the broker has not confirmed. Clones share the same set.
+///
+/// Heartbeats list them as running. Otherwise a server that receives heartbeats and not the end, because confirmations are
+/// slow and reports queue, would take the run for lost and start it again.
+#[derive(Clone, Default)]
+pub(crate) struct UnconfirmedEnds(Arc<Mutex<HashSet<AttemptKey>>>);
+
+impl UnconfirmedEnds {
+    /// Returns the occurrences of the runs.
+    pub(crate) fn occurrences(&self) -> Vec<OccurrenceId> {
+        self.lock().iter().map(|(occurrence, _)| *occurrence).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<AttemptKey>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ReporterInbox {
+    /// Reserves space for a line. Returns false if the inbox is full.
+    fn reserve(&self, line: &EncodedLine) -> bool {
+        let bytes = line.text.len() + LINE_OVERHEAD_BYTES;
+        let is_free = self.line_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.max_line_bytes;
+        if !is_free {
+            self.line_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        is_free
+    }
+
+    /// Returns the space of a line that has left the inbox.
+    fn release(&self, line: &EncodedLine) {
+        self.line_bytes.fetch_sub(line.text.len() + LINE_OVERHEAD_BYTES, Ordering::Relaxed);
+    }
+
+    fn dropped_lines(&self) -> MutexGuard<'_, HashMap<OccurrenceId, DroppedLines>> {
+        self.dropped_lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl Reporter {
-    pub(crate) fn new() -> (Self, ReporterReceiver) {
-        // Unbounded, because a run must never wait for the broker. The loop empties the channel at once and enforces
-        // bounds.
+    /// Creates both ends. The inbox holds lines up to the size in `bounds`, in addition to the log buffer of the loop.
+    pub(crate) fn new(bounds: LogBounds) -> (Self, ReporterReceiver) {
+        // Unbounded for reports, because a run must never wait for the broker, and their number is limited by that of the
+        // runs. Lines are bounded by their size.
         let (sender, receiver) = mpsc::unbounded_channel();
-        (Self(sender), ReporterReceiver(receiver))
+        let inbox = Arc::new(ReporterInbox {
+            line_bytes: AtomicUsize::new(0),
+            max_line_bytes: bounds.bytes,
+            dropped_lines: Mutex::default(),
+            unconfirmed_ends: UnconfirmedEnds::default(),
+        });
+        (Self { sender, inbox: inbox.clone() }, ReporterReceiver { receiver, inbox })
     }
 
     /// Waits until the broker has confirmed everything that was handed in before.
     pub(crate) async fn flush(&self) {
         let (done, wait) = oneshot::channel();
-        if self.0.send(ReporterMessage::Flush(done)).is_ok() {
+        if self.sender.send(ReporterMessage::Flush(done)).is_ok() {
             let _ = wait.await;
         }
+    }
+}
+
+impl ReporterReceiver {
+    /// Returns the runs whose end the broker has not confirmed.
+    pub(crate) fn unconfirmed_ends(&self) -> UnconfirmedEnds {
+        self.inbox.unconfirmed_ends.clone()
     }
 }
 
 impl ReportSink for Reporter {
     fn report(&self, report: StatusReport) -> ConfirmFuture {
         let (confirmed, wait) = oneshot::channel();
-        let sent = self.0.send(ReporterMessage::Status { report: Box::new(report), confirmed: Some(confirmed) });
+        let sent = self.sender.send(ReporterMessage::Status { report: Box::new(report), confirmed: Some(confirmed) });
         async move {
             // Without a reporter nothing is ever confirmed, and the delivery returns to its queue.
             if sent.is_err() || wait.await.is_err() {
@@ -88,11 +178,22 @@ impl ReportSink for Reporter {
     }
 
     fn report_unconfirmed(&self, report: StatusReport) {
-        let _ = self.0.send(ReporterMessage::Status { report: Box::new(report), confirmed: None });
+        if report.status != OccurrenceStatus::Running {
+            // Before the run leaves the run table, so that no heartbeat in between lacks it.
+            self.inbox.unconfirmed_ends.lock().insert((report.occurrence_id, report.attempt));
+        }
+        let _ = self.sender.send(ReporterMessage::Status { report: Box::new(report), confirmed: None });
     }
 
     fn log(&self, occurrence: OccurrenceId, line: LogLine) {
-        let _ = self.0.send(ReporterMessage::Line { occurrence, line });
+        let line = EncodedLine::from(&line);
+        if self.inbox.reserve(&line) {
+            let _ = self.sender.send(ReporterMessage::Line { occurrence, line });
+        } else {
+            let mut dropped_lines = self.inbox.dropped_lines();
+            let dropped = dropped_lines.entry(occurrence).or_default();
+            *dropped = (dropped.0 + 1, dropped.1.max(line.seq));
+        }
     }
 }
 
@@ -131,7 +232,7 @@ pub(crate) struct ReporterConfig {
 /// Runs the reporter loop until `close` fires. Entries that the broker has not confirmed then stay in the outbox, if
 /// any.
 pub(crate) async fn run(
-    ReporterReceiver(mut receiver): ReporterReceiver,
+    ReporterReceiver { mut receiver, inbox }: ReporterReceiver,
     mut publisher: WorkerPublisher,
     topology: Topology,
     reporter_config: ReporterConfig,
@@ -139,6 +240,7 @@ pub(crate) async fn run(
 ) {
     let mut reporter_loop = ReporterLoop {
         publisher: publisher.clone(),
+        inbox,
         status_exchange: topology.status(),
         log_exchange: topology.logs(),
         statuses: VecDeque::new(),
@@ -151,24 +253,31 @@ pub(crate) async fn run(
         resume: Instant::now(),
     };
     reporter_loop.recover(reporter_config.recovered);
+    let mut slice = Vec::with_capacity(MAX_INBOX_SLICE);
     loop {
+        reporter_loop.count_dropped_lines();
         reporter_loop.send();
         reporter_config.metrics.waiting(reporter_loop.statuses.len(), reporter_loop.log_buffer.len());
         reporter_loop.journal.begin(Instant::now(), !reporter_loop.publisher.is_up());
+        // Heartbeats share this thread.
+        tokio::task::yield_now().await;
         let wake_at = reporter_loop.next_wakeup();
         tokio::select! {
-            message = receiver.recv() => {
-                let Some(message) = message else { break };
-                reporter_loop.accept(message);
-                while let Ok(message) = receiver.try_recv() {
-                    reporter_loop.accept(message);
+            received = receiver.recv_many(&mut slice, MAX_INBOX_SLICE) => {
+                if received == 0 {
+                    break;
                 }
+                slice.drain(..).for_each(|message| reporter_loop.accept(message));
             }
             Some(result) = reporter_loop.in_flight.next() => reporter_loop.handle_result(result),
             () = reporter_loop.journal.write_finished() => {}
             () = publisher.changed() => reporter_loop.resume = Instant::now(),
             () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
             () = close.cancelled() => break,
+        }
+        // A slice has more lines than one result, so results would otherwise fall behind in a flood.
+        while let Some(Some(result)) = reporter_loop.in_flight.next().now_or_never() {
+            reporter_loop.handle_result(result);
         }
     }
     while let Ok(message) = receiver.try_recv() {
@@ -179,6 +288,7 @@ pub(crate) async fn run(
 
 struct ReporterLoop {
     publisher: WorkerPublisher,
+    inbox: Arc<ReporterInbox>,
     status_exchange: String,
     log_exchange: String,
     statuses: VecDeque<PendingReport>,
@@ -219,9 +329,19 @@ impl ReporterLoop {
                 }
             }
             ReporterMessage::Line { occurrence, line } => {
-                self.log_buffer.push(occurrence, &line, &mut self.journal, now)
+                self.inbox.release(&line);
+                self.log_buffer.push(occurrence, line, &mut self.journal, now);
             }
             ReporterMessage::Flush(done) => self.flushes.push(done),
+        }
+    }
+
+    /// Counts the lines that found the inbox full, so that the logs of their runs contain a notice.
+    fn count_dropped_lines(&mut self) {
+        let dropped_lines = std::mem::take(&mut *self.inbox.dropped_lines());
+        let now = Instant::now();
+        for (occurrence, dropped) in dropped_lines {
+            self.log_buffer.add_dropped(occurrence, dropped, &mut self.journal, now);
         }
     }
 
@@ -248,6 +368,7 @@ impl ReporterLoop {
 
     fn send(&mut self) {
         let now = Instant::now();
+        self.log_buffer.set_draining(self.publisher.is_up(), &mut self.journal, now);
         if self.publisher.is_up() && now >= self.resume {
             while self.in_flight.len() < MAX_LOG_BATCHES_IN_FLIGHT
                 && let Some(batch) = self.log_buffer.take_due(now)
@@ -327,7 +448,10 @@ impl ReporterLoop {
                             match pending.stage {
                                 ReportStage::Start(id) => self.journal.started(id, pending.attempt, now),
                                 ReportStage::Progress => {}
-                                ReportStage::End(id) => self.journal.erase(id, now),
+                                ReportStage::End(id) => {
+                                    self.inbox.unconfirmed_ends.lock().remove(&pending.attempt);
+                                    self.journal.erase(id, now);
+                                }
                             }
                             if let Some(confirmed) = pending.confirmed {
                                 // The receiver may have been dropped, which is no error.
@@ -383,9 +507,64 @@ fn json(report: &StatusReport) -> String {
 
 #[cfg(test)]
 mod tests {
-    use milvaion_protocol::{message::StatusMessage, status::OccurrenceStatus};
+    use milvaion_protocol::{
+        message::{LogLevel, StatusMessage},
+        status::OccurrenceStatus,
+    };
 
     use super::*;
+
+    fn line(n: i64) -> LogLine {
+        let at = chrono::DateTime::UNIX_EPOCH;
+        LogLine { seq: n, at, level: LogLevel::Info, message: format!("line {n}"), data: None }
+    }
+
+    #[tokio::test]
+    async fn other_tasks_of_the_thread_run_during_a_flood() {
+        const LINES: usize = 100_000;
+        let bounds = LogBounds { lines: 1_000, bytes: 100_000_000 };
+        let (reporter, receiver) = Reporter::new(bounds);
+        let (topology, close) = (Topology::new("t"), CancellationToken::new());
+        // Nothing listens on this port.
+        let amqp = "amqp://127.0.0.1:1/%2f".parse().expect("valid");
+        let (publisher, _keep_open) = WorkerPublisher::new(amqp, topology.clone(), "w-1".to_owned(), close.clone());
+        for n in 0..LINES {
+            reporter.log(OccurrenceId::default(), line(n as i64));
+        }
+        let config = ReporterConfig {
+            journal: OutboxJournal::off(),
+            recovered: RecoveredReports::default(),
+            bounds,
+            metrics: WorkerMetrics::default(),
+        };
+        let reporting = tokio::spawn(run(receiver, publisher, topology, config, close.clone()));
+        let mut turns = 0;
+        while reporter.inbox.line_bytes.load(Ordering::Relaxed) > 0 {
+            tokio::task::yield_now().await;
+            turns += 1;
+        }
+        assert!(turns >= LINES / MAX_INBOX_SLICE, "the other task had {turns} turns");
+        close.cancel();
+        reporting.await.expect("no panic");
+    }
+
+    #[test]
+    fn inbox_is_bounded_by_bytes_and_counts_what_it_drops() {
+        let (reporter, mut receiver) = Reporter::new(LogBounds { lines: 100, bytes: 10_000 });
+        let id = OccurrenceId::default();
+        for n in 0..1_000 {
+            reporter.log(id, line(n));
+        }
+        assert!(reporter.inbox.line_bytes.load(Ordering::Relaxed) <= 10_000);
+        let mut kept = 0;
+        while let Ok(ReporterMessage::Line { line, .. }) = receiver.receiver.try_recv() {
+            reporter.inbox.release(&line);
+            kept += 1;
+        }
+        assert!(kept > 10, "{kept}");
+        assert_eq!(reporter.inbox.dropped_lines().get(&id), Some(&(1_000 - kept, 999)));
+        assert_eq!(reporter.inbox.line_bytes.load(Ordering::Relaxed), 0);
+    }
 
     #[test]
     fn joined_reports_are_a_valid_batch() {

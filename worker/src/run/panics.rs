@@ -1,8 +1,8 @@
 //! Turns the panic of a job into a failure of its attempt, with the location of the panic.
 //!
 //! Location and backtrace are available only to the panic hook of the process, while the panic unwinds. The hook
-//! installed here stores them for a thread that runs a job, and passes every other panic to the previously installed
-//! hook.
+//! installed here stores them for a thread that runs a job, and passes every panic to the previously installed hook, so
+//! that crash reporters such as Sentry and color-eyre see the panics of jobs too.
 
 use std::{
     any::Any,
@@ -78,11 +78,11 @@ fn install_hook() {
     ONCE.call_once(|| {
         let previous = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            if !IN_JOB.get() {
-                return previous(info);
+            if IN_JOB.get() {
+                let location = info.location().map(|location| format!("\nat {location}")).unwrap_or_default();
+                PANIC_LOCATION.set(Some(format!("{location}\n{}", Backtrace::force_capture())));
             }
-            let location = info.location().map(|location| format!("\nat {location}")).unwrap_or_default();
-            PANIC_LOCATION.set(Some(format!("{location}\n{}", Backtrace::force_capture())));
+            previous(info);
         }));
     });
 }
@@ -101,6 +101,17 @@ fn describe(panic: &(dyn Any + Send)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn hook_of_the_program_sees_the_panics_of_jobs() {
+        static SEEN: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+        panic::set_hook(Box::new(|info| {
+            SEEN.lock().expect("not poisoned").extend(info.payload_as_str().map(str::to_owned));
+        }));
+        install_hook();
+        assert!(catch_panic(async { panic!("no bread") }).await.is_err());
+        assert!(SEEN.lock().expect("not poisoned").iter().any(|text| text == "no bread"));
+    }
 
     #[tokio::test]
     async fn panic_reports_text_location_and_backtrace() {

@@ -53,6 +53,31 @@ async fn message_published_twice_runs_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redelivery_to_the_running_instance_needs_no_claim_check() {
+    let env = WorkerTestEnv::new().await;
+    let (counter, address) = (CountingJob::new(false), free_address());
+    let builder = env.worker().concurrency("count", 2).health(address).job(counter.clone());
+    let worker = env.start(builder, "count").await;
+    let message = env.message("count", no_input());
+    // The server denies an attempt that has started to everyone, also to the instance that runs it.
+    env.claim_server().deny(message.occurrence_id, ClaimDenial::Running);
+    env.publish(&message).await;
+    until("the start of the run", async || counter.runs() == 1).await;
+    env.republish(&message).await;
+    until("a dropped duplicate", async || dropped_duplicates(address).await == 1).await;
+    counter.open();
+    assert!(is_one_completed_run(&env.ended(message.occurrence_id).await));
+    // The same holds after the end of the run.
+    env.republish(&message).await;
+    until("another dropped duplicate", async || dropped_duplicates(address).await == 2).await;
+    assert!(!env.claim_server().has_request_for(message.occurrence_id), "the local table knows it");
+    worker.stop().await;
+    assert_eq!(counter.runs(), 1);
+    assert_eq!(env.queue(&env.topology.job_queue("w", "count")).await, Some((0, 0)));
+    env.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_a_higher_attempt_of_an_occurrence_runs() {
     let env = WorkerTestEnv::new().await;
     let counter = CountingJob::new(true);

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use milvaion_protocol::message::RegistrationMessage;
+use lapin::{Connection, ConnectionProperties, options::QueueDeclareOptions, types::FieldTable};
+use milvaion_protocol::message::{InstanceHeartbeat, RegistrationMessage};
 use milvaion_worker::{
     Job, JobContext, JobError,
     prometheus_client::{encoding::text::encode, metrics::counter::Counter, registry::Registry},
@@ -12,10 +13,13 @@ use serde::Deserialize;
 use serde_json::json;
 
 use milvaion_test_support::{
-    broker_env::{ConsumerDropProxy, CountingJob, WorkerTestEnv, is_one_completed_run, no_input, now},
+    broker_env::{
+        ConfirmHold, ConsumerDropProxy, CountingJob, SnoozingJob, WorkerTestEnv, is_one_completed_run, no_input, now,
+    },
     http,
     net::free_address,
-    wait::until,
+    services,
+    wait::{eventually, until},
 };
 
 /// A job that blocks its thread, which a job must not do.
@@ -126,4 +130,94 @@ async fn consumer_lost_at_a_reconnect_is_restored() {
     assert_eq!(proxy.dropped(), 1);
     worker.stop().await;
     env.clean(&["count"]).await;
+}
+
+/// Returns the heartbeats since the last call.
+async fn heartbeats(env: &WorkerTestEnv) -> Vec<InstanceHeartbeat> {
+    let beats = env.registrations().await.into_iter().filter_map(|message| match message {
+        RegistrationMessage::Heartbeat(beat) => Some(beat),
+        _ => None,
+    });
+    beats.collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ended_run_is_listed_until_its_end_is_confirmed() {
+    let mut env = WorkerTestEnv::new().await;
+    let hold = ConfirmHold::start(&mut env).await;
+    let counter = CountingJob::new(false);
+    let worker = env.start(env.worker().job(counter.clone()), "count").await;
+    let message = env.message("count", no_input());
+    env.publish(&message).await;
+    // The broker has confirmed its start.
+    env.wait_for_running_entries(1).await;
+    hold.set(true);
+    counter.open();
+    let ended_at = env.ended(message.occurrence_id).await.last().expect("a final report").timestamp;
+    let later = eventually("a heartbeat after the end", || async {
+        heartbeats(&env).await.into_iter().find(|beat| beat.timestamp > ended_at)
+    })
+    .await;
+    assert_eq!(later.running, [message.occurrence_id], "the server may never receive the end");
+    hold.set(false);
+    until("a heartbeat without the run", async || heartbeats(&env).await.iter().any(|beat| beat.running.is_empty()))
+        .await;
+    worker.stop().await;
+    env.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stop_is_announced_at_once() {
+    let env = WorkerTestEnv::new().await;
+    let counter = CountingJob::new(false);
+    let worker = env.start(env.worker().job(counter.clone()), "count").await;
+    let message = env.message("count", no_input());
+    env.publish(&message).await;
+    until("the start of the run", async || counter.runs() == 1).await;
+    assert!(heartbeats(&env).await.iter().all(|beat| !beat.stopping));
+    let requested_at = now();
+    worker.request_stop();
+    let announcement =
+        eventually("the announcement", || async { heartbeats(&env).await.into_iter().find(|beat| beat.stopping) })
+            .await;
+    assert_eq!(announcement.running, [message.occurrence_id], "it still runs");
+    let delay = announcement.timestamp - requested_at;
+    assert!(delay < chrono::TimeDelta::seconds(2), "announced after {delay}");
+    counter.open();
+    worker.stop().await;
+    env.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_queue_stops_only_its_own_type() {
+    let env = WorkerTestEnv::new().await;
+    let (counter, snoozing) = (CountingJob::new(true), SnoozingJob::default());
+    // Declared with other arguments, as by another program.
+    let queue = env.topology.job_queue("w", "snooze");
+    let connection =
+        Connection::connect(&services::amqp_url(), ConnectionProperties::default()).await.expect("a broker");
+    let channel = connection.create_channel().await.expect("a channel");
+    let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    channel.queue_declare(queue.as_str().into(), options, FieldTable::default()).await.expect("declared");
+
+    let worker = env.start(env.worker().job(counter.clone()).job(snoozing.clone()), "count").await;
+    let message = env.message("count", no_input());
+    env.publish(&message).await;
+    assert!(is_one_completed_run(&env.ended(message.occurrence_id).await));
+    let notice = eventually("a heartbeat with a notice", || async {
+        heartbeats(&env).await.into_iter().find_map(|beat| beat.notice)
+    })
+    .await;
+    assert!(notice.contains("Job type snooze") && notice.contains(&queue), "{notice}");
+    assert_eq!(env.queue(&queue).await, Some((0, 0)));
+
+    channel.queue_delete(queue.as_str().into(), Default::default()).await.expect("deleted");
+    env.wait_for_consumer("snooze").await;
+    until("a heartbeat without a notice", async || heartbeats(&env).await.iter().any(|beat| beat.notice.is_none()))
+        .await;
+    let message = env.message("snooze", no_input());
+    env.publish(&message).await;
+    until("a run of the other type", async || snoozing.runs() == 1).await;
+    worker.stop().await;
+    env.clean(&["count", "snooze"]).await;
 }

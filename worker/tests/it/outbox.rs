@@ -155,6 +155,35 @@ async fn dropped_log_lines_are_counted_in_the_log() {
 }
 
 #[tokio::test]
+async fn burst_of_lines_loses_none_on_a_healthy_broker() {
+    const LINES: i64 = 10_000;
+    let env = WorkerTestEnv::new().await;
+    // The bound on the number of lines is for an unavailable broker.
+    let builder = env.worker().outbox_bounds(100, 64).job(LogWritingJob::new());
+    let worker = env.start(builder, "write-log").await;
+    let messages: Vec<_> = (0..3).map(|_| env.message("write-log", json!({"lines": LINES}))).collect();
+    for message in &messages {
+        env.publish(message).await;
+    }
+    for message in &messages {
+        env.ended(message.occurrence_id).await;
+    }
+    // The lines of a run are sent before its end.
+    let mut lines: std::collections::HashMap<OccurrenceId, Vec<i64>> = std::collections::HashMap::new();
+    for batch in env.logs().await {
+        let seqs = batch.lines.iter().map(|line| line.seq - first_log_seq(1));
+        lines.entry(batch.occurrence_id).or_default().extend(seqs);
+    }
+    for message in &messages {
+        let mut seqs = lines.remove(&message.occurrence_id).unwrap_or_default();
+        seqs.sort_unstable();
+        assert!(seqs.iter().copied().eq(0..LINES), "{} lines arrived", seqs.len());
+    }
+    worker.stop().await;
+    env.clean(&["write-log"]).await;
+}
+
+#[tokio::test]
 async fn next_process_sends_unsent_reports_after_shutdown() {
     let mut env = WorkerTestEnv::new().await;
     let proxy = BrokerProxy::start(&mut env).await;

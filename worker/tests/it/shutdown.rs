@@ -1,12 +1,26 @@
 //! Runs that are ended from outside, by a stopping worker or by a cancel request.
 
-use std::time::Duration;
+use std::{
+    os::unix::process::ExitStatusExt,
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use milvaion_protocol::{message::RegistrationMessage, status::OccurrenceStatus};
 use milvaion_test_support::{
-    broker_env::{CountingJob, WorkerTestEnv, is_one_completed_run, no_input},
+    broker_env::{ConfirmHold, CountingJob, EmptyInput, WorkerTestEnv, is_one_completed_run, no_input},
     wait::until,
 };
+use milvaion_worker::{Job, JobContext, JobError};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tokio::io::{AsyncBufReadExt, BufReader};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn graceful_stop_finishes_runs_and_returns_the_rest() {
@@ -166,4 +180,84 @@ async fn revoked_run_is_given_back_and_its_claim_released() {
     env.ended(kept.occurrence_id).await;
     worker.stop().await;
     env.clean(&["count"]).await;
+}
+
+/// A job that counts its runs, which never end by themselves.
+struct EndlessJob(Arc<AtomicU32>);
+
+impl Job for EndlessJob {
+    const TYPE: &'static str = "endless";
+    const DESCRIPTION: &'static str = "Never ends.";
+    type Input = EmptyInput;
+    type Output = ();
+
+    async fn run(&self, _: &JobContext, _: EmptyInput) -> Result<(), JobError> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        std::future::pending().await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn worker_stopped_without_a_broker_leaves_nothing_behind() {
+    let mut env = WorkerTestEnv::new().await;
+    let hold = ConfirmHold::start(&mut env).await;
+    let runs = Arc::new(AtomicU32::new(0));
+    let builder = env.worker().shutdown_grace(Duration::ZERO).job(EndlessJob(runs.clone()));
+    let worker = env.start(builder, "endless").await;
+    let message = env.message("endless", no_input());
+    hold.set(true);
+    env.publish(&message).await;
+    until("the start of the run", async || runs.load(Ordering::SeqCst) == 1).await;
+    // The broker never confirms the start or the end of the run.
+    worker.stop().await;
+    until("the release of the job", async || Arc::strong_count(&runs) == 1).await;
+    hold.set(false);
+    env.clean(&["endless"]).await;
+}
+
+/// The variable that makes this test binary the process of [`signal_after_the_worker_ends_the_process`].
+const CHILD: &str = "MILVAION_TEST_SIGNAL_CHILD";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signal_after_the_worker_ends_the_process() {
+    if std::env::var_os(CHILD).is_some() {
+        return run_worker_and_go_on().await;
+    }
+    let mut child = tokio::process::Command::new(std::env::current_exe().expect("the test binary"))
+        .args(["--exact", "shutdown::signal_after_the_worker_ends_the_process", "--nocapture"])
+        .env(CHILD, "1")
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("started");
+    let pid = Pid::from_raw(child.id().expect("it runs").cast_signed());
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    while let Some(line) = lines.next_line().await.expect("output") {
+        match line.as_str() {
+            // A first worker has ended before, so a restored default must not end the process now.
+            "runs" => kill(pid, Signal::SIGTERM).expect("the signal is sent"),
+            "has ended" => kill(pid, Signal::SIGINT).expect("the signal is sent"),
+            _ => {}
+        }
+    }
+    let status = tokio::time::timeout(Duration::from_secs(10), child.wait()).await.expect("it ends").expect("a status");
+    assert_eq!(status.signal(), Some(Signal::SIGINT as i32), "{status:?}");
+}
+
+/// Runs two workers, one after the other, until SIGTERM, and then goes on with something else.
+async fn run_worker_and_go_on() {
+    let env = WorkerTestEnv::new().await;
+    for _ in 0..2 {
+        let worker = env.worker().job(CountingJob::new(true)).build().expect("valid");
+        let announce = async {
+            // The worker has been polled once, and listens for signals.
+            tokio::task::yield_now().await;
+            println!("\nruns");
+        };
+        tokio::join!(biased; worker.run(), announce).0.expect("no error");
+    }
+    env.clean(&["count"]).await;
+    println!("has ended");
+    // The signal ends the process. Without it, this one must not outlive a test that was given up.
+    std::thread::sleep(Duration::from_secs(30));
 }

@@ -28,10 +28,24 @@ impl OutboxContents {
 }
 
 impl WorkerTestEnv {
+    /// Returns the outbox files of all instances, in order.
+    #[must_use]
+    pub fn outbox_files(&self) -> Vec<PathBuf> {
+        let files = std::fs::read_dir(&self.outbox).into_iter().flatten().flatten().map(|entry| entry.path());
+        let mut files: Vec<PathBuf> =
+            files.filter(|path| path.extension().is_some_and(|end| end == "sqlite")).collect();
+        files.sort();
+        files
+    }
+
     /// Returns the outbox file of the only instance.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is none yet.
     #[must_use]
     pub fn outbox_file(&self) -> PathBuf {
-        self.outbox.join(format!("{}-0.sqlite", self.worker_id))
+        self.outbox_files().into_iter().next().expect("the outbox file exists")
     }
 
     /// Opens the outbox file of the only instance.

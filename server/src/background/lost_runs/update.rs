@@ -32,6 +32,8 @@ fn describe(run: &StaleRun, evidence: LossEvidence) -> String {
         format!("Worker instance {instance} could not be reached over RabbitMQ for {age} s and has given the run back")
     } else if let LossEvidence::StillInRedis(still) = evidence {
         format!("The heartbeat of worker instance {instance} in Redis has not changed for {} s", still.as_secs())
+    } else if run.is_stopping {
+        format!("Worker instance {instance} announced that it stops and has sent no heartbeat for {age} s")
     } else if run.is_stopped {
         format!("Worker instance {instance} stopped before the run's end was reported")
     } else if run.is_unreported {
@@ -45,7 +47,9 @@ fn describe(run: &StaleRun, evidence: LossEvidence) -> String {
 
 /// Returns the change that `decision` makes to a lost run.
 pub(super) fn lost_run_update(run: &StaleRun, decision: LostRunDecision, evidence: LossEvidence) -> LostRunUpdate {
-    let is_quarantined = decision == LostRunDecision::Requeue && quarantine::needs_quarantine(run.requeues + 1);
+    let counts_as_requeue = !run.is_stopping;
+    let requeues = run.requeues + i16::from(counts_as_requeue);
+    let is_quarantined = decision == LostRunDecision::Requeue && quarantine::needs_quarantine(requeues);
     let evidence = describe(run, evidence);
     let (status, cause, note) = match decision {
         LostRunDecision::Requeue => {
@@ -79,6 +83,7 @@ pub(super) fn lost_run_update(run: &StaleRun, decision: LostRunDecision, evidenc
         note,
         cause,
         is_quarantined,
+        counts_as_requeue,
     }
 }
 
@@ -93,6 +98,7 @@ pub(super) fn unknown_run_end(id: OccurrenceId, attempt: i32) -> LostRunUpdate {
         note: format!("Lost, and no report of its end arrived within {} minutes", LATE_REPORT_WINDOW.num_minutes()),
         cause: Some("lost"),
         is_quarantined: false,
+        counts_as_requeue: false,
     }
 }
 
@@ -109,6 +115,7 @@ mod tests {
             age: Duration::from_secs(16),
             is_listed: true,
             is_stopped: false,
+            is_stopping: false,
             instance_id: Some("w-1".into()),
             is_unreported: false,
             heartbeat_timeout: Duration::from_secs(15),

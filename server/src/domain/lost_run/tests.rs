@@ -17,6 +17,7 @@ fn stale_run(age: u64) -> StaleRun {
         age: secs(age),
         is_listed: true,
         is_stopped: false,
+        is_stopping: false,
         instance_id: Some("w-1".into()),
         is_unreported: false,
         heartbeat_timeout: secs(15),
@@ -64,7 +65,10 @@ fn decisions_follow_rule_requeues_and_cancel() {
         (LostRunRule::Requeue, 0, true, LostRunDecision::Cancel),
         (LostRunRule::Fail, 0, true, LostRunDecision::Cancel),
     ] {
-        assert_eq!(decide_lost_run(on_lost, requeues, is_cancelled), expected, "{on_lost:?} {requeues} {is_cancelled}");
+        let decision = |is_stopping| decide_lost_run(on_lost, requeues, is_cancelled, is_stopping);
+        assert_eq!(decision(false), expected, "{on_lost:?} {requeues} {is_cancelled}");
+        let with_a_stop = if is_cancelled { LostRunDecision::Cancel } else { LostRunDecision::Requeue };
+        assert_eq!(decision(true), with_a_stop, "{on_lost:?} {requeues} {is_cancelled}");
     }
 }
 

@@ -14,6 +14,7 @@ fn context(failures: i16, max_retries: i16) -> RetryContext {
         is_cancelled: false,
         on_lost: LostRunRule::Requeue,
         requeues: 0,
+        is_stopping: false,
     }
 }
 
@@ -137,6 +138,15 @@ fn jitter_shortens_backoff_but_not_requested_delay() {
     let mut change = AttemptChange { retry_after: Some(asked), ..self::change(OccurrenceStatus::Failed) };
     decide(&mut change, &context, NOW);
     assert_eq!(wait(&change), Some(10_000));
+}
+
+#[test]
+fn run_lost_while_its_instance_stopped_counts_no_requeue() {
+    for on_lost in [LostRunRule::Requeue, LostRunRule::Fail] {
+        let mut change = change(OccurrenceStatus::Unknown);
+        decide(&mut change, &RetryContext { on_lost, requeues: 3, is_stopping: true, ..context(0, 0) }, NOW);
+        assert_eq!((change.status, change.is_requeue), (OccurrenceStatus::Queued, false), "{on_lost:?}");
+    }
 }
 
 #[test]

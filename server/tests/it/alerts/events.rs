@@ -106,6 +106,7 @@ async fn lost_run_and_misfire_are_resolved_when_quiet() {
         note: "No heartbeat".into(),
         cause: None,
         is_quarantined: false,
+        counts_as_requeue: true,
     };
     let updated = harness.store.update_lost_runs(&[lost], None, harness.now()).await.expect("updated");
     assert_eq!(updated.rows.len(), 1);

@@ -1,11 +1,13 @@
 //! The detection of lost runs, and the policies for them.
 
 use chrono::{DateTime, Duration, Utc};
-use milvaion_protocol::status::OccurrenceStatus;
+use milvaion_protocol::{message::StatusReport, status::OccurrenceStatus};
 use milvaion_server::{
     background::lease::{LEADER_ROLE, Leadership},
     store::{leases::FencingToken, lost_runs::LostRunUpdate},
 };
+
+use milvaion_test_support::runs;
 
 use super::harness::LostRunHarness;
 
@@ -70,6 +72,57 @@ async fn run_of_a_stopped_instance_is_lost_with_it() {
     let view = harness.view(id).await;
     let note = view.changes.last().and_then(|step| step.note.clone()).unwrap_or_default();
     assert_eq!(note, "Worker instance w-1 stopped before the run's end was reported; attempt 2 starts at once");
+}
+
+#[tokio::test]
+async fn run_lost_with_a_stopping_instance_counts_no_requeue() {
+    let mut harness = LostRunHarness::new().await;
+    harness.advance(30, true).await;
+    for on_lost in ["requeue", "fail"] {
+        let instance = format!("w-{on_lost}");
+        let id = harness.running(on_lost, &instance).await;
+        harness.set(id, "requeues = 3").await;
+        harness.stopping_heartbeat(&instance, &[id]).await;
+        assert_eq!(harness.advance(20, true).await.requeued, 1, "{on_lost}");
+        let view = harness.view(id).await;
+        assert_eq!((view.row.status, view.row.attempt), (OccurrenceStatus::Queued, 2), "{on_lost}");
+        let note = view.changes.last().and_then(|step| step.note.clone()).unwrap_or_default();
+        let expected = format!("Worker instance {instance} announced that it stops and has sent no heartbeat for 16 s");
+        assert!(note.starts_with(&expected), "{note}");
+        assert_eq!(
+            harness.count(&format!("SELECT requeues::bigint FROM runs WHERE id = '{id}'")).await,
+            3,
+            "{on_lost}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn loss_reported_after_a_stop_counts_no_requeue() {
+    let harness = LostRunHarness::new().await;
+    let id = harness.running("fail", "w-1").await;
+    harness.stopping_heartbeat("w-1", &[id]).await;
+    // The next process found the run in the outbox of the killed one.
+    let report = StatusReport::new(id, 1, "w-1", OccurrenceStatus::Unknown, harness.clock.now());
+    let applied = runs::report_with_retries(&harness.store, &harness.clock, vec![report]).await;
+    assert_eq!(applied.rows.len(), 1);
+    assert_eq!(harness.status(id).await, (OccurrenceStatus::Queued, 2));
+    assert_eq!(harness.count(&format!("SELECT requeues::bigint FROM runs WHERE id = '{id}'")).await, 0);
+}
+
+#[tokio::test]
+async fn unlisted_run_of_a_stopping_instance_follows_its_policy() {
+    let mut harness = LostRunHarness::new().await;
+    harness.advance(30, true).await;
+    let id = harness.running("fail", "w-1").await;
+    // The instance is alive, so the run was not lost with its process.
+    let mut unknown = 0;
+    for _ in 0..6 {
+        harness.stopping_heartbeat("w-1", &[]).await;
+        unknown += harness.advance(4, true).await.unknown;
+    }
+    assert_eq!(unknown, 1);
+    assert_eq!(harness.status(id).await, (OccurrenceStatus::Unknown, 1));
 }
 
 #[tokio::test]
@@ -199,6 +252,7 @@ async fn late_heartbeat_and_old_fence_prevent_the_update() {
         note: "no heartbeat".into(),
         cause: None,
         is_quarantined: false,
+        counts_as_requeue: true,
     };
     harness.clock.advance(Duration::seconds(5));
     harness.heartbeat("w-1", &[id]).await;

@@ -4,7 +4,11 @@
 use std::{sync::Arc, time::Duration};
 
 use milvaion_api::views::OccurrenceView;
-use milvaion_protocol::{id::OccurrenceId, message::StatusReport, status::OccurrenceStatus};
+use milvaion_protocol::{
+    id::OccurrenceId,
+    message::{InstanceHeartbeat, StatusReport},
+    status::OccurrenceStatus,
+};
 use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
     background::{
@@ -92,9 +96,19 @@ impl LostRunHarness {
 
     /// Sends a heartbeat of an instance with its runs.
     pub(crate) async fn heartbeat(&self, instance: &str, running: &[OccurrenceId]) {
+        self.send_heartbeat(messages::heartbeat(instance, running, self.clock.now())).await;
+    }
+
+    /// Sends a heartbeat of an instance that announces that it stops.
+    pub(crate) async fn stopping_heartbeat(&self, instance: &str, running: &[OccurrenceId]) {
         let heartbeat = messages::heartbeat(instance, running, self.clock.now());
+        self.send_heartbeat(InstanceHeartbeat { stopping: true, ..heartbeat }).await;
+    }
+
+    async fn send_heartbeat(&self, heartbeat: InstanceHeartbeat) {
+        let instance = heartbeat.instance_id.clone();
         let stored = self.store.store_heartbeats(&[heartbeat], self.clock.now()).await.expect("the query succeeds");
-        assert!(stored.contains_key(instance));
+        assert!(stored.contains_key(&instance));
     }
 
     /// Sets columns of an occurrence.

@@ -10,8 +10,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::context::BuiltinError;
+use crate::{context::BuiltinError, redact::Redactor};
 
+/// Maximum size of a value of the body that a mismatch quotes.
+const MAX_SHOWN_VALUE_BYTES: usize = 200;
 /// Maximum size of a pattern or path.
 const MAX_PATTERN_BYTES: usize = 1_000;
 /// Maximum memory of a compiled pattern, in bytes.
@@ -67,11 +69,17 @@ impl BodyCheck {
         }
     }
 
-    /// Returns the reason if `body` does not meet the condition.
+    /// Returns the reason if `body` does not meet the condition. A value of the body is redacted before it is shortened, so
+    /// that no half of a secret is left.
     ///
     /// # Errors
     /// Returns the same errors as [`validate`](Self::validate).
-    pub(super) fn mismatch(&self, body: &str, json: &Result<Value, String>) -> Result<Option<String>, BuiltinError> {
+    pub(super) fn mismatch(
+        &self,
+        body: &str,
+        json: &Result<Value, String>,
+        redactor: &Redactor,
+    ) -> Result<Option<String>, BuiltinError> {
         Ok(match self {
             Self::Contains { text } => {
                 (!body.contains(text.as_str())).then(|| format!("the body does not contain {text:?}"))
@@ -94,7 +102,8 @@ impl BodyCheck {
                     (None, Some(_)) => None,
                     (Some(wanted), Some(first)) => {
                         let is_found = is_same(first, wanted) || found.any(|value| is_same(value, wanted));
-                        (!is_found).then(|| format!("the body has {} at {path} instead of {wanted}", shorten(first)))
+                        (!is_found)
+                            .then(|| format!("the body has {} at {path} instead of {wanted}", shorten(first, redactor)))
                     }
                 }
             }
@@ -164,10 +173,10 @@ fn is_same(a: &Value, b: &Value) -> bool {
     a == b || matches!((a.as_f64(), b.as_f64()), (Some(a), Some(b)) if a == b)
 }
 
-fn shorten(value: &Value) -> String {
+fn shorten(value: &Value, redactor: &Redactor) -> String {
     let text = value.to_string();
-    let end = text.floor_char_boundary(200);
-    if end < text.len() { format!("{}…", &text[..end]) } else { text }
+    let start = redactor.redact_start(&text, MAX_SHOWN_VALUE_BYTES);
+    if text.len() > MAX_SHOWN_VALUE_BYTES { format!("{start}…") } else { start.into_owned() }
 }
 
 #[cfg(test)]
@@ -184,7 +193,18 @@ mod tests {
         let check = read(check);
         check.validate().expect("usable");
         let json = serde_json::from_str(body).map_err(|error: serde_json::Error| error.to_string());
-        check.mismatch(body, &json).expect("usable")
+        let redactor = Redactor::default();
+        redactor.add_secret("c4n4ry-in-the-body", "{{secret:bird}}");
+        check.mismatch(body, &json, &redactor).expect("usable")
+    }
+
+    #[test]
+    fn shortened_value_contains_no_half_of_a_secret() {
+        for before in MAX_SHOWN_VALUE_BYTES - 20..MAX_SHOWN_VALUE_BYTES {
+            let body = json!({"v": format!("{}c4n4ry-in-the-body", "x".repeat(before))}).to_string();
+            let text = mismatch(json!({"type": "jsonPath", "path": "$.v", "equals": 1}), &body).expect("a mismatch");
+            assert!(!text.contains("c4"), "{text}");
+        }
     }
 
     #[test]

@@ -94,14 +94,17 @@ impl HttpCaller {
         if !follows {
             return Ok(response);
         }
+        let mut is_own_request = true;
         for _ in 0..MAX_REDIRECTS {
             let Some(next) = redirect_target(&response, &request.url)? else { return Ok(response) };
             redirect(&mut request, response.status(), next);
             context.info(format!("status {} redirects to {}", response.status().as_u16(), request.summary()));
             let mut hop = request.clone();
-            if request.url.origin() == origin {
+            // A redirect that leads back from another host was chosen by that host, and must not act with the credential.
+            is_own_request &= request.url.origin() == origin;
+            if is_own_request {
                 credential.add_to(&mut hop);
-            } else {
+            } else if request.url.origin() != origin {
                 if hop.body.is_some() {
                     return Err(BuiltinError::permanent(format!(
                         "the response redirects to another host, {}, which would receive the request body; request it directly if that is intended",

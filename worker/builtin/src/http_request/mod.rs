@@ -119,7 +119,7 @@ impl BuiltinJob for HttpRequest {
         context.info(format!("status {status} after {duration_ms} ms, {} bytes{more}", body.len()));
 
         check_status(status, &headers, &expected, &retried, &shown, &response::quote_body(&body, context))?;
-        let body = check_body(&input, body, whole).await?;
+        let body = check_body(&input, body, whole, context).await?;
         let headers = response::readable_headers(&headers, context);
         let body = context.redactor().redact(&body).into_owned();
         Ok(truncate_to_fit(body, |body, cut| HttpRequestOutput {
@@ -167,11 +167,16 @@ fn check_status(
 ///
 /// # Errors
 /// Returns a retryable error if it does not.
-async fn check_body(input: &HttpRequestInput, body: String, whole: bool) -> Result<String, BuiltinError> {
+async fn check_body(
+    input: &HttpRequestInput,
+    body: String,
+    whole: bool,
+    context: &BuiltinContext,
+) -> Result<String, BuiltinError> {
     if input.expect_body.is_empty() {
         return Ok(body);
     }
-    let checks = input.expect_body.clone();
+    let (checks, redactor) = (input.expect_body.clone(), context.redactor().clone());
     // On a blocking thread: twenty patterns on a megabyte take too long for a thread that serves other runs.
     let checking = tokio::task::spawn_blocking(move || {
         let json = if whole {
@@ -180,7 +185,7 @@ async fn check_body(input: &HttpRequestInput, body: String, whole: bool) -> Resu
             Err(format!("it has more than {} bytes", response::MAX_RESPONSE_BODY_BYTES))
         };
         for check in &checks {
-            if let Some(mismatch) = check.mismatch(&body, &json)? {
+            if let Some(mismatch) = check.mismatch(&body, &json, &redactor)? {
                 return Err(BuiltinError::retry(format!("the response does not meet `expectBody`: {mismatch}")));
             }
         }

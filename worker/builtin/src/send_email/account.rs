@@ -1,6 +1,6 @@
 //! The mail servers of the configuration.
 
-use std::{str::FromStr, time::Duration};
+use std::{fmt, net::IpAddr, str::FromStr, time::Duration};
 
 use lettre::{AsyncSmtpTransport, Tokio1Executor, message::Mailbox};
 use percent_encoding::percent_decode_str;
@@ -12,8 +12,9 @@ use crate::context::{BuiltinContext, BuiltinError};
 const SMTP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A mail server, configured by a URL: `smtps://user:password@host:465?from=Jobs%20<jobs@example.org>`. `smtp://` with
-/// `tls=required` starts without encryption and switches to TLS. `smtp://` alone stays unencrypted.
-#[derive(Clone, Debug)]
+/// `tls=required` starts without encryption and switches to TLS. `smtp://` alone stays unencrypted, and takes a password
+/// only for a server on this machine.
+#[derive(Clone)]
 pub(crate) struct SmtpAccount {
     url: Url,
     pub(super) from: Option<Mailbox>,
@@ -35,6 +36,24 @@ impl SmtpAccount {
         if let Some(password) = &self.password {
             context.add_secret(password, "{{account password}}");
         }
+    }
+}
+
+impl fmt::Debug for SmtpAccount {
+    /// Writes the server and the sender, without the user and the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SmtpAccount")
+            .field("host", &self.url.host_str())
+            .field("from", &self.from)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns true if the host is this machine, so that nothing passes a network.
+fn is_loopback(url: &Url) -> bool {
+    match url.host_str().unwrap_or_default() {
+        "localhost" => true,
+        host => host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|address| address.is_loopback()),
     }
 }
 
@@ -61,6 +80,10 @@ impl FromStr for SmtpAccount {
                 _ => return Err(wrong()),
             }
         }
+        let is_encrypted = url.scheme() == "smtps" || others.iter().any(|(name, _)| name == "tls");
+        if url.password().is_some() && !is_encrypted && !is_loopback(&url) {
+            return Err("it would send its password unencrypted; use smtps://, or add tls=required".to_owned());
+        }
         url.set_query(None);
         if !others.is_empty() {
             url.query_pairs_mut().extend_pairs(&others);
@@ -85,6 +108,10 @@ mod tests {
             "smtps://u:p%40ss@mail.test?from=Jobs%20%3Cjobs@x.test%3E".parse().expect("an account");
         assert_eq!(account.password.as_deref(), Some("p@ss"));
         assert_eq!(account.from.map(|from| from.to_string()).as_deref(), Some("Jobs <jobs@x.test>"));
+        for text in ["smtp://u:p@localhost", "smtp://u:p@127.0.0.1:25", "smtp://u:p@[::1]", "smtp://u:p@h?tls=required"]
+        {
+            assert!(text.parse::<SmtpAccount>().is_ok(), "{text}");
+        }
         assert!("smtp://mail.test:587?tls=required&from=a@b.test".parse::<SmtpAccount>().is_ok());
         for text in [
             "mail.test",
@@ -94,6 +121,8 @@ mod tests {
             "smtps://h?x=1",
             "smtps://h?from=ann",
             "smtps://u@h",
+            "smtp://u:p@mail.test:587",
+            "smtp://u:p@10.0.0.1",
         ] {
             assert!(text.parse::<SmtpAccount>().is_err(), "{text}");
         }

@@ -21,8 +21,12 @@ pub(crate) use self::account::SmtpAccount;
 use self::input::SendEmailInput;
 use crate::{
     context::{BuiltinContext, BuiltinError, BuiltinJob},
+    redact::Redactor,
     settings::alias_key,
 };
+
+/// Maximum size of the reply in the result.
+const MAX_REPLY_BYTES: usize = 1_000;
 
 /// The job type, with the mail servers by alias.
 pub(crate) struct SendEmail {
@@ -63,15 +67,16 @@ impl BuiltinJob for SendEmail {
         let transport = account.transport()?;
         let sending = async { transport.send(message).await.map_err(classify_smtp_error) };
         let response = context.unless_cancelled("sending the message", sending).await?;
-        let response = context.redactor().redact(&reply_text(&response)).into_owned();
+        let response = reply_text(&response, context.redactor());
         context.info(&response);
         Ok(SendEmailOutput { message_id, recipients, bytes, response })
     }
 }
 
-fn reply_text(response: &Response) -> String {
+/// Returns the reply of the server, redacted and then shortened.
+fn reply_text(response: &Response, redactor: &Redactor) -> String {
     let text = response.message().collect::<Vec<_>>().join(" ");
-    format!("{} {}", response.code(), &text[..text.floor_char_boundary(1_000)])
+    format!("{} {}", response.code(), redactor.redact_start(&text, MAX_REPLY_BYTES))
 }
 
 /// Classifies an error. A 5xx reply is permanent. A 4xx reply, a timeout, a lost connection and an untrusted

@@ -2,54 +2,52 @@
 //!
 //! The program is started directly, with its arguments as a list. A shell interprets them only if the job asks for one
 //! with `script`. The program gets its own process group, and whatever ends the run ends the whole group
-//! ([`process_group`]). Of the worker's environment it sees a few harmless variables and those that the configuration
+//! ([`process_group`]), also the death of the worker ([`process_guard`]). Of the worker's environment it sees a few harmless variables and those that the configuration
 //! names. It does not see the URLs of the broker and of Redis.
 
 mod input;
 mod output_capture;
 mod process_group;
+pub(crate) mod process_guard;
 
 use std::{
     os::unix::process::ExitStatusExt,
     path::PathBuf,
     process::{ExitStatus, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use milvaion_worker::LogLevel;
-use nix::sys::signal::Signal;
+use nix::{sys::signal::Signal, unistd::Pid};
 use serde::Serialize;
 use tokio::{
     io::AsyncWriteExt,
     process::{Child, Command},
     time::{sleep, timeout},
 };
-use tokio_util::task::TaskTracker;
 
-use self::{input::ShellCommandInput, output_capture::OutputCapture, process_group::ChildProcessGroup};
+use self::{
+    input::ShellCommandInput, output_capture::OutputCapture, process_group::ChildProcessGroup,
+    process_guard::ProcessGuard,
+};
 use crate::context::{BuiltinContext, BuiltinError, BuiltinJob, truncate_to_fit};
 
 /// The variables that every program inherits.
 const DEFAULT_INHERITED_VARIABLES: [&str; 8] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR"];
 /// Time for which output is still read after the program has ended, if processes that it started keep it open.
 const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time for which a cancelled run waits for its program, out of the one second that it has.
-const CANCELLED_EXIT_WAIT: Duration = Duration::from_millis(800);
 /// Number of the last lines that an error quotes.
 const ERROR_TAIL_LINES: usize = 10;
 /// Maximum size of the lines that an error quotes.
 const ERROR_TAIL_BYTES: usize = 2_000;
 
-/// Maximum time for which a stopping worker waits for the process groups of ended runs. A grace period has at most 30
-/// seconds.
-pub(crate) const MAX_TERMINATION_GRACE: Duration = Duration::from_secs(31);
-
 /// The job type.
 pub(crate) struct ShellCommand {
     /// The names of variables that a program inherits in addition to the default ones.
     pub(crate) inherited_variables: Vec<String>,
-    /// The terminations of process groups that are in progress.
-    pub(crate) terminations: TaskTracker,
+    /// Kills the programs if this worker is killed. `None` in tests of a run.
+    pub(crate) guard: Option<Arc<ProcessGuard>>,
 }
 
 /// The outcome of a program.
@@ -67,6 +65,8 @@ impl BuiltinJob for ShellCommand {
     const DESCRIPTION: &'static str =
         "Runs a program on the worker's machine, logs its output, and fails or succeeds by its exit code.";
     const TIMEOUT: Option<Duration> = Some(Duration::from_secs(86_400 + 60));
+    // The longest grace period, and the time for SIGKILL and for the last output.
+    const GRACE: Duration = Duration::from_secs(30 + 3);
     type Input = ShellCommandInput;
     type Output = ShellCommandOutput;
 
@@ -79,8 +79,7 @@ impl BuiltinJob for ShellCommand {
         let mut child = self.start(&input)?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let grace = Duration::from_secs(input.grace_seconds.into());
-        let mut group = ChildProcessGroup::new(child, grace, self.terminations.clone())
-            .ok_or_else(|| BuiltinError::retry("the program ended before its process group was known"))?;
+        let mut group = self.group(child, grace)?;
         let output = OutputCapture::new(context);
         let copying = async {
             let feeding = async {
@@ -95,7 +94,7 @@ impl BuiltinJob for ShellCommand {
 
         let limit = Duration::from_secs(input.timeout_seconds.into());
         let mut is_copied = false;
-        let (reason, exit_wait) = loop {
+        let reason = loop {
             tokio::select! {
                 () = &mut copying, if !is_copied => is_copied = true,
                 status = group.wait() => {
@@ -107,36 +106,46 @@ impl BuiltinJob for ShellCommand {
                     return exit_result(status, &input, &output, started.elapsed());
                 }
                 () = sleep(limit.saturating_sub(started.elapsed())) => {
-                    let text = format!("the program was terminated after {} s; increase timeoutSeconds if it needs longer", limit.as_secs());
-                    break (text, grace + OUTPUT_DRAIN_TIMEOUT);
+                    break format!("the program was terminated after {} s; increase timeoutSeconds if it needs longer", limit.as_secs());
                 }
                 () = context.cancelled().cancelled() => {
-                    break ("the program was terminated because the run had to end".to_owned(), CANCELLED_EXIT_WAIT);
+                    break "the program was terminated because the run had to end".to_owned();
                 }
             }
         };
         // The program may write useful lines while it ends.
-        let ending = async {
-            if let Some(task) = group.terminate() {
-                let _ = task.await;
+        let terminating = group.terminate();
+        tokio::pin!(terminating);
+        tokio::select! {
+            () = &mut copying, if !is_copied => terminating.await,
+            () = &mut terminating => {
+                if !is_copied {
+                    let _ = timeout(OUTPUT_DRAIN_TIMEOUT, copying).await;
+                }
             }
-        };
-        let both = async {
-            if is_copied {
-                ending.await;
-            } else {
-                tokio::join!(ending, copying);
-            }
-        };
-        if timeout(exit_wait, both).await.is_err() && context.cancelled().is_cancelled() {
-            context
-                .info(format!("the program has not ended yet; it is killed {} s after its SIGTERM", grace.as_secs()));
         }
         Err(BuiltinError::retry(reason))
     }
 }
 
 impl ShellCommand {
+    /// Returns the process group of a program that has been started.
+    fn group(&self, child: Child, grace: Duration) -> Result<ChildProcessGroup, BuiltinError> {
+        let id = child.id().and_then(|id| id.try_into().ok());
+        let leader = Pid::from_raw(id.ok_or_else(|| BuiltinError::retry("the program has no process id"))?);
+        let Some(guard) = &self.guard else { return Ok(ChildProcessGroup::new(child, leader, grace, None)) };
+        match guard.guard(leader) {
+            Ok(guarded) => Ok(ChildProcessGroup::new(child, leader, grace, Some(guarded))),
+            Err(error) => {
+                // Dropping the group kills it.
+                drop(ChildProcessGroup::new(child, leader, grace, None));
+                Err(BuiltinError::retry(format!(
+                    "the process that guards programs cannot be started: {error}; check the process limit of the worker's user"
+                )))
+            }
+        }
+    }
+
     fn start(&self, input: &ShellCommandInput) -> Result<Child, BuiltinError> {
         let argv = input.command()?;
         let inherited =

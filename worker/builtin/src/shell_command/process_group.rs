@@ -1,8 +1,9 @@
 //! A process group that ends with its run.
 //!
-//! Whatever ends a run ends the whole group: it gets SIGTERM, and SIGKILL after its grace period. A cancelled run has
-//! less time than that. A separate task therefore terminates the group, and the worker waits for this task before it
-//! exits. A process that starts a session of its own has left the group and is not reached.
+//! Whatever ends a run ends the whole group. The run of a cancelled or timed-out program waits until the group is gone: it
+//! gets SIGTERM, and SIGKILL after its grace period. A run that is dropped before, because its worker stops, kills the group
+//! at once. A run is therefore never reported as ended while its program continues, and the next attempt cannot overlap
+//! it. A process that starts a session of its own has left the group and is not reached.
 
 use std::{process::ExitStatus, time::Duration};
 
@@ -10,25 +11,29 @@ use nix::{
     sys::signal::{Signal, killpg},
     unistd::Pid,
 };
-use tokio::{process::Child, runtime::Handle, task::JoinHandle, time};
-use tokio_util::task::TaskTracker;
+use tokio::{process::Child, time};
+
+use super::process_guard::GuardedGroup;
 
 /// Interval at which the group is checked for remaining processes after its leader has ended.
 const GROUP_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Maximum wait for the leader after SIGKILL. The kernel delays the end of a process that waits for a broken disk.
+const KILL_WAIT: Duration = Duration::from_secs(1);
 
 /// A process group led by the started program.
 pub(super) struct ChildProcessGroup {
+    /// `None` once the group has ended.
     child: Option<Child>,
     leader: Pid,
     grace: Duration,
-    terminations: TaskTracker,
+    /// Kills the group if the worker is killed. Dropped after the group has ended.
+    _guarded: Option<GuardedGroup>,
 }
 
 impl ChildProcessGroup {
-    /// Returns the group led by `child`, or nothing if `child` has ended. Its termination is tracked by `terminations`.
-    pub(super) fn new(child: Child, grace: Duration, terminations: TaskTracker) -> Option<Self> {
-        let leader = Pid::from_raw(child.id()?.try_into().ok()?);
-        Some(Self { child: Some(child), leader, grace, terminations })
+    /// Returns the group led by `child`, whose id is `leader`.
+    pub(super) const fn new(child: Child, leader: Pid, grace: Duration, guarded: Option<GuardedGroup>) -> Self {
+        Self { child: Some(child), leader, grace, _guarded: guarded }
     }
 
     /// Waits until the leader ends by itself.
@@ -48,40 +53,29 @@ impl ChildProcessGroup {
         signal(self.leader, Signal::SIGKILL);
     }
 
-    /// Terminates the group. The returned task continues even if it is not awaited.
-    pub(super) fn terminate(mut self) -> Option<JoinHandle<()>> {
-        self.start_termination()
-    }
-
-    fn start_termination(&mut self) -> Option<JoinHandle<()>> {
-        let child = self.child.take()?;
-        if Handle::try_current().is_err() {
-            signal(self.leader, Signal::SIGKILL);
-            return None;
-        }
-        // Sent here and not in the task, so that it is sent even if the task does not get to start.
+    /// Terminates the group, and returns when it has ended.
+    pub(super) async fn terminate(&mut self) {
+        let Some(child) = &mut self.child else { return };
         signal(self.leader, Signal::SIGTERM);
-        Some(self.terminations.spawn(finish(child, self.leader, self.grace)))
+        let gone = async {
+            let _ = child.wait().await;
+            while killpg(self.leader, None).is_ok() {
+                time::sleep(GROUP_POLL_INTERVAL).await;
+            }
+        };
+        if time::timeout(self.grace, gone).await.is_err() {
+            signal(self.leader, Signal::SIGKILL);
+            let _ = time::timeout(KILL_WAIT, child.wait()).await;
+        }
+        self.child = None;
     }
 }
 
 impl Drop for ChildProcessGroup {
     fn drop(&mut self) {
-        drop(self.start_termination());
-    }
-}
-
-/// Waits for the group to end, and kills it after `grace`.
-async fn finish(mut child: Child, leader: Pid, grace: Duration) {
-    let gone = async {
-        let _ = child.wait().await;
-        while killpg(leader, None).is_ok() {
-            time::sleep(GROUP_POLL_INTERVAL).await;
+        if self.child.is_some() {
+            signal(self.leader, Signal::SIGKILL);
         }
-    };
-    if time::timeout(grace, gone).await.is_err() {
-        signal(leader, Signal::SIGKILL);
-        let _ = child.wait().await;
     }
 }
 

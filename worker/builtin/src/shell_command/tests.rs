@@ -11,16 +11,12 @@ use crate::context::tests::{all_of, test_run};
 
 const SECRETS: &[(&str, &str)] = &[("word", "c4n4ry-word"), ("lines", "first-canary-line\nsecond-canary-line")];
 
-fn job() -> (ShellCommand, TaskTracker) {
-    let terminations = TaskTracker::new();
-    (
-        ShellCommand { inherited_variables: vec!["CARGO_PKG_NAME".to_owned()], terminations: terminations.clone() },
-        terminations,
-    )
+fn job() -> ShellCommand {
+    ShellCommand { inherited_variables: vec!["CARGO_PKG_NAME".to_owned()], guard: None }
 }
 
 async fn run(input: Value) -> TestReport {
-    test_run(job().0, SECRETS, input).run().await
+    test_run(job(), SECRETS, input).run().await
 }
 
 fn sh(script: &str) -> Value {
@@ -155,26 +151,39 @@ async fn timed_out_group_gets_sigterm_then_sigkill() {
 }
 
 #[tokio::test]
-async fn cancelled_command_keeps_its_grace_period() {
-    let (child, tidied) = (marker("cancelled"), marker("tidied"));
-    let (job, terminations) = job();
-    let token = CancellationToken::new();
-    // The program tidies up for longer than a cancelled run has.
-    let script = format!(
-        "trap 'sleep 1.5; echo tidied > {}; exit' TERM; echo $$ > {}; while :; do sleep 0.1; done",
-        tidied.display(),
-        child.display()
-    );
-    let test_run = test_run(job, SECRETS, sh(&script)).cancelled_by(token.clone(), "by ann");
+async fn cancelled_run_ends_after_its_program() {
+    for (grace, is_tidied) in [(5, true), (0, false)] {
+        let (child, tidied) = (marker("cancelled"), marker("tidied"));
+        let token = CancellationToken::new();
+        let script = format!(
+            "trap 'sleep 1.5; echo tidied > {}; exit' TERM; echo $$ > {}; while :; do sleep 0.1; done",
+            tidied.display(),
+            child.display()
+        );
+        let input = json!({"script": script, "graceSeconds": grace});
+        let test_run = test_run(job(), SECRETS, input).cancelled_by(token.clone(), "by ann");
+        let (record, ()) = tokio::join!(test_run.run(), async {
+            wait_for_file(&child).await;
+            token.cancel();
+        });
+        assert_eq!(record.status(), OccurrenceStatus::Cancelled);
+        assert!(!is_running(&child), "the next run would overlap the program");
+        assert_eq!(tidied.exists(), is_tidied, "grace period of {grace} s");
+    }
+}
+
+#[tokio::test]
+async fn interrupted_run_kills_its_program_at_once() {
+    let (child, token) = (marker("interrupted"), CancellationToken::new());
+    let script = format!("trap '' TERM; echo $$ > {}; while :; do sleep 0.1; done", child.display());
+    let input = json!({"script": script, "graceSeconds": 30});
+    let test_run = test_run(job(), SECRETS, input).interrupted_by(token.clone());
     let (record, ()) = tokio::join!(test_run.run(), async {
         wait_for_file(&child).await;
         token.cancel();
     });
-    assert_eq!(record.status(), OccurrenceStatus::Cancelled);
-    assert!(is_running(&child) && !tidied.exists(), "the run ends before the program does");
-    terminations.close();
-    timeout(Duration::from_secs(10), terminations.wait()).await.expect("it ends within its grace period");
-    assert!(tidied.exists(), "the program tidied up");
+    // It is handed back, and may start elsewhere at once.
+    assert_eq!(record.status(), OccurrenceStatus::Queued);
     wait_for_exit(&child).await;
 }
 

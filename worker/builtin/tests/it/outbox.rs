@@ -89,9 +89,8 @@ async fn processes_share_a_folder_but_no_file() {
     };
     let first = start(&env.outbox);
     let second = start(&env.outbox);
-    let files = || ["w-0.sqlite", "w-1.sqlite"].map(|name| env.outbox.join(name));
-    until("a file of each process", async || files().iter().all(|file| file.exists())).await;
-    let refused = start(&files()[0]).wait_with_output().await.expect("an exit status");
+    until("a file of each process", async || env.outbox_files().len() == 2).await;
+    let refused = start(&env.outbox_files()[0]).wait_with_output().await.expect("an exit status");
     assert!(!refused.status.success());
     let output = String::from_utf8_lossy(&refused.stderr);
     assert!(output.contains("MILVAION_OUTBOX names") && output.contains("another process holds"), "{output}");
@@ -107,8 +106,9 @@ async fn processes_share_a_folder_but_no_file() {
 async fn damaged_outbox_is_logged_and_replaced() {
     let env = WorkerTestEnv::new().await;
     fs::create_dir_all(&env.outbox).expect("the folder is created");
-    fs::write(env.outbox_file(), "no database at all ".repeat(500)).expect("written");
-    let running = worker_process(&env).stderr(Stdio::piped()).spawn().expect("started");
+    let file = env.outbox.join("mine.sqlite");
+    fs::write(&file, "no database at all ".repeat(500)).expect("written");
+    let running = worker_process(&env).env("MILVAION_OUTBOX", &file).stderr(Stdio::piped()).spawn().expect("started");
     env.wait_for_consumer("shell-command").await;
     let message = env.message("shell-command", json!({"argv": ["true"]}));
     env.publish(&message).await;
@@ -117,7 +117,7 @@ async fn damaged_outbox_is_logged_and_replaced() {
     let ended = running.wait_with_output().await.expect("an exit status");
     let output = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success(), "{output}");
-    let names = ["w-0.sqlite", "w-0.sqlite.damaged-"].map(|name| env.outbox.join(name).display().to_string());
+    let names = ["mine.sqlite", "mine.sqlite.damaged-"].map(|name| env.outbox.join(name).display().to_string());
     let names_both_files = |line: &str| line.contains("ERROR") && names.iter().all(|name| line.contains(name));
     assert!(output.lines().any(names_both_files), "{output}");
     env.clean(&["http-request", "shell-command"]).await;

@@ -51,3 +51,28 @@ async fn sigterm_ends_a_worker_that_is_not_connected_within_a_second() {
     }
     assert!(durations.iter().min() < Some(&Duration::from_secs(1)), "{durations:?}");
 }
+
+#[tokio::test]
+async fn killed_worker_leaves_no_program_running() {
+    let env = WorkerTestEnv::new().await;
+    let mut worker = worker_process(&env).spawn().expect("started");
+    env.wait_for_consumer("shell-command").await;
+    std::fs::create_dir_all(&env.outbox).expect("created");
+    let started = env.outbox.join("started");
+    // A child of the script, which no signal to its parent would reach.
+    let script =
+        format!("trap '' TERM; sh -c 'echo $$ > {0}.new; mv {0}.new {0}; sleep 600; :' & wait", started.display());
+    let message = env.message("shell-command", json!({ "script": script }));
+    env.publish(&message).await;
+    until("the start of the program", async || started.exists()).await;
+    let child = std::fs::read_to_string(&started).expect("a number").trim().to_owned();
+    let is_running = || {
+        let state = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        !state.is_empty() && !state.contains(") Z")
+    };
+    assert!(is_running());
+    kill(pid(&worker), Signal::SIGKILL).expect("the signal is sent");
+    worker.wait().await.expect("an exit status");
+    until("the end of the program", async || !is_running()).await;
+    env.clean(&["http-request", "shell-command"]).await;
+}

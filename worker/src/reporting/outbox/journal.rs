@@ -36,6 +36,8 @@ const MAX_WRITE_ENTRIES: usize = 2_000;
 const WRITE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum interval between two log lines about failed writes.
 const WRITE_ERROR_LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// Delay before a failed last write is retried, until [`FINAL_WRITE_TIMEOUT`].
+const FINAL_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum time for the last writes, and then for closing the file.
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -217,8 +219,11 @@ impl OutboxJournal {
                 if self.file.as_ref().is_some_and(|file| file.writing.is_some()) {
                     self.write_finished().await;
                 }
-                let has_failed = self.file.as_ref().is_none_or(|file| file.failed.is_some());
-                if has_failed || (self.fresh.is_empty() && self.changed.is_none()) {
+                let Some(file) = &self.file else { return };
+                if file.failed.is_some() {
+                    // Another program may have locked the file for a moment, for example to read it.
+                    tokio::time::sleep(FINAL_RETRY_INTERVAL).await;
+                } else if self.fresh.is_empty() && self.changed.is_none() {
                     return;
                 }
                 self.write(Instant::now(), Duration::ZERO);

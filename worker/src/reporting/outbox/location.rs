@@ -4,6 +4,9 @@
 //! and a restarted instance finds the file of the killed one, because the kernel releases a lock when its holder dies,
 //! in any way. The lock is on a separate file, because SQLite locks its files itself, and loses its locks when any code
 //! in the process closes the same file.
+//!
+//! The name of a file contains a hash of the [`OutboxSystem`], so that workers of a test system and of a production system
+//! that share a user and a worker id do not send each other's reports.
 
 use std::{
     fs::{DirBuilder, File, OpenOptions},
@@ -17,6 +20,7 @@ use nix::{
     fcntl::{Flock, FlockArg},
 };
 
+use super::system::OutboxSystem;
 use crate::api::error::{ConfigErrors, OutboxError};
 
 /// Maximum number of outboxes of one worker id in one folder.
@@ -68,6 +72,8 @@ impl Outbox {
 /// An outbox file that this process holds until the value is dropped.
 pub(super) struct LockedOutbox {
     pub(super) path: PathBuf,
+    /// The number of the file in its folder. `None` for a single file.
+    pub(super) number: Option<u32>,
     _lock: Flock<File>,
 }
 
@@ -79,42 +85,47 @@ pub(super) struct LockedOutboxes {
     pub(super) orphans: Vec<LockedOutbox>,
 }
 
-/// Locks an outbox. Returns `None` if the outbox is off.
+/// Locks an outbox of a system. In a folder, files with numbers below `first` are left out. Returns `None` if the outbox
+/// is off.
 ///
 /// # Errors
 /// Returns [`OutboxError`] if the folder cannot be created or every outbox is in use.
-pub(super) fn acquire(outbox: &Outbox, worker_id: &str) -> Result<Option<LockedOutboxes>, OutboxError> {
+pub(super) fn acquire(
+    outbox: &Outbox,
+    worker_id: &str,
+    system: &OutboxSystem,
+    first: u32,
+) -> Result<Option<LockedOutboxes>, OutboxError> {
+    let in_folder = |folder: &Path| in_folder(folder, &format!("{worker_id}-{}", system.hash()), first).map(Some);
     match outbox {
         Outbox::Off => Ok(None),
-        Outbox::StateDirectory => {
-            in_folder(&default_folder(|name| std::env::var_os(name).map(PathBuf::from)), worker_id).map(Some)
-        }
-        Outbox::Folder(folder) => in_folder(folder, worker_id).map(Some),
+        Outbox::StateDirectory => in_folder(&default_folder(|name| std::env::var_os(name).map(PathBuf::from))),
+        Outbox::Folder(folder) => in_folder(folder),
         Outbox::File(path) => {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
             create(folder)?;
-            let own = lock(path).map_err(|error| unusable(path, error))?;
+            let own = lock(path, None).map_err(|error| unusable(path, error))?;
             let own = own.ok_or_else(|| OutboxError::InUse { path: path.clone() })?;
             Ok(Some(LockedOutboxes { own, orphans: Vec::new() }))
         }
     }
 }
 
-fn in_folder(folder: &Path, worker_id: &str) -> Result<LockedOutboxes, OutboxError> {
+fn in_folder(folder: &Path, name: &str, first: u32) -> Result<LockedOutboxes, OutboxError> {
     create(folder)?;
-    let path = |n: u32| folder.join(format!("{worker_id}-{n}.sqlite"));
+    let path = |n: u32| folder.join(format!("{name}-{n}.sqlite"));
     let mut found = None;
-    for n in 0..MAX_OUTBOXES {
-        if let Some(own) = lock(&path(n)).map_err(|error| unusable(folder, error))? {
+    for n in first..MAX_OUTBOXES {
+        if let Some(own) = lock(&path(n), Some(n)).map_err(|error| unusable(folder, error))? {
             found = Some((n, own));
             break;
         }
     }
     let Some((n, own)) = found else { return Err(OutboxError::FolderFull { folder: folder.to_owned() }) };
     let mut orphans = Vec::new();
-    for other in (n + 1..MAX_OUTBOXES).map(path).filter(|path| path.exists()) {
+    for number in (n + 1..MAX_OUTBOXES).filter(|number| path(*number).exists()) {
         // Another process may lock the orphan at the same moment, and then adopts it.
-        orphans.extend(lock(&other).map_err(|error| unusable(folder, error))?);
+        orphans.extend(lock(&path(number), Some(number)).map_err(|error| unusable(folder, error))?);
     }
     Ok(LockedOutboxes { own, orphans })
 }
@@ -141,11 +152,11 @@ fn unusable(path: &Path, source: io::Error) -> OutboxError {
 }
 
 /// Locks an outbox. Returns `None` if another process holds it.
-fn lock(path: &Path) -> io::Result<Option<LockedOutbox>> {
+fn lock(path: &Path, number: Option<u32>) -> io::Result<Option<LockedOutbox>> {
     // The lock file is never deleted. Otherwise two processes could lock two different files of the same name.
     let file = OpenOptions::new().create(true).append(true).open(path.with_extension("lock"))?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(lock) => Ok(Some(LockedOutbox { path: path.to_owned(), _lock: lock })),
+        Ok(lock) => Ok(Some(LockedOutbox { path: path.to_owned(), number, _lock: lock })),
         Err((_, Errno::EWOULDBLOCK)) => Ok(None),
         Err((_, error)) => Err(error.into()),
     }
@@ -164,21 +175,20 @@ mod tests {
     #[test]
     fn each_process_locks_its_own_file_and_finds_orphans() {
         let folder = tempfile();
-        let acquire = || acquire(&Outbox::Folder(folder.clone()), "w.1").expect("locked").expect("not off");
+        let system = OutboxSystem::default();
+        let acquire = || acquire(&Outbox::Folder(folder.clone()), "w.1", &system, 0).expect("locked").expect("not off");
+        let file = |n| format!("w.1-{}-{n}.sqlite", system.hash());
         let (first, second, third) = (acquire(), acquire(), acquire());
-        assert_eq!(
-            [&first, &second, &third].map(|taken| name(&taken.own)),
-            ["w.1-0.sqlite", "w.1-1.sqlite", "w.1-2.sqlite"]
-        );
+        assert_eq!([&first, &second, &third].map(|taken| name(&taken.own)), [file(0), file(1), file(2)]);
         for taken in [&first, &third] {
             File::create(&taken.own.path).expect("created");
         }
         drop((first, third));
         let next = acquire();
-        assert_eq!(name(&next.own), "w.1-0.sqlite");
+        assert_eq!(name(&next.own), file(0));
         // The second process is alive. The third one has left a file.
-        assert_eq!(next.orphans.iter().map(name).collect::<Vec<_>>(), ["w.1-2.sqlite"]);
-        assert_eq!(name(&acquire().own), "w.1-3.sqlite");
+        assert_eq!(next.orphans.iter().map(name).collect::<Vec<_>>(), [file(2)]);
+        assert_eq!(name(&acquire().own), file(3));
         drop(second);
         fs::remove_dir_all(folder).expect("removed");
     }
@@ -187,11 +197,11 @@ mod tests {
     fn file_in_use_is_refused_to_a_second_process() {
         let folder = tempfile();
         let outbox = Outbox::File(folder.join("mine.sqlite"));
-        let first = acquire(&outbox, "w").expect("locked");
-        let refused = acquire(&outbox, "w").err().expect("refused").to_string();
+        let first = acquire(&outbox, "w", &OutboxSystem::default(), 0).expect("locked");
+        let refused = acquire(&outbox, "w", &OutboxSystem::default(), 0).err().expect("refused").to_string();
         assert!(refused.contains("MILVAION_OUTBOX") && refused.contains("mine.sqlite"), "{refused}");
         drop(first);
-        assert!(acquire(&outbox, "w").is_ok());
+        assert!(acquire(&outbox, "w", &OutboxSystem::default(), 0).is_ok());
         fs::remove_dir_all(folder).expect("removed");
     }
 

@@ -6,7 +6,7 @@
 //! has no end. This happens long before the server detects the missing heartbeats.
 //!
 //! ```text
-//!  reporter, log_buffer ──► journal ──► store ──► {worker}-0.sqlite
+//!  reporter, log_buffer ──► journal ──► store ──► {worker}-{system}-0.sqlite
 //!          ▲              │ gate: closed while the file cannot be written
 //!          │              ▼
 //!          │           consumer
@@ -40,17 +40,24 @@
 //!
 //! # Attempts with an unconfirmed start
 //!
-//! The delivery of a run is acknowledged when its *Running* report is confirmed. If it was never confirmed and the run
-//! did not end, the broker redelivered the message when this process died, and another instance starts the same attempt
-//! again. Reporting it as interrupted would end the new run, and its log lines would have the same numbers as those of
-//! the new run. Both are therefore discarded. If the report was confirmed, the number of the next attempt protects all
-//! later events: the server ignores reports about an earlier attempt.
+//! The delivery of a run is acknowledged when its *Running* report is confirmed. If it was never confirmed and the process
+//! died, the broker redelivered the message. What happens to it depends on the claim:
+//!
+//! | The attempt | The claim | Consequence |
+//! |---|---|---|
+//! | has no end | outlives the process | the instance that receives the message reports the attempt as lost; the lines of this file are sent, and the *Running* report is discarded |
+//! | has a result, or is snoozed | says that the attempt has ended | duplicates are dropped; everything is sent |
+//! | was handed back at a shutdown | was released | another instance starts the same attempt, whose lines have the same numbers; everything is discarded |
+//!
+//! If the report was confirmed, the number of the next attempt protects all later events: the server ignores reports about
+//! an earlier attempt.
 
 mod corruption;
 mod journal;
 mod location;
 mod recovery;
 mod store;
+mod system;
 
 #[cfg(test)]
 mod tests;
@@ -61,6 +68,7 @@ use milvaion_protocol::message::{MAX_NOTICE_BYTES, truncate_text};
 use tokio::sync::watch;
 
 pub use self::location::Outbox;
+pub(crate) use self::system::OutboxSystem;
 use self::{corruption::CorruptFiles, location::LockedOutboxes, store::OutboxStore};
 pub(crate) use self::{
     journal::{EntryId, OutboxJournal},
@@ -74,6 +82,12 @@ use crate::api::error::{OutboxError, log_text};
 pub(crate) struct WriteGate(watch::Receiver<bool>);
 
 impl WriteGate {
+    /// Creates a gate that is open while the value is true.
+    #[cfg(test)]
+    pub(crate) const fn new(is_open: watch::Receiver<bool>) -> Self {
+        Self(is_open)
+    }
+
     /// Returns true if new work may be taken.
     pub(crate) fn is_open(&self) -> bool {
         *self.0.borrow()
@@ -131,14 +145,14 @@ pub(crate) struct OpenOutbox {
     pub(crate) is_durable: bool,
 }
 
-/// Locks an outbox and opens its file.
+/// Locks an outbox and opens its file, which belongs to `system`.
 ///
 /// # Errors
 /// Returns [`OutboxError`] if no file can be locked, created or opened.
-pub(crate) async fn open(outbox: &Outbox, worker_id: &str) -> Result<OpenOutbox, OutboxError> {
+pub(crate) async fn open(outbox: &Outbox, worker_id: &str, system: &OutboxSystem) -> Result<OpenOutbox, OutboxError> {
     let (sender, gate) = watch::channel(true);
     let gate = WriteGate(gate);
-    let Some(LockedOutboxes { own, orphans }) = location::acquire(outbox, worker_id)? else {
+    let Some((mut store, LockedOutboxes { own, orphans })) = open_own(outbox, worker_id, system).await? else {
         let warning =
             OutboxWarning { gate: gate.clone(), path: PathBuf::new(), corrupt_files: CorruptFiles::default() };
         return Ok(OpenOutbox {
@@ -149,7 +163,6 @@ pub(crate) async fn open(outbox: &Outbox, worker_id: &str) -> Result<OpenOutbox,
             is_durable: false,
         });
     };
-    let mut store = OutboxStore::open(&own.path).await?;
     for orphan in &orphans {
         // The file of another process is no reason not to start. The next start finds it again.
         let path = orphan.path.display();
@@ -177,4 +190,24 @@ pub(crate) async fn open(outbox: &Outbox, worker_id: &str) -> Result<OpenOutbox,
     let warning = OutboxWarning { gate: gate.clone(), path: own.path.clone(), corrupt_files };
     let journal = OutboxJournal::new(store, own, last, sender);
     Ok(OpenOutbox { journal, gate, warning, recovered, is_durable: true })
+}
+
+/// Locks and opens the file of this process. In a folder, files of other systems are skipped.
+async fn open_own(
+    outbox: &Outbox,
+    worker_id: &str,
+    system: &OutboxSystem,
+) -> Result<Option<(OutboxStore, LockedOutboxes)>, OutboxError> {
+    let mut first = 0;
+    loop {
+        let Some(locked) = location::acquire(outbox, worker_id, system, first)? else { return Ok(None) };
+        match (OutboxStore::open(&locked.own.path, system).await, locked.own.number) {
+            // A file that was copied or renamed.
+            (Err(error @ OutboxError::OtherSystem { .. }), Some(number)) => {
+                tracing::warn!(outbox.path = %locked.own.path.display(), "skipping an outbox: {error}");
+                first = number + 1;
+            }
+            (opened, _) => return Ok(Some((opened?, locked))),
+        }
+    }
 }

@@ -34,8 +34,8 @@ impl RecoveredReports {
     pub(super) fn from_entries(StoredEntries { entries, dropped_lines }: StoredEntries) -> Self {
         let mut this = Self::default();
         let mut begun = Vec::new();
-        let (mut unconfirmed, mut settled, mut ended) =
-            <(HashSet<AttemptKey>, HashSet<AttemptKey>, HashSet<AttemptKey>)>::default();
+        let (mut unconfirmed, mut settled) = <(HashSet<AttemptKey>, HashSet<AttemptKey>)>::default();
+        let (mut ended, mut handed_back) = <(HashSet<AttemptKey>, HashSet<AttemptKey>)>::default();
         for OutboxEntry { id, kind, occurrence, body } in entries {
             if kind == EntryKind::Line {
                 match serde_json::from_str(&body) {
@@ -55,18 +55,26 @@ impl RecoveredReports {
             let attempt = attempt(&report);
             match report.status {
                 OccurrenceStatus::Running => drop(unconfirmed.insert(attempt)),
-                // Handed back or lost: the attempt has ended without a result.
-                OccurrenceStatus::Queued | OccurrenceStatus::Unknown => drop(ended.insert(attempt)),
+                // Handed back: another instance starts the attempt again. A snooze has a pause, and its attempt has ended.
+                OccurrenceStatus::Queued if report.retry_after_ms.is_none() => {
+                    ended.insert(attempt);
+                    handed_back.insert(attempt);
+                }
+                // Lost: the attempt has ended without a result.
+                OccurrenceStatus::Unknown => drop(ended.insert(attempt)),
                 _ => drop((ended.insert(attempt), settled.insert(attempt))),
             }
             this.reports.push((id, report, body));
         }
-        // Other instances start these attempts again; see the documentation of the parent module.
-        let again: HashSet<AttemptKey> = unconfirmed.difference(&settled).copied().collect();
+        // The outcome of these attempts is decided elsewhere; see the documentation of the parent module.
+        let open: HashSet<AttemptKey> = unconfirmed.difference(&settled).copied().collect();
         let Self { reports, lines, interrupted, obsolete, .. } = &mut this;
-        reports.retain(|(id, report, _)| keep(!again.contains(&attempt(report)), *id, obsolete));
+        reports.retain(|(id, report, _)| keep(!open.contains(&attempt(report)), *id, obsolete));
+        // Their lines are sent, unless another instance starts the same attempt and writes lines with the same numbers.
         let is_again = |occurrence: OccurrenceId, seq: i64| {
-            u32::try_from(seq / first_log_seq(1)).is_ok_and(|attempt| again.contains(&(occurrence, attempt)))
+            u32::try_from(seq / first_log_seq(1)).is_ok_and(|attempt| {
+                open.contains(&(occurrence, attempt)) && handed_back.contains(&(occurrence, attempt))
+            })
         };
         lines.retain(|(id, occurrence, line, _)| keep(!is_again(*occurrence, line.seq), *id, obsolete));
         let keep_count =

@@ -20,13 +20,18 @@ use sqlx::{
     sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 
-use super::corruption::{CorruptFiles, is_corruption, set_aside};
+use super::{
+    corruption::{CorruptFiles, is_corruption, set_aside},
+    system::OutboxSystem,
+};
 use crate::api::error::{OutboxError, log_text};
 
 /// Identifies the file as an outbox: "MVOX" in ASCII.
 const APPLICATION_ID: i32 = 0x4d56_4f58;
-/// Schema version, the first so far. A file with any other version is refused.
-const SCHEMA_VERSION: i32 = 1;
+/// Schema version. A file with a later version is refused.
+const SCHEMA_VERSION: i32 = 2;
+/// The schema version of files without a system.
+const VERSION_WITHOUT_SYSTEM: i32 = 1;
 /// Minimum interval between two replacements of a damaged file, because a failing disk damages the next one too.
 const RECREATE_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of rows in one statement.
@@ -45,6 +50,11 @@ const CREATE_TABLES: &str = "
     -- The number of dropped lines of an occurrence and the number of the last one, until its log contains the notice.
     CREATE TABLE given_up (occurrence TEXT PRIMARY KEY, lines INTEGER NOT NULL, last INTEGER NOT NULL) WITHOUT ROWID;
     CREATE TABLE probe (space BLOB NOT NULL);
+";
+
+const CREATE_SYSTEM: &str = "
+    -- One row: the system whose reports the file holds.
+    CREATE TABLE system (broker TEXT NOT NULL, vhost TEXT NOT NULL, prefix TEXT NOT NULL);
 ";
 
 /// The kind of an entry.
@@ -96,6 +106,7 @@ pub(super) struct OutboxWrite {
 pub(super) struct OutboxStore {
     connection: SqliteConnection,
     path: PathBuf,
+    system: OutboxSystem,
     is_write_durable: bool,
     /// True if there is no file at the moment: a damaged one was renamed, and no new one could be created yet.
     is_missing: bool,
@@ -110,12 +121,13 @@ impl OutboxStore {
     /// `corrupt_files`.
     ///
     /// # Errors
-    /// Returns [`OutboxError`] if the file cannot be opened, or belongs to another program or a later version.
-    pub(super) async fn open(path: &Path) -> Result<Self, OutboxError> {
-        match Self::try_open(path).await {
+    /// Returns [`OutboxError`] if the file cannot be opened, or belongs to another program, another system or a later
+    /// version.
+    pub(super) async fn open(path: &Path, system: &OutboxSystem) -> Result<Self, OutboxError> {
+        match Self::try_open(path, system).await {
             Err(OutboxError::Damaged { reason, .. }) => {
                 let renamed = set_aside(path, &reason)?;
-                let this = Self::try_open(path).await?;
+                let this = Self::try_open(path, system).await?;
                 this.corrupt_files.add([renamed]);
                 Ok(this)
             }
@@ -123,7 +135,7 @@ impl OutboxStore {
         }
     }
 
-    async fn try_open(path: &Path) -> Result<Self, OutboxError> {
+    async fn try_open(path: &Path, system: &OutboxSystem) -> Result<Self, OutboxError> {
         // Only this user may read the file, because logs and results of jobs may contain confidential data.
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
         file.map_err(|source| OutboxError::Unusable { path: path.to_owned(), source })?;
@@ -142,6 +154,7 @@ impl OutboxStore {
         let mut this = Self {
             connection,
             path: path.to_owned(),
+            system: system.clone(),
             is_write_durable: false,
             is_missing: false,
             recreated_at: None,
@@ -164,7 +177,8 @@ impl OutboxStore {
         if checked != "ok" {
             return Err(OutboxError::Damaged { path: self.path.clone(), reason: checked });
         }
-        self.prepare_schema().await
+        self.prepare_schema().await?;
+        self.check_system().await
     }
 
     /// Creates the tables in an empty file, and checks the schema version of any other.
@@ -174,48 +188,89 @@ impl OutboxStore {
             .fetch_one(&mut self.connection)
             .await
             .map_err(|error| classify(&self.path, error))?;
-        match found {
-            (0, 0, 0) => {
-                let path = self.path.clone();
-                self.in_transaction(async |connection| {
-                    sqlx::raw_sql(CREATE_TABLES).execute(&mut *connection).await?;
-                    let versions =
-                        format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};");
-                    sqlx::raw_sql(sqlx::AssertSqlSafe(versions)).execute(connection).await.map(drop)
-                })
-                .await
-                .map_err(|error| classify(&path, error))
-            }
-            (APPLICATION_ID, SCHEMA_VERSION, _) => Ok(()),
-            (APPLICATION_ID, version, _) => Err(OutboxError::NewerVersion { path: self.path.clone(), version }),
-            _ => Err(OutboxError::Foreign { path: self.path.clone() }),
-        }
+        let (path, system) = (self.path.clone(), self.system.clone());
+        let tables = match found {
+            (0, 0, 0) => Some(CREATE_TABLES),
+            // Written for a system that is not known. It is that of the worker to which the file was given.
+            (APPLICATION_ID, VERSION_WITHOUT_SYSTEM, _) => Some(""),
+            (APPLICATION_ID, SCHEMA_VERSION, _) => None,
+            (APPLICATION_ID, version, _) => return Err(OutboxError::NewerVersion { path, version }),
+            _ => return Err(OutboxError::Foreign { path }),
+        };
+        let Some(tables) = tables else { return Ok(()) };
+        self.in_transaction(async |connection| {
+            sqlx::raw_sql(tables).execute(&mut *connection).await?;
+            sqlx::raw_sql(CREATE_SYSTEM).execute(&mut *connection).await?;
+            let insert = sqlx::query("INSERT INTO system VALUES (?, ?, ?)");
+            insert.bind(system.broker).bind(system.vhost).bind(system.prefix).execute(&mut *connection).await?;
+            let versions = format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};");
+            sqlx::raw_sql(sqlx::AssertSqlSafe(versions)).execute(connection).await.map(drop)
+        })
+        .await
+        .map_err(|error| classify(&path, error))
     }
 
-    /// Moves all entries of another file into this one.
+    /// Checks that the file was written for the system of this worker.
+    async fn check_system(&mut self) -> Result<(), OutboxError> {
+        let found: Option<(String, String, String)> = sqlx::query_as("SELECT broker, vhost, prefix FROM system")
+            .fetch_optional(&mut self.connection)
+            .await
+            .map_err(|error| classify(&self.path, error))?;
+        let found = found.map(|(broker, vhost, prefix)| OutboxSystem { broker, vhost, prefix }).unwrap_or_default();
+        if found == self.system {
+            return Ok(());
+        }
+        Err(OutboxError::OtherSystem {
+            path: self.path.clone(),
+            found: found.to_string(),
+            own: self.system.to_string(),
+        })
+    }
+
+    /// Moves all entries of another file into this one. They are deleted there only when this file has them for certain,
+    /// also after a loss of power: the two files are not written atomically. If that fails in between, the next adoption
+    /// finds them in both and does not copy them again.
     ///
     /// # Errors
     /// Returns [`OutboxError`] if the other file cannot be opened, or the entries cannot be moved. It then keeps them.
     pub(super) async fn adopt(&mut self, other: &Path) -> Result<(), OutboxError> {
-        // Opened separately first, so that it is undamaged and has the tables.
-        let opened = Self::open(other).await?;
+        // Opened separately first, so that it is undamaged, has the tables and belongs to this system.
+        let opened = Self::open(other, &self.system).await?;
         self.corrupt_files.add(opened.corrupt_files.names());
         opened.close().await;
         let failed = |source| OutboxError::Closed { path: other.to_owned(), source };
         let name = other.to_string_lossy().into_owned();
         sqlx::query("ATTACH ? AS other").bind(name).execute(&mut self.connection).await.map_err(failed)?;
-        let moved = self
-            .in_transaction(async |connection| {
-                let moves = "
-                    INSERT INTO entry (kind, occurrence, body) SELECT kind, occurrence, body FROM other.entry ORDER BY id;
-                    INSERT OR REPLACE INTO given_up SELECT * FROM other.given_up;
-                    DELETE FROM other.entry;
-                    DELETE FROM other.given_up;";
-                sqlx::raw_sql(moves).execute(connection).await.map(drop)
-            })
-            .await;
+        let moved = self.move_attached().await;
         let detached = sqlx::query("DETACH other").execute(&mut self.connection).await;
         moved.and(detached.map(drop)).map_err(failed)
+    }
+
+    async fn move_attached(&mut self) -> sqlx::Result<()> {
+        self.set_durable(true).await?;
+        self.in_transaction(async |connection| {
+            let copies = "
+                INSERT INTO entry (kind, occurrence, body) SELECT kind, occurrence, body FROM other.entry
+                    WHERE (kind, occurrence, body) NOT IN (SELECT kind, occurrence, body FROM main.entry) ORDER BY id;
+                INSERT OR REPLACE INTO given_up SELECT * FROM other.given_up;";
+            sqlx::raw_sql(copies).execute(connection).await.map(drop)
+        })
+        .await?;
+        self.in_transaction(async |connection| {
+            let deletes = "DELETE FROM other.entry; DELETE FROM other.given_up;";
+            sqlx::raw_sql(deletes).execute(connection).await.map(drop)
+        })
+        .await
+    }
+
+    /// Sets whether writes survive a loss of power.
+    async fn set_durable(&mut self, is_durable: bool) -> sqlx::Result<()> {
+        if is_durable != self.is_write_durable {
+            let pragma = if is_durable { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" };
+            sqlx::raw_sql(pragma).execute(&mut self.connection).await?;
+            self.is_write_durable = is_durable;
+        }
+        Ok(())
     }
 
     /// Reads all entries.
@@ -285,17 +340,13 @@ impl OutboxStore {
             let _ = std::mem::replace(&mut self.connection, in_memory).close().await;
             self.is_missing = true;
         }
-        let Self { connection, is_write_durable, .. } = Self::try_open(&self.path).await?;
+        let Self { connection, is_write_durable, .. } = Self::try_open(&self.path, &self.system).await?;
         (self.connection, self.is_write_durable, self.is_missing) = (connection, is_write_durable, false);
         Ok(())
     }
 
     async fn write_once(&mut self, write: &OutboxWrite) -> sqlx::Result<()> {
-        if write.durable != self.is_write_durable {
-            let pragma = if write.durable { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" };
-            sqlx::raw_sql(pragma).execute(&mut self.connection).await?;
-            self.is_write_durable = write.durable;
-        }
+        self.set_durable(write.durable).await?;
         self.in_transaction(async |connection| {
             for entries in write.entries.chunks(MAX_STATEMENT_ROWS) {
                 let mut insert = QueryBuilder::new("INSERT OR REPLACE INTO entry (id, kind, occurrence, body) ");

@@ -14,7 +14,7 @@ use milvaion_protocol::{
 use tokio::time::{Duration, Instant, timeout};
 
 use super::{
-    OpenOutbox, Outbox, OutboxError, OutboxJournal, OutboxWarning, RecoveredReports, WriteGate,
+    OpenOutbox, Outbox, OutboxError, OutboxJournal, OutboxSystem, OutboxWarning, RecoveredReports, WriteGate,
     corruption::CorruptFiles,
     location, open,
     store::{EntryKind, OutboxEntry, OutboxStore, OutboxWrite},
@@ -33,16 +33,20 @@ impl TempFolder {
     }
 
     fn file(&self, n: u32) -> PathBuf {
-        self.0.join(format!("w-{n}.sqlite"))
+        self.0.join(format!("w-{}-{n}.sqlite", system("production").hash()))
     }
 
     async fn open(&self) -> OpenOutbox {
-        open(&self.outbox(), "w").await.expect("opened")
+        self.open_for("production").await
+    }
+
+    async fn open_for(&self, host: &str) -> OpenOutbox {
+        open(&self.outbox(), "w", &system(host)).await.expect("opened")
     }
 
     /// Returns the number of entries of a kind in the file, which may be open elsewhere.
     async fn holds(&self, kind: EntryKind) -> usize {
-        let mut store = OutboxStore::open(&self.file(0)).await.expect("opened");
+        let mut store = OutboxStore::open(&self.file(0), &system("production")).await.expect("opened");
         store.stored_entries().await.expect("read").entries.iter().filter(|entry| entry.kind == kind).count()
     }
 }
@@ -51,6 +55,11 @@ impl Drop for TempFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// Returns the system of the broker on a host.
+fn system(host: &str) -> OutboxSystem {
+    OutboxSystem::new(&format!("amqp://{host}").parse().expect("valid"), "milvaion")
 }
 
 fn occurrence(n: u8) -> OccurrenceId {
@@ -146,10 +155,14 @@ async fn each_stage_of_a_run_survives_the_process() {
         [(occurrence(4), Running), (occurrence(2), Completed), (occurrence(4), Completed)]
     );
     assert_eq!(interrupted(&recovered), [occurrence(1)]);
-    // Another instance starts the unconfirmed attempt again, under the same number.
-    assert_eq!(recovered.lines.iter().map(|line| line.1).collect::<Vec<_>>(), [occurrence(1), occurrence(4)]);
-    assert_eq!(recovered.obsolete, [starts[2], lines[2]]);
-    assert_eq!(recovered.dropped_lines, [(occurrence(1), Some((7, first_log_seq(1) + 6))), (occurrence(3), None)]);
+    // The instance that receives the message of the unconfirmed attempt reports it as lost. Only this file has its lines.
+    assert_eq!(
+        recovered.lines.iter().map(|line| line.1).collect::<Vec<_>>(),
+        [occurrence(1), occurrence(3), occurrence(4)]
+    );
+    assert_eq!(recovered.obsolete, [starts[2]]);
+    let count = Some((7, first_log_seq(1) + 6));
+    assert_eq!(recovered.dropped_lines, [(occurrence(1), count), (occurrence(3), count)]);
 
     let (begun, interruption) = &recovered.interrupted[0];
     assert_eq!((interruption.status, interruption.retry_after_ms), (Unknown, None));
@@ -169,10 +182,67 @@ async fn unconfirmed_attempt_that_was_handed_back_is_discarded() {
     let (mut journal, now) = (folder.open().await.journal, Instant::now());
     for n in 1..=2 {
         record(&mut journal, n, Running, now);
+        record_line(&mut journal, n, 0, now);
+        journal.lines_dropped(occurrence(n), Some((7, first_log_seq(1) + 6)), now);
         record(&mut journal, n, if n == 1 { Queued } else { Cancelled }, now);
     }
     journal.close().await;
-    assert_eq!(reported(&folder.open().await.recovered), [(occurrence(2), Running), (occurrence(2), Cancelled)]);
+    let recovered = folder.open().await.recovered;
+    assert_eq!(reported(&recovered), [(occurrence(2), Running), (occurrence(2), Cancelled)]);
+    // Another instance starts the first attempt again, and its lines have the same numbers.
+    assert_eq!(recovered.lines.iter().map(|line| line.1).collect::<Vec<_>>(), [occurrence(2)]);
+    assert_eq!(recovered.dropped_lines, [(occurrence(1), None), (occurrence(2), Some((7, first_log_seq(1) + 6)))]);
+}
+
+#[tokio::test]
+async fn unconfirmed_attempt_that_snoozes_is_sent_with_its_lines() {
+    let folder = TempFolder::new();
+    let (mut journal, now) = (folder.open().await.journal, Instant::now());
+    record(&mut journal, 1, Running, now);
+    record_line(&mut journal, 1, 0, now);
+    let snooze = StatusReport { retry_after_ms: Some(60_000), ..report(1, Queued) };
+    journal.report(&snooze, &text(&snooze), now);
+    journal.close().await;
+    let recovered = folder.open().await.recovered;
+    assert_eq!(reported(&recovered), [(occurrence(1), Running), (occurrence(1), Queued)]);
+    assert_eq!(recovered.lines.len(), 1);
+    assert!(recovered.obsolete.is_empty() && recovered.interrupted.is_empty());
+}
+
+#[tokio::test]
+async fn outbox_of_another_system_is_not_touched() {
+    let folder = TempFolder::new();
+    let (mut staging, now) = (folder.open_for("staging").await.journal, Instant::now());
+    record(&mut staging, 1, Cancelled, now);
+    staging.close().await;
+    let production = folder.open().await;
+    assert!(production.recovered.reports.is_empty(), "{:?}", reported(&production.recovered));
+    production.journal.close().await;
+    assert_eq!(reported(&folder.open_for("staging").await.recovered), [(occurrence(1), Cancelled)]);
+
+    // The file itself names its system, too: this one was renamed.
+    let other = folder.0.join(format!("w-{}-0.sqlite", system("staging").hash()));
+    fs::rename(&other, folder.file(0)).expect("renamed");
+    let production = folder.open().await;
+    assert!(production.recovered.reports.is_empty(), "{:?}", reported(&production.recovered));
+    assert!(folder.file(1).exists(), "the next number is used");
+    production.journal.close().await;
+    let refused = open(&Outbox::File(folder.file(0)), "w", &system("production")).await.err().expect("refused");
+    assert!(matches!(&refused, OutboxError::OtherSystem { found, .. } if found.contains("staging")), "{refused:?}");
+}
+
+#[tokio::test]
+async fn file_without_a_system_is_taken_by_the_worker_it_is_given_to() {
+    let folder = TempFolder::new();
+    let (mut journal, now) = (folder.open().await.journal, Instant::now());
+    record(&mut journal, 1, Cancelled, now);
+    journal.close().await;
+    change(&folder.file(0), "DROP TABLE system; PRAGMA user_version = 1").await;
+    let file = Outbox::File(folder.file(0));
+    let opened = open(&file, "w", &system("production")).await.expect("opened");
+    assert_eq!(reported(&opened.recovered), [(occurrence(1), Cancelled)]);
+    opened.journal.close().await;
+    assert!(open(&file, "w", &system("staging")).await.is_err(), "it belongs to the first system now");
 }
 
 #[tokio::test]
@@ -206,8 +276,50 @@ async fn orphaned_outbox_is_adopted() {
     let next = folder.open().await;
     assert_eq!(reported(&next.recovered), [(occurrence(1), Cancelled)]);
     next.journal.close().await;
-    let mut orphan = OutboxStore::open(&folder.file(1)).await.expect("opened");
+    let mut orphan = OutboxStore::open(&folder.file(1), &system("production")).await.expect("opened");
     assert!(orphan.stored_entries().await.expect("read").entries.is_empty());
+}
+
+#[tokio::test]
+async fn orphan_is_emptied_only_after_its_entries_are_stored() {
+    let folder = TempFolder::new();
+    let (first, mut second, now) = (folder.open().await, folder.open().await, Instant::now());
+    record(&mut second.journal, 1, Cancelled, now);
+    second.journal.close().await;
+    first.journal.close().await;
+    let protect = "CREATE TRIGGER protect BEFORE DELETE ON entry BEGIN SELECT RAISE(ABORT, 'not now'); END";
+    change(&folder.file(1), protect).await;
+    // The entries cannot be deleted there, so they are in both files; a second adoption does not copy them again.
+    for _ in 0..2 {
+        let next = folder.open().await;
+        assert_eq!(reported(&next.recovered), [(occurrence(1), Cancelled)]);
+        next.journal.close().await;
+    }
+    change(&folder.file(1), "DROP TRIGGER protect").await;
+    folder.open().await.journal.close().await;
+    let mut orphan = OutboxStore::open(&folder.file(1), &system("production")).await.expect("opened");
+    assert!(orphan.stored_entries().await.expect("read").entries.is_empty());
+}
+
+#[tokio::test]
+async fn last_write_is_retried_while_the_file_is_locked() {
+    use sqlx::{ConnectOptions, Connection};
+    let folder = TempFolder::new();
+    let OpenOutbox { mut journal, gate, .. } = folder.open().await;
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(folder.file(0));
+    let mut lock = options.connect().await.expect("opened");
+    sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut lock).await.expect("locked");
+    record(&mut journal, 1, Cancelled, Instant::now());
+    let unlock = async {
+        // The first write has failed.
+        while gate.is_open() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        sqlx::raw_sql("ROLLBACK").execute(&mut lock).await.expect("unlocked");
+        lock.close().await.expect("closed");
+    };
+    tokio::join!(journal.close(), timeout(Duration::from_secs(10), unlock)).1.expect("a failed write");
+    assert_eq!(reported(&folder.open().await.recovered), [(occurrence(1), Cancelled)]);
 }
 
 #[tokio::test]
@@ -228,15 +340,14 @@ async fn damaged_file_is_renamed_and_replaced() {
         let opened = folder.open().await;
         assert!(opened.recovered.lines.is_empty());
         let notice = opened.warning.notice().expect("a notice");
-        assert!(notice.contains("w-0.sqlite.damaged-"), "{notice}");
+        assert!(notice.contains("-0.sqlite.damaged-"), "{notice}");
         opened.journal.close().await;
         let next = folder.open().await;
         assert_eq!(next.warning.notice(), None, "the next process has no warning");
         next.journal.close().await;
         let names =
             fs::read_dir(&folder.0).expect("read").flatten().filter_map(|entry| entry.file_name().into_string().ok());
-        let renamed: Vec<_> =
-            names.filter(|name| name.starts_with("w-0.sqlite.damaged-") && name.ends_with('Z')).collect();
+        let renamed: Vec<_> = names.filter(|name| name.contains("-0.sqlite.damaged-") && name.ends_with('Z')).collect();
         assert_eq!(renamed.len(), 1, "{renamed:?}");
         let bytes = fs::read(folder.0.join(&renamed[0])).expect("read");
         // SQLite may have rewritten its header.
@@ -262,7 +373,7 @@ async fn file_damaged_in_use_is_renamed_and_replaced() {
     write(&mut journal, Instant::now()).await;
     assert!(gate.is_open());
     let notice = warning.notice().expect("a notice");
-    assert!(notice.contains("w-0.sqlite.damaged-"), "{notice}");
+    assert!(notice.contains("-0.sqlite.damaged-"), "{notice}");
     // Entries that were written since then survive the process.
     drop(journal);
     let next = folder.open().await;
@@ -275,7 +386,7 @@ async fn file_damaged_in_use_is_renamed_and_replaced() {
 async fn missing_file_is_created_when_the_write_is_retried() {
     let folder = TempFolder::new();
     folder.open().await.journal.close().await;
-    let mut store = OutboxStore::open(&folder.file(0)).await.expect("opened");
+    let mut store = OutboxStore::open(&folder.file(0), &system("production")).await.expect("opened");
     store.lose_file().await;
     let body = text(&report(1, Running));
     let entry = OutboxEntry { id: 1, kind: EntryKind::Begun, occurrence: occurrence(1), body };
@@ -290,9 +401,9 @@ async fn foreign_or_newer_file_is_refused() {
     let folder = TempFolder::new();
     folder.open().await.journal.close().await;
     let path = folder.file(0);
-    let refused = async || OutboxStore::open(&path).await.err().expect("refused");
-    change(&path, "PRAGMA user_version = 2").await;
-    assert!(matches!(refused().await, OutboxError::NewerVersion { version: 2, .. }));
+    let refused = async || OutboxStore::open(&path, &system("production")).await.err().expect("refused");
+    change(&path, "PRAGMA user_version = 3").await;
+    assert!(matches!(refused().await, OutboxError::NewerVersion { version: 3, .. }));
     change(&path, "PRAGMA application_id = 1").await;
     assert!(matches!(refused().await, OutboxError::Foreign { .. }));
 }
@@ -300,8 +411,9 @@ async fn foreign_or_newer_file_is_refused() {
 #[tokio::test]
 async fn full_disk_closes_the_gate_until_there_is_space() {
     let folder = TempFolder::new();
-    let locked = location::acquire(&folder.outbox(), "w").expect("locked").expect("not off").own;
-    let mut store = OutboxStore::open(&locked.path).await.expect("opened");
+    let locked =
+        location::acquire(&folder.outbox(), "w", &system("production"), 0).expect("locked").expect("not off").own;
+    let mut store = OutboxStore::open(&locked.path, &system("production")).await.expect("opened");
     // One hundred pages for the entries and for the probe.
     store.limit(100).await;
     let (sender, gate) = tokio::sync::watch::channel(true);
@@ -328,7 +440,7 @@ async fn full_disk_closes_the_gate_until_there_is_space() {
     write(&mut journal, retry_at).await;
     assert!(!open().await);
     let notice = warning.notice().expect("a notice");
-    assert!(notice.starts_with("No new work is taken") && notice.contains("w-0.sqlite"), "{notice}");
+    assert!(notice.starts_with("No new work is taken") && notice.contains("-0.sqlite"), "{notice}");
     // An operator frees space.
     change(&folder.file(0), "DELETE FROM entry WHERE kind = 2").await;
     let retry_at = journal.due(true).expect("a retry");

@@ -31,6 +31,12 @@ async fn other_host_gets_no_credentials_headers_or_body() {
     let input = |url: String| json!({"url": url, "auth": auth, "headers": headers, "followRedirects": true});
     result(&call(input(format!("{first}/to?302,{second}/echo"))).await);
     assert_eq!(*seen.seen.lock().expect("the mutex is not poisoned"), ["GET /echo [accept=text/plain] "]);
+    // A redirect that leads back from another host does not get it again.
+    result(&call(input(format!("{first}/to?302,{second}/to?302,{first}/echo"))).await);
+    assert_eq!(
+        std::mem::take(&mut *seen_first.seen.lock().expect("the mutex is not poisoned")),
+        ["GET /echo [accept=text/plain] "]
+    );
     // A redirect to the same host keeps the credential.
     result(&call(input(format!("{first}/to?302,/echo"))).await);
     assert!(seen_first.seen.lock().expect("the mutex is not poisoned")[0].contains("authorization=Bearer c4n4ry-key"));
