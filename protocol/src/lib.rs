@@ -13,6 +13,7 @@
 //! exchanges, queues and keys. [`message`] defines the bodies that they carry, [`reading`] reads those of workers part by
 //! part, and [`trace`] has the trace that they belong to. [`singleton`] has the lease of singleton loops, which use Redis only. `schema` generates the JSON Schemas.
 
+pub mod claims;
 pub mod id;
 mod lenient;
 pub mod message;
