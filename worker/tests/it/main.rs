@@ -10,6 +10,7 @@ mod duplicates;
 mod executor;
 mod health;
 mod outbox;
+mod permissions;
 mod readme;
 mod shutdown;
 mod singleton;
