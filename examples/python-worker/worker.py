@@ -288,18 +288,20 @@ def declare_shared(channel, settings):
     """Declares the exchanges and queues that workers and the server share. All of them must declare the same."""
     channel.exchange_declare(settings.name("jobs"), "topic", durable=True)
     channel.exchange_declare(settings.name("dlx"), "fanout", durable=True)
-    channel.queue_declare(settings.name("dlq"), durable=True)
+    channel.queue_declare(settings.name("dlq"), durable=True, arguments={"x-queue-type": "classic"})
     channel.queue_bind(settings.name("dlq"), settings.name("dlx"), "")
     for name in map(settings.name, ("status", "logs", "registration", "claims")):
         channel.exchange_declare(name, "direct", durable=True)
-        channel.queue_declare(name, durable=True)
+        channel.queue_declare(name, durable=True, arguments={"x-queue-type": "classic"})
         channel.queue_bind(name, name, name)
 
 
 def declare_queue(channel, settings, job_type):
     worker, kind = word(settings.worker_id), word(job_type)
     queue = settings.name(f"jobs.{worker}.{kind}")
-    arguments = {"x-max-priority": 5, "x-dead-letter-exchange": settings.name("dlx")}
+    arguments = {
+        "x-max-priority": 5, "x-dead-letter-exchange": settings.name("dlx"), "x-queue-type": "classic"
+    }
     channel.queue_declare(queue, durable=True, arguments=arguments)
     channel.queue_bind(queue, settings.name("jobs"), f"{worker}.{kind}.*")
     return queue
@@ -505,20 +507,28 @@ return {'', 0, redis.call('GET', KEYS[2]) or ''}
 # KEYS: running:{occurrence}. ARGV: instance, attempt, retention in milliseconds. Keeps the claim of a later attempt.
 END = """
 local held = redis.call('GET', KEYS[1])
-if not held or held == ARGV[1] .. ':' .. ARGV[2] then redis.call('SET', KEYS[1], 'done:' .. ARGV[2], 'PX', ARGV[3]) end
+local other = held and held ~= ARGV[1] .. ':' .. ARGV[2] and tonumber(string.match(held, ':(%d+)$'))
+if other and other >= tonumber(ARGV[2]) then return 0 end
+redis.call('SET', KEYS[1], 'done:' .. ARGV[2], 'PX', ARGV[3])
+return 1
 """
-# KEYS: running:{occurrence}. ARGV: instance, attempt.
+# KEYS: running:{occurrence}. ARGV: instance:attempt.
 GIVE_BACK = """
-if redis.call('GET', KEYS[1]) == ARGV[1] .. ':' .. ARGV[2] then redis.call('DEL', KEYS[1]) end
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0
 """
 # KEYS: running:{occurrence} of each run. ARGV: lifetime of the keys in milliseconds, then the mark of each run. Returns
-# the positions of the runs that another instance has claimed.
+# the positions and the values of the keys in which another instance has claimed this attempt or a later one, in turns.
 RENEW = """
 local lost = {}
 for i, key in ipairs(KEYS) do
-    local held = redis.call('GET', key)
-    if not held or held == ARGV[i + 1] then redis.call('SET', key, ARGV[i + 1], 'PX', ARGV[1])
-    else lost[#lost + 1] = i end
+    local mark, held = ARGV[i + 1], redis.call('GET', key)
+    local other = held and held ~= mark and tonumber(string.match(held, ':(%d+)$'))
+    if other and other >= tonumber(string.match(mark, ':(%d+)$')) then
+        lost[#lost + 1], lost[#lost + 2] = i, held
+    else
+        redis.call('SET', key, mark, 'PX', ARGV[1])
+    end
 end
 return lost
 """
@@ -564,7 +574,7 @@ class Claims:
     def give_back(self, key):
         """Deletes the claim of a message that was handed back, so that its next receiver finds none."""
         try:
-            self.give_back_script([self.running(key)], [self.settings.instance_id, key[1]])
+            self.give_back_script([self.running(key)], [f"{self.settings.instance_id}:{key[1]}"])
         except REDIS_ERRORS as error:
             log.warning("the claim of %s could not be deleted: %r", key, error)
 
@@ -576,7 +586,7 @@ class Claims:
             return []
         marks = [f"{self.settings.instance_id}:{attempt}" for _, attempt in keys]
         lost = self.renew_script([self.running(key) for key in keys], [LEASE_MS + CLAIM_RETENTION_MS, *marks])
-        return [keys[position - 1] for position in lost]
+        return [keys[position - 1] for position in lost[::2]]
 
     def requests(self, keys):
         """Returns each run with its cancel request and the first attempt that is not revoked, where there are any."""

@@ -22,12 +22,15 @@ use super::{
     labels::{
         BuildLabels, CauseLabel, JobLabel, JobStatusLabels, JobTypeLabels, LabelBound, MAX_JOB_TYPES, MAX_JOBS,
         MAX_ROUTES, MAX_STATEMENTS, OutcomeLabel, PolicyLabel, PoolLabel, RequestLabels, RouteLabel, RouteLabels,
-        ServiceLabel, StatementLabel, StatusLabels, TraceLabel,
+        ServiceLabel, StatementLabel, StatusLabels, TraceLabel, WorkerQueueLabel,
     },
 };
 
 /// The policies for misfires.
 const MISFIRE_POLICIES: [MisfirePolicy; 3] = [MisfirePolicy::FireOnce, MisfirePolicy::Skip, MisfirePolicy::CatchUp];
+
+/// The queues of the messages of workers that are read in parts.
+const WORKER_QUEUES: [&str; 3] = ["status", "logs", "registration"];
 
 /// The bounds of delays, in seconds: a good one is some milliseconds, and one after an outage may be half an hour.
 const DELAY_BUCKETS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 1_800.0];
@@ -67,6 +70,7 @@ pub(super) struct MetricFamilies {
     pub(super) lost_runs: Family<OutcomeLabel, Counter>,
     pub(super) misfires: Family<PolicyLabel, Counter>,
     pub(super) duplicate_starts: Counter,
+    pub(super) unreadable: Family<WorkerQueueLabel, Counter>,
     pub(super) dead_letters: Counter,
 
     pub(super) ticks: Family<ServiceLabel, Histogram>,
@@ -132,6 +136,7 @@ impl MetricFamilies {
             lost_runs: Family::default(),
             misfires: Family::default(),
             duplicate_starts: Counter::default(),
+            unreadable: Family::default(),
             dead_letters: Counter::default(),
             ticks: Family::new_with_constructor(|| Histogram::new(TICK_BUCKETS)),
             service_errors: Family::default(),
@@ -173,6 +178,9 @@ impl MetricFamilies {
         }
         for policy in MISFIRE_POLICIES {
             drop(self.misfires.get_or_create_owned(&PolicyLabel { policy: misfire_word(policy) }));
+        }
+        for queue in WORKER_QUEUES {
+            drop(self.unreadable.get_or_create_owned(&WorkerQueueLabel { queue }));
         }
     }
 
@@ -239,6 +247,8 @@ impl MetricFamilies {
         let duplicates =
             "Occurrences of which a second instance started the same attempt, or that were started after their end";
         registry.register("duplicate_starts", duplicates, self.duplicate_starts.clone());
+        let unreadable = "Messages of workers, or parts of them, that this server could not read, by queue";
+        registry.register("unreadable_messages", unreadable, self.unreadable.clone());
         let dead = "Dead letters that belong to no open occurrence, stored by this server";
         registry.register("dead_letters", dead, self.dead_letters.clone());
     }

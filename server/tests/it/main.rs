@@ -62,5 +62,6 @@ mod stats;
 mod status;
 mod tables;
 mod traces;
+mod unreadable;
 mod users;
 mod versions;

@@ -108,6 +108,7 @@ async fn run(config: ControlThreadConfig, stop: CancellationToken) -> redis::Red
         warning,
         refused_queues,
         stopping,
+        refused_parts: std::sync::Mutex::default(),
     };
     tasks.guard("heartbeat", &stop, heartbeater.run(stop.clone())).await;
     // After a failure of the heartbeat, the reports of ending runs are still sent.

@@ -2,17 +2,23 @@
 //!
 //! A heartbeat has two parts: the keys in Redis (the heartbeat of the instance and its claims), which other instances
 //! read, and the message to the server, which lists the current runs. They are two loops, so neither an outage nor slow
-//! answers of one service delay the heartbeats to the other. Each heartbeat also reads the cancel requests from Redis, in
+//! answers of one service delay the heartbeats to the other. The server answers a registration with the parts that it
+//! refused; they are logged, and the heartbeats carry a notice. Each heartbeat also reads the cancel requests from Redis, in
 //! case the listener missed one.
 //!
 //! A run that has ended is listed until the broker has confirmed its end. As soon as the worker stops, heartbeats announce
 //! it: a run that is lost from then on was not lost by its own fault.
 
-use std::{collections::BTreeSet, future::Future, time::Duration};
+use std::{
+    collections::BTreeSet,
+    future::Future,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::{InstanceHeartbeat, InstanceHello, MAX_NOTICE_BYTES, RegistrationMessage, truncate_text},
+    message::{HelloReply, InstanceHeartbeat, InstanceHello, MAX_NOTICE_BYTES, RegistrationMessage, truncate_text},
 };
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
@@ -52,6 +58,8 @@ pub(crate) struct Heartbeater {
     pub(crate) refused_queues: RefusedQueues,
     /// Fires as soon as the worker takes no new work.
     pub(crate) stopping: CancellationToken,
+    /// The parts of the registration that the server refused, in a sentence.
+    pub(crate) refused_parts: Mutex<Option<String>>,
 }
 
 impl Heartbeater {
@@ -84,13 +92,18 @@ impl Heartbeater {
 
     /// Sends heartbeats to the server until `stop` fires.
     async fn report_until(&self, stop: &CancellationToken) {
-        let (mut ticks, mut publisher) = (ticks(), self.publisher.clone());
+        let (mut ticks, mut publisher, mut replies) = (ticks(), self.publisher.clone(), self.publisher.clone());
         // The first connection also counts as a change, so the worker registers here.
         let (mut is_registered, mut has_announced_stop) = (false, false);
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
                 () = publisher.changed() => is_registered = false,
+                reply = replies.hello_reply() => {
+                    let refused = refused_parts(&self.hello.instance_id, &reply);
+                    *self.refused_parts.lock().unwrap_or_else(PoisonError::into_inner) = refused;
+                    continue;
+                }
                 () = self.stopping.cancelled(), if !has_announced_stop => has_announced_stop = true,
                 () = stop.cancelled() => return,
             }
@@ -111,7 +124,9 @@ impl Heartbeater {
 
     /// Returns the problems that operators should see, or `None` if there is none.
     fn notice(&self) -> Option<String> {
-        let texts: Vec<String> = self.warning.notice().into_iter().chain(self.refused_queues.notice()).collect();
+        let refused_parts = self.refused_parts.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let texts = self.warning.notice().into_iter().chain(self.refused_queues.notice()).chain(refused_parts);
+        let texts: Vec<String> = texts.collect();
         (!texts.is_empty()).then(|| truncate_text(texts.join(" "), MAX_NOTICE_BYTES))
     }
 
@@ -169,7 +184,10 @@ impl Heartbeater {
 
     fn send(&self, message: &RegistrationMessage) -> impl Future<Output = bool> + use<> {
         let body = serde_json::to_string(message).expect("a registration is plain data");
-        let sending = self.publisher.publish(&self.exchange, body);
+        let sending = match message {
+            RegistrationMessage::Hello(_) => self.publisher.publish_hello(&self.exchange, body),
+            _ => self.publisher.publish(&self.exchange, body),
+        };
         async move {
             match timeout(HEARTBEAT_TIMEOUT, sending).await {
                 Ok(Ok(())) => true,
@@ -191,6 +209,34 @@ fn ticks() -> Interval {
     let mut ticks = interval(HEARTBEAT_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
+}
+
+/// Logs the parts of a registration that the server refused, and returns the notice about them.
+fn refused_parts(instance_id: &str, reply: &HelloReply) -> Option<String> {
+    for problem in &reply.problems {
+        let job_type = problem.job_type.as_deref().unwrap_or_default();
+        let schedule = problem.schedule.as_deref().unwrap_or_default();
+        tracing::warn!(
+            worker.instance = instance_id,
+            job.r#type = job_type,
+            schedule,
+            "the server refused a part of the registration: {}",
+            problem.text
+        );
+    }
+    if !reply.accepted {
+        tracing::error!(
+            worker.instance = instance_id,
+            "the server refused the registration of instance {instance_id}: it is not shown on the page Workers"
+        );
+    }
+    match reply.problems.len() {
+        0 => None,
+        1 => Some("The server refused a part of the registration; the log of the worker names it.".to_owned()),
+        count => {
+            Some(format!("The server refused {count} parts of the registration; the log of the worker names them."))
+        }
+    }
 }
 
 /// Returns the host name, or an empty string if it is unknown.
