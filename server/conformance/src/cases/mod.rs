@@ -4,7 +4,12 @@
 //! and the observed behaviour. Each names the sentence of `docs/protocol` on which it rests; a test compares the sentences
 //! with the page, so that a changed rule leads to its case.
 
+mod claims;
+mod control;
+mod duplicates;
+mod lifecycle;
 mod minimal;
+mod reporting;
 
 use std::{future::Future, pin::Pin};
 
@@ -91,6 +96,215 @@ catalogue! {
     Minimal "second-instance" minimal::second_instance,
         "shares its messages with a second instance",
         "In short", "Consume the queue of each job type";
+
+    Claims "ledger" duplicates::ledger,
+        "writes the ledger as each run begins",
+        "In short", "Run it.";
+    Claims "claim" claims::key,
+        "holds running:{id} during a run, and done: afterwards",
+        "Claim in Redis", "a lease of 15 s, renewed every 5 s, plus 24 h";
+    Claims "claim-renewal" claims::lease,
+        "renews the lease of a run",
+        "Claim in Redis", "Every 5 seconds, for each run: set the key to your value";
+    Claims "claim-of-a-lower-attempt" claims::next_attempt,
+        "takes over a claim or an end of a lower attempt",
+        "Claim in Redis", "A higher attempt takes over from a lower one";
+    Claims "claim-ended" claims::ended,
+        "drops a message whose attempt has ended, or a later one was claimed",
+        "Claim in Redis", "`done`, or a later attempt: acknowledge and drop";
+    Claims "claim-held" claims::held,
+        "drops a first delivery whose attempt another instance holds",
+        "Claim in Redis", "Held by an instance, and the delivery cannot be a duplicate";
+    Claims "claim-held-and-renewed" claims::held_and_renewed,
+        "drops a duplicate whose holder renews its lease",
+        "Claim in Redis", "it was renewed and the holder is alive";
+    Claims "claim-expired" claims::expired,
+        "reports an attempt as lost whose holder's lease has expired",
+        "Claim in Redis", "report Unknown (6) with the dead holder as `instanceId`";
+    Claims "claim-expires-later" claims::expires_later,
+        "waits for the end of a lease that is not renewed",
+        "Claim in Redis", "Read the key again every second.";
+    Claims "claim-expired-denied" claims::expired_and_denied,
+        "drops an attempt with an expired lease if the server denies it",
+        "Claim check", "Denied: acknowledge the message and drop it, whatever the reason.";
+    Claims "claim-lost" claims::lost_to_another,
+        "ends a run that another instance has claimed",
+        "Claim in Redis", "the attempt was given to that instance and yours no longer counts";
+    Claims "claim-after-an-earlier-end" claims::earlier_done,
+        "continues a run whose key has the end of an earlier attempt",
+        "Claim in Redis", "A higher attempt takes over from a lower one";
+    Claims "redis-loses-data" claims::redis_loses_data,
+        "claims a run again after Redis lost its data, and starts no duplicate",
+        "Claim in Redis", "if it holds your value or is gone";
+    Claims "redis-away" claims::redis_away,
+        "announces the start to the server while Redis is away",
+        "Claim in Redis", "send a claim check with `startsAt`";
+    Claims "redis-away-denied" claims::redis_away_denied,
+        "starts nothing that the server denies while Redis is away",
+        "Claim in Redis", "the occurrence may have been cancelled";
+    Claims "redis-away-no-server" claims::redis_away_no_server,
+        "starts a first delivery without Redis and without a server",
+        "Claim in Redis", "start when the broker has confirmed the report Running";
+    Claims "redis-away-duplicate" claims::redis_away_duplicate,
+        "hands back a possible duplicate while Redis is away",
+        "Claim in Redis", "Hand back a possible duplicate after a second";
+    Claims "duplicate-same-instance" duplicates::same_instance,
+        "runs an attempt once that the broker delivers three times",
+        "Duplicate deliveries", "The same message may arrive twice";
+    Claims "duplicate-granted" duplicates::same_instance_granted,
+        "runs an attempt once although the server grants its duplicates",
+        "Duplicate deliveries", "The same message may arrive twice";
+    Claims "duplicate-at-once" duplicates::at_once,
+        "runs four messages of one attempt once",
+        "Duplicate deliveries", "The same message may arrive twice";
+    Claims "duplicate-other-instance" duplicates::other_instance,
+        "runs an attempt once that two instances receive",
+        "Duplicate deliveries", "The same message may arrive twice";
+    Claims "duplicate-after-the-end" duplicates::after_the_end,
+        "drops duplicates after the end, also in the next instance",
+        "Claim in Redis", "`done`, or a later attempt: acknowledge and drop";
+    Claims "own-redelivery" duplicates::own_redelivery,
+        "continues a run whose message is redelivered to it",
+        "Duplicate deliveries", "the broker redelivers what was not acknowledged when a connection broke";
+    Claims "own-redelivery-after-the-end" duplicates::own_redelivery_after_the_end,
+        "starts no ended run whose message is redelivered to it",
+        "Duplicate deliveries", "the broker redelivers what was not acknowledged when a connection broke";
+    Claims "check-granted" duplicates::check_granted,
+        "asks about a republished message, and runs it if that is granted",
+        "Claim check", "Send one for each delivery that may be a duplicate, before any part of it runs";
+    Claims "check-denied" duplicates::check_denied,
+        "drops a message for each reason of a denial",
+        "Claim check", "Denied: acknowledge the message and drop it, whatever the reason.";
+    Claims "check-denied-unknown-reason" duplicates::check_denied_for_an_unknown_reason,
+        "drops a message for a reason that it does not know",
+        "Claim check", "Denied: acknowledge the message and drop it, whatever the reason.";
+    Claims "check-without-reply" duplicates::check_without_reply,
+        "hands a message back if the server does not reply",
+        "Claim check", "hand the message back (`basic.nack`, `requeue` true) after a second";
+    Claims "killed-while-running" duplicates::killed_while_running,
+        "runs the next attempt of a run whose process was killed",
+        "Claim in Redis", "A higher attempt takes over from a lower one";
+    Claims "killed-before-its-report" duplicates::killed_before_its_report,
+        "reports a run as lost that another process claimed before it was killed",
+        "Claim in Redis", "the holder is gone, and it is unknown whether the attempt has started";
+    Claims "superseded" duplicates::superseded_in_one_instance,
+        "runs a later attempt beside an earlier one, and ends the earlier one",
+        "Claim in Redis", "A higher attempt takes over from a lower one";
+    Claims "heartbeats" control::heartbeats,
+        "sends hello, and heartbeats that list its runs",
+        "Registration", "`running` has the attempts that have started and not ended";
+    Claims "heartbeats-while-blocked" control::heartbeats_of_a_blocked_worker,
+        "sends heartbeats while a run blocks its thread",
+        "Registration", "from a thread that no run can block";
+
+    Full "hello" control::hello,
+        "announces its job types with schema and concurrency",
+        "Registration", "its identity and its job types";
+    Full "hello-again" control::hello_again,
+        "sends hello again after a reconnect, under the same instance",
+        "Registration", "when the worker starts and after each reconnect";
+    Full "heartbeat-key" control::heartbeat_key,
+        "writes heartbeat:{instanceId}",
+        "Claim in Redis", "15 s, renewed every 5 s |";
+    Full "worker-first" lifecycle::worker_first,
+        "declares everything if it starts before a server",
+        "Names", "Server and workers declare the same things, so either may start first";
+    Full "names" lifecycle::names,
+        "converts its worker id into a word of the routing key",
+        "Names", "lower case, then every `_` doubled, then every `.` replaced by `_d`";
+    Full "concurrency" reporting::concurrency,
+        "runs no more at once than it announces",
+        "In short", "with a prefetch of as many messages as may run at once";
+    Full "retry" reporting::retry,
+        "reports a failure with its exception, and runs the next attempt",
+        "Status reports", "A worker reports Failed or TimedOut and is done";
+    Full "retry-after" reporting::retry_after,
+        "reports the delay that a job asks for",
+        "Status reports", "or after `retryAfterMs`, at most 30 days";
+    Full "permanent" reporting::permanent,
+        "reports a failure that no retry can fix",
+        "Status reports", "does not contain `\"permanent\": true`";
+    Full "snooze" reporting::snooze,
+        "hands an attempt back until a later time",
+        "Status reports", "the next one starts after `retryAfterMs`, at once by default";
+    Full "invalid-input" reporting::invalid_input,
+        "reports input that the job cannot read as a permanent failure",
+        "Job message", "report Running, then Failed with `permanent`";
+    Full "duration" reporting::duration,
+        "reports the duration of a run",
+        "Clocks", "Measure `durationMs` with a monotonic clock";
+    Full "log-lines" reporting::lines,
+        "sends log lines with the numbers of their attempt",
+        "Log lines", "`seq` is attempt × 1,000,000 + the line's number from 0";
+    Full "log-batches" reporting::line_batches,
+        "sends log lines in batches",
+        "Log lines", "Collect lines for about 20 milliseconds instead of sending each one";
+    Full "log-exception" reporting::exception_in_the_log,
+        "writes the exception of an attempt to its log",
+        "Log lines", "Write the exception of an attempt to the log as well";
+    Full "progress" reporting::progress,
+        "reports progress, at most four times a second",
+        "Status reports", "again with `progress`, at most four times a second";
+    Full "trace" reporting::trace,
+        "keeps the trace of a message in the reports of start and end",
+        "Traces", "leave it out of progress reports";
+    Full "trace-malformed" reporting::malformed_trace,
+        "treats a malformed traceparent as missing",
+        "Traces", "Treat a malformed one as missing; never reject the message for it";
+    Full "cancel" control::cancel_on_the_channel,
+        "ends a run within seconds that a user cancels",
+        "Cancellation", "End the run, then report Cancelled";
+    Full "cancel-by-key" control::cancel_by_the_key,
+        "ends a run whose cancel request was not published",
+        "Cancellation", "The channel is fast and the key is reliable";
+    Full "cancel-before-the-start" control::cancel_before_the_start,
+        "reports a cancelled occurrence without running it",
+        "Claim in Redis", "report Cancelled without starting";
+    Full "cancel-of-an-earlier-attempt" control::cancel_of_an_earlier_attempt,
+        "continues an attempt after the cancelled one",
+        "Cancellation", "It applies to this attempt and earlier ones";
+    Full "cancel-while-redis-is-away" control::cancel_while_redis_is_away,
+        "reads the cancel requests of its runs after a reconnect",
+        "Cancellation", "read the keys of your runs after each (re)subscription";
+    Full "timeout" control::timeout,
+        "ends a run when its timeout expires, and runs the next one",
+        "Status reports", "its timeout expired";
+    Full "claims-since" claims::claims_since,
+        "asks about a message that is older than the data of Redis",
+        "Claim in Redis", "send a claim check after the claim was granted";
+    Full "claims-since-set" claims::claims_since_set,
+        "sets claims_since if it is missing",
+        "Claim in Redis", "a worker that finds none sets it";
+    Full "revoked" claims::revoked,
+        "ends a revoked run, and deletes its claim",
+        "Revocation", "If its value is higher than the attempt of your run, end the run";
+    Full "stop-idle" lifecycle::stop_idle,
+        "ends after SIGTERM with goodbye",
+        "Shutdown", "Send goodbye.";
+    Full "stop-running" lifecycle::stop_running,
+        "hands a run back when its grace has passed",
+        "Shutdown", "then end them and report them as Queued";
+    Full "stop-finishing" lifecycle::stop_finishing,
+        "lets a run end within the grace",
+        "Shutdown", "Let the runs continue for a while";
+    Full "stop-waiting" lifecycle::stop_with_waiting_messages,
+        "returns messages that have not started",
+        "Shutdown", "`basic.nack` with `requeue` what has not started";
+    Full "broker-away" lifecycle::broker_away,
+        "continues a run while the broker is away, and reports later",
+        "Encoding and delivery", "keep the message and send it again on a new channel";
+    Full "unconfirmed-end" lifecycle::unconfirmed_end,
+        "reports an end again that was not confirmed",
+        "Encoding and delivery", "keep the message and send it again on a new channel";
+    Full "slow-confirms" lifecycle::slow_confirms,
+        "works with a slow broker",
+        "Encoding and delivery", "no answer within 10 seconds";
+    Full "mute-broker" lifecycle::mute_broker,
+        "continues after a broker was silent for some seconds",
+        "Encoding and delivery", "Sending again is harmless";
+    Full "redis-away-while-running" lifecycle::redis_away_while_running,
+        "continues a run while Redis is away",
+        "Claim in Redis", "Every 5 seconds, for each run";
 }
 
 #[cfg(test)]

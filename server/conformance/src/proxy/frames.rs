@@ -14,6 +14,8 @@ const PROTOCOL_HEADER: usize = 8;
 /// The bytes of a frame before its payload: type, channel and size.
 const FRAME_HEADER: usize = 7;
 const METHOD_FRAME: u8 = 1;
+const HEADER_FRAME: u8 = 2;
+const BODY_FRAME: u8 = 3;
 
 /// The bytes of one direction of a connection, from which whole frames are taken.
 pub(super) struct FrameBuffer {
@@ -80,6 +82,16 @@ impl AmqpFrame {
     /// Returns true if the frame is an acknowledgement. From the broker, that is a publisher confirm.
     pub(super) fn is_confirm(&self) -> bool {
         matches!(self.method(), Some(AmqpMethod::Ack { .. }))
+    }
+
+    /// Returns true if the frame begins a published message.
+    pub(super) fn is_publish(&self) -> bool {
+        matches!(self.method(), Some(AmqpMethod::Publish { .. }))
+    }
+
+    /// Returns true if the frame has the properties or a part of the body of a message.
+    pub(super) fn is_content(&self) -> bool {
+        matches!(self.0.first(), Some(&(HEADER_FRAME | BODY_FRAME)))
     }
 
     /// Reads the method of the frame. None for other frames and for methods that the kit does not read.

@@ -9,12 +9,10 @@ mod frames;
 mod tap;
 
 use std::{
+    collections::HashSet,
     io,
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -40,6 +38,8 @@ pub(crate) struct NetworkFault {
     pub(crate) is_mute: bool,
     /// True if the publisher confirms of the broker are removed.
     pub(crate) without_confirms: bool,
+    /// True if the messages that the worker publishes are removed.
+    pub(crate) without_publishes: bool,
     /// The delay of everything that the service sends.
     pub(crate) delay: Duration,
 }
@@ -141,6 +141,8 @@ impl ProxiedConnection {
     async fn forward(&self, origin: FrameOrigin, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
         let (mut chunk, mut frames) = (vec![0; 65_536], FrameBuffer::new(origin));
         let mut faults = self.faults.clone();
+        // The channels whose present message is removed.
+        let mut removing = HashSet::new();
         while let Ok(length @ 1..) = from.read(&mut chunk).await {
             if origin == FrameOrigin::Service {
                 if faults.wait_for(|fault| !fault.is_mute).await.is_err() {
@@ -154,12 +156,24 @@ impl ProxiedConnection {
             let passed = match &self.tap {
                 None => chunk[..length].to_vec(),
                 Some(tap) => {
-                    let without_confirms = faults.borrow().without_confirms;
+                    let (without_confirms, without_publishes) = {
+                        let fault = faults.borrow();
+                        (fault.without_confirms, fault.without_publishes)
+                    };
                     frames.push(&chunk[..length]);
                     let mut passed = Vec::with_capacity(length);
                     while let Some(frame) = frames.next() {
                         let is_confirm = origin == FrameOrigin::Service && frame.is_confirm();
-                        if !(without_confirms && is_confirm) {
+                        if origin == FrameOrigin::Client && frame.is_publish() {
+                            if without_publishes {
+                                removing.insert(frame.channel());
+                            } else {
+                                removing.remove(&frame.channel());
+                            }
+                        }
+                        let is_content = origin == FrameOrigin::Client && (frame.is_publish() || frame.is_content());
+                        let is_removed = is_content && removing.contains(&frame.channel());
+                        if !(is_removed || without_confirms && is_confirm) {
                             passed.extend_from_slice(frame.bytes());
                         }
                         tap.see(self.id, origin, &frame);
