@@ -246,6 +246,7 @@ pub(crate) async fn claims_since(stage: &Stage) -> CaseOutcome {
 
 pub(crate) async fn claims_since_set(stage: &Stage) -> CaseOutcome {
     let _worker = stage.begin(&[TestJob::Echo]).await?;
+    stage.erase_keys().await?;
     let since = crate::clock::now().timestamp_millis();
     let job = stage.job(TestJob::Echo, json!({}));
     stage.send(&job).await?;
@@ -261,7 +262,11 @@ pub(crate) async fn revoked(stage: &Stage) -> CaseOutcome {
     stage.send(&job).await?;
     stage.begins(&job).await?;
     let () = stage.redis().pset_ex(stage.keys.revocation(job.occurrence_id), 2, 86_400_000).await?;
-    let free = || async { stage.claim(&job).await.is_none().then_some(()) };
+    let instance = stage.is_running(&job).await?.instance_id;
+    let free = || async {
+        let value = stage.claim(&job).await.map(|(value, _)| value).unwrap_or_default();
+        (!value.starts_with(&instance)).then_some(())
+    };
     stage.until_async(NOTICED_WITHIN, "the claim deleted", free, || "it is still held".to_owned()).await?;
     stage.ends_as(&job, OccurrenceStatus::Queued).await.map(drop)
 }

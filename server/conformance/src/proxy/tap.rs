@@ -40,7 +40,6 @@ struct TapState {
     confirming: HashSet<(u64, u16)>,
     /// The exchanges to which a message was published without the flag `mandatory` or without confirms.
     careless: Vec<String>,
-    most_open: usize,
 }
 
 impl DeliveryTap {
@@ -52,11 +51,6 @@ impl DeliveryTap {
     /// Returns the number of deliveries without an answer.
     pub(crate) fn unanswered(&self) -> usize {
         self.lock().open.len()
-    }
-
-    /// Returns the highest number of deliveries that were without an answer at once.
-    pub(crate) fn most_unanswered(&self) -> usize {
-        self.lock().most_open
     }
 
     /// Returns the answers to the deliveries of an occurrence, in their order.
@@ -80,7 +74,6 @@ impl DeliveryTap {
                 if exchange == self.jobs_exchange =>
             {
                 state.open.insert((connection, channel, tag), routing_key);
-                state.most_open = state.most_open.max(state.open.len());
             }
             (FrameOrigin::Client, AmqpMethod::Ack { tag, multiple }) => {
                 state.answer((connection, channel, tag), multiple, DeliveryAnswer::Ack);
