@@ -49,7 +49,7 @@ async fn judge(command: Vec<String>, level: ConformanceLevel, cases: &[&str]) ->
         redis_url: url("REDIS_URL"),
         command,
         echo_type: if level == ConformanceLevel::Minimal { "echo".into() } else { "conformance-echo".into() },
-        parallel: 8,
+        parallel: 6,
     };
     let cases: Vec<_> = cases.iter().map(|&case| case.to_owned()).collect();
     milvaion_conformance::run(&settings, level, &cases, |_| {}).await.expect("the services answer")
