@@ -113,17 +113,26 @@ pub mod testing;
 
 pub use api::{
     config::WorkerConfig,
+    context::JobContext,
     error::{ConfigErrors, ConfigFileError, OutboxError, WorkerError},
-    job::{Job, JobContext},
-    outcome,
+    events::{Events, RunEnd},
+    job::Job,
+    layer::{JobOutput, Layer, Next},
+    options::{Cron, JobOptions, Misfire, OnLost, Overlap, Timing, Unique},
     outcome::JobError,
     worker::{Worker, WorkerBuilder},
 };
-pub use milvaion_protocol::message::LogLevel;
+pub use milvaion_protocol::{
+    id::{JobId, OccurrenceId},
+    message::LogLevel,
+    status::OccurrenceStatus,
+};
 /// The crate of the registry that [`WorkerBuilder::register_metrics`] takes.
 pub use prometheus_client;
 pub use reporting::outbox::Outbox;
-pub use run::capture::CaptureLayer;
+pub use run::{capture::CaptureLayer, stop_signal::StopReason};
+/// The crate of the JSON Schemas of inputs, whose derive macro each input type needs.
+pub use schemars;
 #[cfg(feature = "cron")]
 pub use singleton::{builder::CronRhythm, pace::LoopMisfire};
 pub use singleton::{

@@ -62,6 +62,24 @@ pub struct InstanceView {
     /// The problem that the instance reported with its last heartbeat.
     #[serde(default)]
     pub notice: Option<String>,
+    /// The version of the protocol that the program implements.
+    #[serde(default)]
+    pub protocol: i32,
+    /// The optional parts of the protocol that the program implements.
+    #[serde(default)]
+    pub features: Vec<String>,
+    /// The parts of its registration that the server refused, as sentences.
+    #[serde(default)]
+    pub problems: Vec<String>,
+    /// The number of its messages, or parts of messages, that the server could not read.
+    #[serde(default)]
+    pub unreadable: i64,
+    /// The time of the last one that could not be read.
+    #[serde(default)]
+    pub unreadable_at: Option<DateTime<Utc>>,
+    /// The field and the reason of the last one that could not be read.
+    #[serde(default)]
+    pub unreadable_reason: Option<String>,
 }
 
 /// The health of one part of the installation.

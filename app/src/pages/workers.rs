@@ -350,6 +350,12 @@ mod tests {
             unreachable: false,
             stopped,
             notice: None,
+            protocol: 1,
+            features: Vec::new(),
+            problems: Vec::new(),
+            unreadable: 0,
+            unreadable_at: None,
+            unreadable_reason: None,
         }
     }
 

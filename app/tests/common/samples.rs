@@ -308,6 +308,12 @@ pub(crate) fn worker() -> WorkerView {
         unreachable: false,
         stopped: false,
         notice: alive.then(|| "Its outbox <b>cannot</b> be written.".into()),
+        protocol: 1,
+        features: Vec::new(),
+        problems: Vec::new(),
+        unreadable: 0,
+        unreadable_at: None,
+        unreadable_reason: None,
     };
     WorkerView {
         id: "local".into(),

@@ -15,6 +15,7 @@ pub mod duplicates;
 pub mod file_plan;
 pub mod fingerprint;
 pub mod heartbeat_watch;
+pub mod hello_check;
 pub mod liveness;
 pub mod lost_message;
 pub mod lost_run;

@@ -3,22 +3,33 @@
 //! A batch is stored with a few statements, whatever its size: after an outage of the broker all instances register again
 //! at once, and their heartbeats wait in the same queue. The queues of their job types are not declared here. A worker
 //! declares its own, and the publisher declares a queue before the first message to it.
+//!
+//! A registration is answered if its sender asks for it: after it was stored, with the parts that were refused. The answer
+//! is not confirmed. A worker without an answer runs all the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
-use milvaion_api::{events::LiveEvent, requests::is_valid_name};
-use milvaion_protocol::{
-    message::{InstanceHeartbeat, InstanceHello, RegistrationMessage},
-    topology::Topology,
+use milvaion_api::events::LiveEvent;
+use milvaion_protocol::message::{
+    FEATURE_CHECKPOINT, FEATURE_CLAIMS, FEATURE_INGEST, FEATURE_SCHEDULES, HelloProblem, HelloReply, InstanceHeartbeat,
+    InstanceHello, PROTOCOL_VERSION, RegistrationMessage,
 };
 
-use crate::{broker::consumer::BatchHandler, clock::Clock, engine::context::Context, live::Hub, store::Store};
+use crate::{
+    broker::{
+        consumer::{BatchHandler, Channel, Delivery},
+        reply,
+    },
+    clock::Clock,
+    domain::hello_check::{self, CheckedHello},
+    engine::context::Context,
+    live::Hub,
+    store::Store,
+};
 
-/// The most job types that one worker may register.
-const MAX_JOB_TYPES: usize = 500;
-/// The largest JSON Schema of a job type, in bytes.
-const MAX_SCHEMA_BYTES: usize = 128 * 1024;
+/// The optional parts of the protocol that the server implements.
+const FEATURES: [&str; 4] = [FEATURE_CLAIMS, FEATURE_CHECKPOINT, FEATURE_SCHEDULES, FEATURE_INGEST];
 
 /// The most that the registrations of one transaction weigh, so that PostgreSQL stores them in a fraction of the time
 /// limit of a statement.
@@ -42,6 +53,19 @@ impl RegistrationConsumer {
         Self { store: context.reports.clone(), hub: context.hub.clone(), clock: context.clock.clone() }
     }
 
+    /// Reads, checks and stores bodies. Returns the reply to each that is a registration, in their order.
+    async fn process(&self, bodies: impl Iterator<Item = &[u8]>) -> anyhow::Result<Vec<Option<HelloReply>>> {
+        let (messages, replies): (Vec<_>, Vec<_>) = bodies.map(read).unzip();
+        let mut changed = false;
+        for messages in fold(messages.into_iter().flatten().collect()) {
+            changed |= self.store(messages).await?;
+        }
+        if changed {
+            self.hub.publish(self.clock.now(), vec![LiveEvent::Workers]);
+        }
+        Ok(replies)
+    }
+
     /// Stores messages and returns true if pages show a change. Heartbeats come first: a server that starts with the
     /// registrations of a thousand instances in the queue must not count the others as lost.
     async fn store(&self, messages: FoldedMessages) -> anyhow::Result<bool> {
@@ -50,9 +74,17 @@ impl RegistrationConsumer {
         let (later, first): (Vec<_>, Vec<_>) =
             heartbeats.into_values().partition(|beat| hellos.contains_key(&beat.instance_id));
         let mut changed = self.store_heartbeats(&first, now).await?;
-        let hellos: Vec<InstanceHello> = hellos.into_values().collect();
+        let (hellos, problems): (Vec<InstanceHello>, Vec<Vec<HelloProblem>>) = hellos.into_values().unzip();
         for part in split_by_weight(&hellos) {
             self.store.store_hellos(part, now).await?;
+        }
+        let found = hellos.iter().zip(problems).filter(|(_, problems)| !problems.is_empty());
+        let problems: Vec<_> = found.map(|(hello, problems)| (hello.instance_id.clone(), problems)).collect();
+        if !problems.is_empty() {
+            self.store.store_hello_problems(&problems).await?;
+        }
+        for (instance_id, problem) in problems.iter().flat_map(|(id, list)| list.iter().map(move |one| (id, one))) {
+            log_problem(instance_id, problem);
         }
         for hello in &hellos {
             tracing::info!(
@@ -105,60 +137,124 @@ impl BatchHandler for RegistrationConsumer {
     }
 
     async fn handle(&self, bodies: Vec<Vec<u8>>) -> anyhow::Result<()> {
-        let mut changed = false;
-        for messages in fold(super::read(Self::NAME, bodies)) {
-            changed |= self.store(messages).await?;
-        }
-        if changed {
-            self.hub.publish(self.clock.now(), vec![LiveEvent::Workers]);
+        self.process(bodies.iter().map(Vec::as_slice)).await.map(drop)
+    }
+
+    async fn handle_deliveries(&self, channel: &Channel, batch: &[Delivery]) -> anyhow::Result<()> {
+        let replies = self.process(batch.iter().map(|delivery| delivery.data.as_slice())).await?;
+        for (delivery, reply) in batch.iter().zip(replies) {
+            if let Some(reply) = reply.filter(|_| reply::is_requested(delivery)) {
+                reply::send(channel, delivery, &serde_json::to_vec(&reply)?).await?;
+            }
         }
         Ok(())
     }
 }
 
+/// Logs a part of a registration that was refused.
+fn log_problem(instance_id: &str, problem: &HelloProblem) {
+    let part = match (&problem.job_type, &problem.schedule) {
+        (Some(job_type), Some(schedule)) => format!("schedule {schedule} of job type {job_type}: "),
+        (Some(job_type), None) => format!("job type {job_type}: "),
+        (None, _) => String::new(),
+    };
+    tracing::warn!(
+        worker.instance = instance_id,
+        problem = problem.text,
+        "a part of the registration of instance {instance_id} was refused: {part}{}",
+        problem.text
+    );
+}
+
+/// A message of the registration queue after its check.
+#[derive(Debug, PartialEq)]
+enum CheckedMessage {
+    Hello(Box<InstanceHello>, Vec<HelloProblem>),
+    Heartbeat(InstanceHeartbeat),
+    Goodbye(String),
+}
+
+/// Reads and checks a body. Returns the reply to a registration beside it.
+fn read(body: &[u8]) -> (Option<CheckedMessage>, Option<HelloReply>) {
+    let error = match serde_json::from_slice(body) {
+        Ok(RegistrationMessage::Hello(hello)) => return accept(hello_check::check(hello, Vec::new())),
+        Ok(RegistrationMessage::Heartbeat(beat)) => return (Some(CheckedMessage::Heartbeat(beat)), None),
+        Ok(RegistrationMessage::Goodbye { instance_id }) => return (Some(CheckedMessage::Goodbye(instance_id)), None),
+        Err(error) => error,
+    };
+    let message: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    if message["kind"] == "hello" {
+        match hello_check::read_in_parts(message) {
+            Ok((hello, problems)) => return accept(hello_check::check(hello, problems)),
+            Err(reason) => {
+                super::log_unreadable(RegistrationConsumer::NAME, body, &error);
+                let problem = HelloProblem { job_type: None, schedule: None, text: reason };
+                return (None, Some(reply_to_hello(false, vec![problem])));
+            }
+        }
+    }
+    super::log_unreadable(RegistrationConsumer::NAME, body, &error);
+    (None, None)
+}
+
+fn accept(checked: CheckedHello) -> (Option<CheckedMessage>, Option<HelloReply>) {
+    let CheckedHello { accepted, problems } = checked;
+    let reply = reply_to_hello(accepted.is_some(), problems.clone());
+    match accepted {
+        Some(hello) => (Some(CheckedMessage::Hello(Box::new(hello), problems)), Some(reply)),
+        None => {
+            for problem in &problems {
+                tracing::warn!(problem = problem.text, "a registration was refused: {}", problem.text);
+            }
+            (None, Some(reply))
+        }
+    }
+}
+
+fn reply_to_hello(accepted: bool, problems: Vec<HelloProblem>) -> HelloReply {
+    let features = FEATURES.into_iter().map(str::to_owned).collect();
+    HelloReply { accepted, protocol: PROTOCOL_VERSION, features, problems }
+}
+
 /// The last message of each kind of each instance.
 #[derive(Debug, Default, PartialEq)]
 struct FoldedMessages {
-    hellos: BTreeMap<String, InstanceHello>,
+    hellos: BTreeMap<String, (InstanceHello, Vec<HelloProblem>)>,
     heartbeats: BTreeMap<String, InstanceHeartbeat>,
     /// The instances that have stopped. A goodbye is the last message of its instance here.
     goodbyes: BTreeSet<String>,
 }
 
-/// Folds messages, and drops refused registrations. An instance that registers again after its goodbye, which is rare,
-/// begins another set.
-fn fold(messages: Vec<RegistrationMessage>) -> Vec<FoldedMessages> {
+/// Folds messages. An instance that registers again after its goodbye, which is rare, begins another set.
+fn fold(messages: Vec<CheckedMessage>) -> Vec<FoldedMessages> {
     let mut sets = vec![FoldedMessages::default()];
     for message in messages {
         let instance = match &message {
-            RegistrationMessage::Hello(hello) => {
-                if let Err(reason) = check(hello) {
-                    tracing::warn!(worker.id = %hello.worker_id.escape_default(), reason, "the registration of worker {} was refused: {reason}", hello.worker_id.escape_default());
-                    continue;
-                }
-                hello.instance_id.clone()
-            }
-            RegistrationMessage::Heartbeat(beat) => beat.instance_id.clone(),
-            RegistrationMessage::Goodbye { instance_id } => instance_id.clone(),
+            CheckedMessage::Hello(hello, _) => hello.instance_id.clone(),
+            CheckedMessage::Heartbeat(beat) => beat.instance_id.clone(),
+            CheckedMessage::Goodbye(instance_id) => instance_id.clone(),
         };
         if sets.last().is_none_or(|set| set.goodbyes.contains(&instance)) {
             sets.push(FoldedMessages::default());
         }
         let Some(set) = sets.last_mut() else { continue };
         match message {
-            RegistrationMessage::Hello(hello) => drop(set.hellos.insert(instance, hello)),
-            RegistrationMessage::Heartbeat(beat) => drop(set.heartbeats.insert(instance, beat)),
-            RegistrationMessage::Goodbye { .. } => drop(set.goodbyes.insert(instance)),
+            CheckedMessage::Hello(hello, problems) => drop(set.hellos.insert(instance, (*hello, problems))),
+            CheckedMessage::Heartbeat(beat) => drop(set.heartbeats.insert(instance, beat)),
+            CheckedMessage::Goodbye(_) => drop(set.goodbyes.insert(instance)),
         }
     }
     sets
 }
 
 /// Splits registrations into parts that one transaction stores. Each weighs one, and each of its job types another one,
-/// and one more for each KiB of the schema.
+/// and one more for each KiB of the schema and of the schedules.
 fn split_by_weight(hellos: &[InstanceHello]) -> Vec<&[InstanceHello]> {
     let weight = |hello: &InstanceHello| {
-        let types = hello.job_types.iter().map(|info| 1 + info.schema.to_string().len() / 1024);
+        let types = hello.job_types.iter().map(|info| {
+            let schedules = info.schedules.iter().map(|schedule| 200 + schedule.input.to_string().len()).sum::<usize>();
+            1 + (info.schema.to_string().len() + schedules) / 1024
+        });
         1 + types.sum::<usize>()
     };
     let (mut parts, mut start, mut sum) = (Vec::new(), 0, 0);
@@ -174,68 +270,4 @@ fn split_by_weight(hellos: &[InstanceHello]) -> Vec<&[InstanceHello]> {
         parts.push(&hellos[start..]);
     }
     parts
-}
-
-/// Checks the limits of a registration, and returns the reason for a refusal.
-fn check(hello: &InstanceHello) -> Result<(), String> {
-    if !is_valid_name(&hello.worker_id) {
-        return Err("its worker id must have 1 to 100 letters, digits, -, _ or .".into());
-    }
-    if hello.instance_id.is_empty()
-        || hello.instance_id.chars().count() > 200
-        || hello.instance_id.contains(char::is_control)
-    {
-        return Err("its instance id must have 1 to 200 printable characters".into());
-    }
-    if hello.job_types.len() > MAX_JOB_TYPES {
-        return Err(format!("it registers {} job types; the maximum is {MAX_JOB_TYPES}", hello.job_types.len()));
-    }
-    for info in &hello.job_types {
-        if !is_valid_name(&info.job_type) {
-            return Err("a job type must have 1 to 100 letters, digits, -, _ or .".into());
-        }
-        if !Topology::fits(&hello.worker_id, &info.job_type) {
-            let job_type = &info.job_type;
-            return Err(format!("its id and the job type {job_type} are too long together: shorten one of them"));
-        }
-        let schema = info.schema.to_string();
-        if schema.len() > MAX_SCHEMA_BYTES || schema.contains("\\u0000") {
-            return Err(format!("the schema of job type {} contains NUL or is larger than 128 KiB", info.job_type));
-        }
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use milvaion_protocol::message::JobTypeInfo;
-
-    use super::*;
-
-    fn hello(job_type: &str) -> InstanceHello {
-        let info = JobTypeInfo {
-            job_type: job_type.into(),
-            description: String::new(),
-            schema: serde_json::json!({ "type": "object" }),
-            concurrency: 1,
-            ..JobTypeInfo::default()
-        };
-        InstanceHello {
-            worker_id: "w".repeat(100),
-            instance_id: "w-1".into(),
-            host: "host".into(),
-            pid: 1,
-            version: "0".into(),
-            capacity: 1,
-            job_types: vec![info],
-            ..InstanceHello::default()
-        }
-    }
-
-    #[test]
-    fn names_that_the_broker_cannot_hold_are_refused() {
-        assert_eq!(check(&hello("echo")), Ok(()));
-        let reason = check(&hello(&"_".repeat(100))).expect_err("200 bytes on the broker");
-        assert!(reason.contains("too long together"), "{reason}");
-    }
 }

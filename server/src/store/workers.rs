@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use milvaion_api::views::{InstanceView, JobTypeView, WorkerView};
-use milvaion_protocol::message::{InstanceHeartbeat, InstanceHello, JobTypeInfo, MAX_NOTICE_BYTES, truncate_text};
-use serde_json::Value;
+use milvaion_protocol::message::{
+    HelloProblem, InstanceHeartbeat, InstanceHello, JobTypeInfo, MAX_NOTICE_BYTES, truncate_text,
+};
+use serde_json::{Value, json};
 
 use super::{Result, Store, pool::StoreTransaction};
 use crate::domain::{liveness, transition::clean};
@@ -33,20 +35,27 @@ impl Store {
         .execute(&mut tx)
         .await?;
         sqlx::query!(
-            "INSERT INTO worker_instances (id, worker_id, host, pid, version, capacity, started_at, last_heartbeat_at)
-             SELECT id, worker_id, host, pid, version, capacity, $7, $7
-               FROM unnest($1::text[], $2::text[], $3::text[], $4::int[], $5::text[], $6::int[])
-                 AS hello(id, worker_id, host, pid, version, capacity)
+            "INSERT INTO worker_instances (id, worker_id, host, pid, version, capacity, started_at, last_heartbeat_at,
+                    protocol, features, declared)
+             SELECT id, worker_id, host, pid, version, capacity, $7, $7, protocol,
+                    ARRAY(SELECT jsonb_array_elements_text(features)), declared
+               FROM unnest($1::text[], $2::text[], $3::text[], $4::int[], $5::text[], $6::int[], $8::int[], $9::jsonb[],
+                           $10::jsonb[])
+                 AS hello(id, worker_id, host, pid, version, capacity, protocol, features, declared)
               ORDER BY id
              ON CONFLICT (id) DO UPDATE SET last_heartbeat_at = excluded.last_heartbeat_at, stopped_at = NULL,
-                    version = excluded.version, capacity = excluded.capacity",
+                    version = excluded.version, capacity = excluded.capacity, protocol = excluded.protocol,
+                    features = excluded.features, declared = excluded.declared, problems = '[]'",
             &instances,
             &workers,
             &column(|hello| clean(hello.host.clone())),
             &hellos.iter().map(|hello| i32::try_from(hello.pid).unwrap_or(0)).collect::<Vec<_>>(),
             &column(|hello| clean(hello.version.clone())),
             &hellos.iter().map(|hello| i32::try_from(hello.capacity).unwrap_or(i32::MAX)).collect::<Vec<_>>(),
-            now
+            now,
+            &hellos.iter().map(|hello| i32::try_from(hello.protocol).unwrap_or(i32::MAX)).collect::<Vec<_>>(),
+            &hellos.iter().map(|hello| json!(hello.features)).collect::<Vec<_>>(),
+            &hellos.iter().map(declarations).collect::<Vec<_>>()
         )
         .execute(&mut tx)
         .await?;
@@ -66,6 +75,29 @@ impl Store {
         .execute(&mut tx)
         .await?;
         tx.commit().await?;
+        Ok(())
+    }
+
+    /// Stores the parts of registrations that were refused, each list with its instance. A registration removes those of
+    /// the one before it.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then none is stored.
+    pub async fn store_hello_problems(&self, problems: &[(String, Vec<HelloProblem>)]) -> Result<()> {
+        let (ids, lists): (Vec<String>, Vec<Value>) =
+            problems.iter().map(|(instance, list)| (instance.clone(), json!(list))).unzip();
+        sqlx::query!(
+            "WITH found AS (
+                SELECT i.id, p.problems FROM unnest($1::text[], $2::jsonb[]) AS p (id, problems)
+                  JOIN worker_instances i ON i.id = p.id ORDER BY i.id FOR NO KEY UPDATE OF i
+             )
+             UPDATE worker_instances i SET problems = f.problems FROM found f WHERE i.id = f.id",
+            &ids,
+            &lists
+        )
+        .execute(self.pool())
+        .await?;
         Ok(())
     }
 
@@ -239,6 +271,12 @@ impl Store {
                 started_at: row.started_at,
                 last_heartbeat_at: row.last_heartbeat_at,
                 notice: row.notice,
+                protocol: row.protocol,
+                features: row.features,
+                problems: registration_problems(row.problems),
+                unreadable: row.unreadable,
+                unreadable_at: row.unreadable_at,
+                unreadable_reason: row.unreadable_reason,
             });
         }
         for job_type in self.job_types(liveness::alive_since(now)).await? {
@@ -269,6 +307,15 @@ impl Store {
         .await?
         .rows_affected())
     }
+}
+
+/// Returns the rules and schedules that the code of an instance declares, by job type. A job type that declares nothing is
+/// left out.
+fn declarations(hello: &InstanceHello) -> Value {
+    let declaring = hello.job_types.iter().filter(|info| !info.defaults.is_empty() || !info.schedules.is_empty());
+    let declared = declaring
+        .map(|info| (info.job_type.clone(), json!({ "defaults": info.defaults, "schedules": info.schedules })));
+    declared.collect::<serde_json::Map<String, Value>>().into()
 }
 
 /// Stores the announced job types. Of two announcements of one type of a worker, the later one counts.
@@ -302,4 +349,17 @@ async fn store_job_types(tx: &mut StoreTransaction, hellos: &[InstanceHello], no
     .execute(tx)
     .await?;
     Ok(())
+}
+
+/// Returns the stored problems of a registration as sentences. One that cannot be read is left out: it is for display only.
+fn registration_problems(stored: Value) -> Vec<String> {
+    let problems: Vec<HelloProblem> = serde_json::from_value(stored).unwrap_or_default();
+    problems
+        .into_iter()
+        .map(|problem| match (problem.job_type, problem.schedule) {
+            (Some(job_type), Some(schedule)) => format!("{job_type}, schedule {schedule}: {}", problem.text),
+            (Some(job_type), None) => format!("{job_type}: {}", problem.text),
+            (None, _) => problem.text,
+        })
+        .collect()
 }

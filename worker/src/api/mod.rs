@@ -7,14 +7,24 @@
 //!
 //! | File | Content |
 //! |---|---|
-//! | [`job`] | The trait [`Job`](crate::Job) and the context of a run |
+//! | [`job`], [`job_fn`] | The trait [`Job`](crate::Job), and jobs that are functions |
+//! | [`options`] | The rules and schedules that code declares beside a job |
+//! | [`context`] | The context of a run |
+//! | [`layer`], [`events`] | Code around every run, and observers of all runs |
 //! | [`outcome`] | The ways an attempt can end, and the report of each |
 //! | [`config`] | The settings of a worker, from the environment, a file or code |
 //! | [`error`] | The errors that keep a worker from starting |
+//! | [`logging`] | The log of a program that has set up none |
 //! | [`worker`] | The builder and the assembly of all parts |
 
 pub(crate) mod config;
+pub(crate) mod context;
 pub(crate) mod error;
+pub(crate) mod events;
 pub(crate) mod job;
-pub mod outcome;
+pub(crate) mod job_fn;
+pub(crate) mod layer;
+pub(crate) mod logging;
+pub(crate) mod options;
+pub(crate) mod outcome;
 pub(crate) mod worker;

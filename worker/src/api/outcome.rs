@@ -11,7 +11,8 @@ use crate::api::error::chain;
 
 /// The error of a job that did not do its work.
 ///
-/// `?` converts any error into a `JobError`, with the texts of its causes appended. Such an error is a retryable
+/// `?` converts any error into a `JobError`, also one of `anyhow` or `eyre`, a boxed error and a text, with the texts of its
+/// causes appended. Such an error is a retryable
 /// failure: as long as the job has retries left, the server sends the occurrence again after the job's backoff. A
 /// pending retry uses no resources of this process. The other constructors have other consequences:
 ///
@@ -83,10 +84,10 @@ impl JobError {
 }
 
 // Like other catch-all error types, `JobError` does not implement `Error`: this conversion would overlap with `From<T>
-// for T`.
-impl<E: Error> From<E> for JobError {
+// for T`. Through the box it takes every error, those of `anyhow` and `eyre`, boxed errors, and texts.
+impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for JobError {
     fn from(error: E) -> Self {
-        Self { text: chain(&error, ": "), kind: JobErrorKind::Retryable(None) }
+        Self { text: chain(&*error.into(), ": "), kind: JobErrorKind::Retryable(None) }
     }
 }
 
@@ -104,7 +105,7 @@ impl fmt::Debug for JobError {
 
 /// The end of an attempt. An attempt cannot end in any other way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// The job has done its work.
     Done {
         /// The return value as text; `None` for `()`.
@@ -144,7 +145,7 @@ pub enum Outcome {
 
 /// The content of the final report of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutcomeReport {
+pub(crate) struct OutcomeReport {
     /// The final status.
     pub status: OccurrenceStatus,
     /// The return value, at most [`MAX_RESULT_BYTES`] bytes.
@@ -162,7 +163,7 @@ impl Outcome {
     /// outcome means to the server. It does not decide whether a retry follows, because only the server has the number
     /// of retries that are left. *Queued* hands the attempt back, which is not a failure.
     #[must_use]
-    pub fn into_report(self) -> OutcomeReport {
+    pub(crate) fn into_report(self) -> OutcomeReport {
         let fit = |text| Some(truncate_text(strip_nul(text), MAX_RESULT_BYTES));
         let blank =
             |status| OutcomeReport { status, result: None, exception: None, permanent: false, retry_after: None };

@@ -8,16 +8,25 @@ use std::{
 
 use lapin::uri::AMQPUri;
 use milvaion_protocol::{
-    message::{FEATURE_CLAIMS, InstanceHello, PROTOCOL_VERSION},
+    message::{FEATURE_CHECKPOINT, FEATURE_CLAIMS, FEATURE_SCHEDULES, InstanceHello, PROTOCOL_VERSION},
     topology::{MAX_TARGET_BYTES, RedisKeys, Topology},
 };
 use prometheus_client::registry::Registry;
+use schemars::JsonSchema;
+use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     api::config::WorkerConfig,
+    api::context::JobContext,
     api::error::WorkerError,
+    api::events::{Events, RunObservers},
     api::job::Job,
+    api::job_fn::FnJob,
+    api::layer::Layer,
+    api::logging,
+    api::options::JobOptions,
+    api::outcome::JobError,
     clock,
     control::control_thread::{self, ControlThreadConfig},
     control::heartbeat,
@@ -51,6 +60,9 @@ pub struct Worker {
     loops: Vec<SingletonLoop>,
     amqp: AMQPUri,
     instance_id: String,
+    version: String,
+    layers: Arc<[Arc<dyn Layer>]>,
+    events: RunObservers,
     metrics: WorkerMetrics,
 }
 
@@ -61,6 +73,9 @@ pub struct WorkerBuilder {
     registry: JobRegistry,
     loops: Vec<SingletonLoop>,
     errors: Vec<String>,
+    version: Option<String>,
+    layers: Vec<Arc<dyn Layer>>,
+    events: RunObservers,
     metrics: WorkerMetrics,
 }
 
@@ -69,6 +84,23 @@ impl Worker {
     #[must_use]
     pub fn builder() -> WorkerBuilder {
         WorkerBuilder::default()
+    }
+
+    /// Returns a builder with the configuration of the environment; see [`WorkerConfig::from_env`].
+    ///
+    /// ```no_run
+    /// # use milvaion_worker::{JobContext, JobError, Worker, WorkerError};
+    /// # async fn greet(ctx: JobContext, name: String) -> Result<String, JobError> { Ok(name) }
+    /// #[tokio::main]
+    /// async fn main() -> Result<(), WorkerError> {
+    ///     Worker::from_env()?.job_fn("greet", greet).run().await
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Returns [`WorkerError::Config`] with one sentence for each invalid variable.
+    pub fn from_env() -> Result<WorkerBuilder, WorkerError> {
+        Ok(Self::builder().config(WorkerConfig::from_env()?))
     }
 
     /// Returns the instance id of this process: the worker id and eight random hex digits.
@@ -80,11 +112,15 @@ impl Worker {
     /// Runs until SIGTERM or SIGINT, then shuts down in an orderly way: takes no new work, lets runs continue for the
     /// shutdown grace, interrupts those that remain, and reports everything. A second signal ends the grace.
     ///
+    /// If the program has set no subscriber of `tracing`, this function sets one that writes to standard error, with the
+    /// level `info` or the filter in `RUST_LOG`, so that a first worker shows what it does.
+    ///
     /// # Errors
     /// Returns a [`WorkerError`] if signal handlers cannot be installed, `REDIS_URL` cannot be used, the health address
     /// cannot be bound, the outbox cannot be opened, or the control thread cannot be started or dies. Unavailable
     /// services are no error: the worker waits for them.
     pub async fn run(self) -> Result<(), WorkerError> {
+        logging::set_default();
         let signals = ShutdownSignals::from_signals()?;
         self.serve(signals).await
     }
@@ -158,12 +194,21 @@ impl Worker {
 
     /// Runs the job types of a worker.
     async fn serve_jobs(self, signals: ShutdownSignals) -> Result<(), WorkerError> {
-        let Self { config, jobs, amqp, instance_id, metrics, loops: _ } = self;
+        let Self { config, jobs, amqp, instance_id, version, layers, events, metrics, loops: _ } = self;
         let (topology, keys) = (Topology::new(config.prefix.as_str()), RedisKeys::new(config.key_prefix.as_str()));
         let (running, interrupt) = (RunTable::default(), CancellationToken::new());
         let (reporter, report_receiver) = Reporter::new();
         let health = config.health.map(metrics::open).transpose()?;
-        tracing::info!(worker.id = config.worker_id, worker.instance = instance_id, "worker starts");
+        tracing::info!(
+            worker.id = config.worker_id,
+            worker.instance = instance_id,
+            "worker {} starts as instance {instance_id}: it offers {} over the broker at {}:{} and Redis at {}",
+            config.worker_id,
+            registry::names(&jobs),
+            amqp.authority.host,
+            amqp.authority.port,
+            logging::redis_address(&config.redis_url)
+        );
         let outbox = outbox::open(&config.outbox, &config.worker_id).await?;
 
         let hello = InstanceHello {
@@ -171,9 +216,9 @@ impl Worker {
             instance_id: instance_id.clone(),
             host: heartbeat::host_name(),
             pid: std::process::id(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version,
             protocol: PROTOCOL_VERSION,
-            features: vec![FEATURE_CLAIMS.to_owned()],
+            features: [FEATURE_CLAIMS, FEATURE_CHECKPOINT, FEATURE_SCHEDULES].map(str::to_owned).to_vec(),
             capacity: config.capacity,
             job_types: registry::announce(&jobs),
             timestamp: clock::now(),
@@ -226,6 +271,8 @@ impl Worker {
                 instance_id,
                 default_timeout: config.default_timeout,
                 interrupt: interrupt.clone(),
+                layers,
+                events,
             },
             deliveries: TaskTracker::new(),
             runs: TaskTracker::new(),
@@ -275,9 +322,118 @@ impl WorkerBuilder {
 
     /// Adds a job type.
     #[must_use]
-    pub fn job<J: Job>(mut self, job: J) -> Self {
-        self.registry.add(RegisteredJob::new(job));
+    pub fn job<J: Job>(self, job: J) -> Self {
+        self.job_with(job, |options| options)
+    }
+
+    /// Adds a job type whose own options `change` changes, such as its name, so that one Rust type can be registered more
+    /// than once.
+    ///
+    /// ```
+    /// # use milvaion_worker::{Job, JobContext, JobError, Worker};
+    /// # struct Import { region: &'static str }
+    /// # impl Job for Import {
+    /// #     const TYPE: &'static str = "import";
+    /// #     type Input = String;
+    /// #     type Output = ();
+    /// #     async fn run(&self, _: &JobContext, _: String) -> Result<(), JobError> { Ok(()) }
+    /// # }
+    /// let builder = Worker::builder()
+    ///     .job_with(Import { region: "eu" }, |options| options.named("import-eu"))
+    ///     .job_with(Import { region: "us" }, |options| options.named("import-us").retries(3));
+    /// ```
+    #[must_use]
+    pub fn job_with<J: Job>(
+        mut self,
+        job: J,
+        change: impl FnOnce(JobOptions<J::Input>) -> JobOptions<J::Input>,
+    ) -> Self {
+        self.registry.add(RegisteredJob::with_options(job, change));
         self
+    }
+
+    /// Adds a job type that is a function of a context and an input, without a type of its own.
+    ///
+    /// ```
+    /// use milvaion_worker::{JobContext, JobError, Worker};
+    ///
+    /// #[derive(serde::Deserialize, schemars::JsonSchema)]
+    /// struct Whom {
+    ///     /// Name of the person to greet.
+    ///     name: String,
+    /// }
+    ///
+    /// async fn greet(ctx: JobContext, input: Whom) -> Result<String, JobError> {
+    ///     ctx.info("greeting");
+    ///     Ok(format!("Hello, {}!", input.name))
+    /// }
+    ///
+    /// let builder = Worker::builder()
+    ///     .job_fn("hello", greet)
+    ///     .job_fn("bye", async |_, input: Whom| Ok(format!("Bye, {}!", input.name)));
+    /// ```
+    #[must_use]
+    pub fn job_fn<Input, Output, Running>(
+        self,
+        job_type: &str,
+        code: impl Fn(JobContext, Input) -> Running + Send + Sync + 'static,
+    ) -> Self
+    where
+        Input: DeserializeOwned + JsonSchema + Send + 'static,
+        Output: Serialize + Send + 'static,
+        Running: Future<Output = Result<Output, JobError>> + Send + 'static,
+    {
+        self.job_fn_with(job_type, code, |options| options)
+    }
+
+    /// Adds a job type that is a function, with options.
+    #[must_use]
+    pub fn job_fn_with<Input, Output, Running>(
+        mut self,
+        job_type: &str,
+        code: impl Fn(JobContext, Input) -> Running + Send + Sync + 'static,
+        change: impl FnOnce(JobOptions<Input>) -> JobOptions<Input>,
+    ) -> Self
+    where
+        Input: DeserializeOwned + JsonSchema + Send + 'static,
+        Output: Serialize + Send + 'static,
+        Running: Future<Output = Result<Output, JobError>> + Send + 'static,
+    {
+        let handler = Arc::new(FnJob::new(code));
+        self.registry.add(RegisteredJob::of(job_type, "", change(JobOptions::default()), handler));
+        self
+    }
+
+    /// Adds a layer around every run; see [`Layer`]. The first layer is the outermost.
+    #[must_use]
+    pub fn layer(mut self, layer: impl Layer) -> Self {
+        self.layers.push(Arc::new(layer));
+        self
+    }
+
+    /// Adds an observer of all runs; see [`Events`].
+    #[must_use]
+    pub fn events(mut self, events: impl Events) -> Self {
+        self.events.add(Arc::new(events));
+        self
+    }
+
+    /// Sets the version of the program, such as `env!("CARGO_PKG_VERSION")`, 1 to 100 characters. The page *Workers* shows it.
+    /// If instances with different versions run at once, the declared schedules of the highest one apply. Default the version
+    /// of this crate.
+    #[must_use]
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.version = Some(version.into());
+        self
+    }
+
+    /// Builds the worker and [runs](Worker::run) it.
+    ///
+    /// # Errors
+    /// Returns the errors of [`build`](Self::build) and of [`Worker::run`].
+    pub async fn run(self) -> Result<(), WorkerError> {
+        logging::set_default();
+        self.build()?.run().await
     }
 
     /// Begins the declaration of a singleton loop, which exactly one instance of the fleet runs. All instances that offer the
@@ -417,14 +573,18 @@ impl WorkerBuilder {
     /// Returns [`WorkerError::Config`] with one sentence for each mistake.
     pub fn build(self) -> Result<Worker, WorkerError> {
         faults::arm();
-        let Self { config, mut registry, mut loops, errors: mistakes, metrics } = self;
+        let Self { config, mut registry, mut loops, errors: mistakes, version, layers, events, metrics } = self;
         registry.set_concurrency(&config.concurrency);
         let (jobs, mut errors) = registry.finish();
         if jobs.is_empty() && loops.is_empty() && mistakes.is_empty() {
-            errors.add("The worker has no job type and no singleton loop: add one with .job(…) or .singleton(…) before .build().");
+            errors.add("The worker has no job type and no singleton loop: add one with .job(…), .job_fn(…) or .singleton(…) before .build().");
         }
         mistakes.into_iter().for_each(|mistake| errors.add(mistake));
         config.check(&mut errors);
+        let version = version.unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned());
+        if !(1..=100).contains(&version.chars().count()) || version.contains(char::is_control) {
+            errors.add(format!("The version of the worker is {version:?}: give 1 to 100 printable characters."));
+        }
         options::apply(&config.singletons, &mut loops, &mut errors);
         options::check(&loops, &mut errors);
         loops.retain(|spec| spec.options.enabled);
@@ -439,6 +599,7 @@ impl WorkerBuilder {
         // An invalid URL has been reported by `check`.
         let amqp = config.amqp_url.parse().unwrap_or_default();
         let instance_id = clock::instance_id(&config.worker_id);
-        errors.into_result(Worker { config, jobs, loops, amqp, instance_id, metrics })
+        let layers = layers.into();
+        errors.into_result(Worker { config, jobs, loops, amqp, instance_id, version, layers, events, metrics })
     }
 }

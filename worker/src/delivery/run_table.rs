@@ -95,7 +95,7 @@ impl RunTable {
             match &mut entry.state {
                 _ if !request.applies_to(*attempt) => {}
                 RunState::Begun(stop) => {
-                    if stop.reason().is_none() {
+                    if stop.cancel_reason().is_none() {
                         tracing::info!(
                             occurrence.id = %occurrence,
                             occurrence.attempt = attempt,
@@ -134,7 +134,7 @@ impl RunTable {
     /// Ends an attempt that a later attempt on another instance has replaced.
     pub(crate) fn end_superseded(&self, key: AttemptKey) {
         if let Some(RunEntry { state: RunState::Begun(stop), .. }) = self.lock().current.get(&key)
-            && stop.reason().is_none()
+            && stop.cancel_reason().is_none()
         {
             tracing::warn!(
                 occurrence.id = %key.0,
@@ -235,7 +235,7 @@ mod tests {
         running.cancel(id, &CancelRequest::read(r#"{"attempt": 2, "reason": "by ann"}"#));
         running.cancel(id, &CancelRequest::read(r#"{"attempt": 2, "reason": "once more"}"#));
         guards[1].begin(signals[1].clone());
-        assert_eq!(signals.each_ref().map(StopSignal::reason), [Some("by ann"), Some("once more"), None]);
+        assert_eq!(signals.each_ref().map(StopSignal::cancel_reason), [Some("by ann"), Some("once more"), None]);
         assert_eq!(signals.map(|signal| signal.token().is_cancelled()), [true, true, false]);
     }
 
@@ -252,7 +252,7 @@ mod tests {
         guards[1].begin(signals[1].clone());
         running.revoke(id, 2);
         assert_eq!(signals.each_ref().map(StopSignal::is_revoked), [true, false]);
-        assert_eq!(signals.each_ref().map(StopSignal::reason), [None, None]);
+        assert_eq!(signals.each_ref().map(StopSignal::cancel_reason), [None, None]);
         assert_eq!(signals.map(|signal| signal.token().is_cancelled()), [true, false]);
     }
 

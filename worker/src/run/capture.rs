@@ -15,15 +15,20 @@ use tracing::{
 };
 use tracing_subscriber::{Layer, layer::Context};
 
-use crate::api::job::JobContext;
+use crate::api::context::JobContext;
 
 tokio::task_local! {
     static CURRENT_RUN: JobContext;
 }
 
 /// Polls a future as part of a run, so that its events are captured.
-pub(crate) async fn in_run<T>(run: JobContext, job: impl Future<Output = T>) -> T {
-    CURRENT_RUN.scope(run, job).await
+pub(crate) fn in_run<F: Future>(run: JobContext, job: F) -> impl Future<Output = F::Output> + use<F> {
+    CURRENT_RUN.scope(run, job)
+}
+
+/// Calls code that blocks its thread as part of a run.
+pub(crate) fn in_run_sync<T>(run: JobContext, code: impl FnOnce() -> T) -> T {
+    CURRENT_RUN.sync_scope(run, code)
 }
 
 /// A `tracing` layer that copies events into the log of the run in which they happen. Add it to the subscriber:

@@ -28,7 +28,9 @@ use tracing::Instrument;
 
 use crate::{
     api::config::MAX_TIMEOUT,
-    api::job::JobContext,
+    api::context::JobContext,
+    api::events::RunObservers,
+    api::layer::{Layer, RunChain},
     api::outcome::{JobError, Outcome},
     clock,
     control::metrics::WorkerMetrics,
@@ -38,7 +40,7 @@ use crate::{
     run::panics::{self, JobPanic},
     run::registry::RegisteredJob,
     run::report_sink::{ConfirmFuture, ReportSink},
-    run::stop_signal::StopSignal,
+    run::stop_signal::{StopReason, StopSignal},
 };
 
 /// Maximum time for cleanup of a run that is interrupted because the worker stops.
@@ -60,6 +62,10 @@ pub(crate) struct Executor {
     pub(crate) metrics: WorkerMetrics,
     /// Fires when all runs must end because the worker stops.
     pub(crate) interrupt: CancellationToken,
+    /// The layers around each run, the outermost first.
+    pub(crate) layers: Arc<[Arc<dyn Layer>]>,
+    /// The observers of all runs.
+    pub(crate) events: RunObservers,
 }
 
 impl Executor {
@@ -89,13 +95,13 @@ impl Executor {
         let confirmed = self.sink.report(running.clone()).shared();
         let gate = awaits_confirm.then(|| confirmed.clone());
 
-        // A child token: a job that fires its own token must not look like a cancellation from outside.
-        let cancelled = stop.token().child_token();
-        let stopped = cancelled.clone();
-        let ctx = JobContext::new(message, self.instance_id.clone(), self.sink.clone(), cancelled);
+        let stopped = stop.token().clone();
+        let ctx = JobContext::new(message, self.instance_id.clone(), self.sink.clone(), stop.clone());
+        ctx.set_deadline(started + timeout);
         // A separate task, which contains a panic, and which `abort` can end at any await point.
         let log = ctx.clone();
-        let (code, begin) = (job.run(ctx.clone(), data), gate.clone());
+        let code = RunChain { job: job.handler(), layers: self.layers.clone(), data };
+        let (code, begin) = (code.run(ctx.clone()), gate.clone());
         let code = async move {
             if let Some(begin) = begin {
                 tokio::select! {
@@ -109,15 +115,21 @@ impl Executor {
         let task = tokio::spawn(code.instrument(attempt_span.span()));
 
         let (sink, metrics, job_type, grace) = (self.sink.clone(), self.metrics.clone(), job.job_type, job.grace);
+        let events = self.events.clone();
         metrics.began(job_type);
+        events.started(&log);
         let end = async move {
             if let Some(gate) = gate {
                 tokio::select! {
                     () = gate => started = Instant::now(),
                     () = stop.token().cancelled() => {}
                 }
+                log.set_deadline(started + timeout);
             }
-            let outcome = watch(task, timeout, grace, &stop).await;
+            let (outcome, remark) = watch(task, timeout, grace, &stop).await;
+            if let Some(remark) = remark {
+                log.warn(remark);
+            }
             faults::crash_point("executor.before_report");
             let duration = started.elapsed();
             let is_interrupted = matches!(outcome, Outcome::Interrupted);
@@ -125,6 +137,9 @@ impl Executor {
             let report = outcome.into_report();
             metrics.ended(job_type, report.status, duration);
             attempt_span.ended(report.status);
+            events.ended(&log, &report, duration);
+            // The next attempt continues from the newest checkpoint, also from one that was set a moment ago.
+            let checkpoint = log.newest_checkpoint().filter(|_| !matches!(report.status, OccurrenceStatus::Completed));
             // The row stores only the failure of the latest attempt. The log stores the failure of every attempt.
             if let Some(exception) = report.exception.as_ref().filter(|_| failed) {
                 log.error(exception.as_str());
@@ -145,6 +160,7 @@ impl Executor {
                 duration_ms: Some(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
                 permanent: report.permanent,
                 retry_after_ms: report.retry_after.map(|pause| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX)),
+                checkpoint,
                 ..running
             });
             is_interrupted
@@ -198,40 +214,57 @@ impl Executor {
     }
 }
 
-/// Waits for the end of a run, and ends it if its timeout expires or `stop` fires.
-async fn watch(mut task: JoinHandle<JobReturn>, timeout: Duration, grace: Duration, stop: &StopSignal) -> Outcome {
+/// Waits for the end of a run, and ends it if its timeout expires or `stop` fires. Work that was done counts, whatever was
+/// requested meanwhile: such an end has a remark for the log of the run.
+async fn watch(
+    mut task: JoinHandle<JobReturn>,
+    timeout: Duration,
+    grace: Duration,
+    stop: &StopSignal,
+) -> (Outcome, Option<String>) {
     let outcome = tokio::select! {
         biased;
-        // A job that reacts to its token may have ended before this poll. Whatever it returns, a cancelled run was
-        // cancelled. A failure during an interruption is no failure of the job, and a job that gives up because its
-        // token fires was cancelled by no user.
+        // A job that reacts to its token may have ended before this poll. A failure during an interruption is no failure
+        // of the job, and a job that gives up because its token fires was cancelled by no user.
         joined = &mut task => {
-            return match (stop.reason(), into_outcome(joined)) {
-                (Some(reason), _) => Outcome::Cancelled { reason: reason.to_owned() },
-                (None, Outcome::Failed { .. } | Outcome::Cancelled { .. }) if stop.token().is_cancelled() => {
-                    Outcome::Interrupted
+            return match (stop.cancel_reason(), into_outcome(joined)) {
+                (_, outcome @ Outcome::Done { .. }) => {
+                    let remark = stop.stop_reason().map(|reason| completed_remark(&reason));
+                    (outcome, remark)
                 }
-                (None, outcome) => outcome,
+                (Some(reason), _) => (Outcome::Cancelled { reason: reason.to_owned() }, None),
+                (None, Outcome::Failed { .. } | Outcome::Cancelled { .. }) if stop.token().is_cancelled() => {
+                    (Outcome::Interrupted, None)
+                }
+                (None, outcome) => (outcome, None),
             };
         }
-        () = stop.token().cancelled() => match stop.reason() {
+        () = stop.token().cancelled() => match stop.cancel_reason() {
             Some(reason) => Outcome::Cancelled { reason: reason.to_owned() },
             None => Outcome::Interrupted,
         },
-        () = tokio::time::sleep(timeout) => Outcome::TimedOut { seconds: timeout.as_secs(), ignored: false },
+        () = tokio::time::sleep(timeout) => {
+            stop.time_out(timeout);
+            Outcome::TimedOut { seconds: timeout.as_secs(), ignored: false }
+        }
     };
-    stop.token().cancel();
     let grace = if matches!(outcome, Outcome::Interrupted) { grace.min(SHUTDOWN_CLEANUP_TIMEOUT) } else { grace };
-    let cleanup = tokio::time::timeout(grace, &mut task).await;
-    match (cleanup, &outcome) {
-        // The run was interrupted and completed its work nevertheless.
-        (Ok(Ok(Ok(Ok(result)))), Outcome::Interrupted) => Outcome::Done { result },
-        (Ok(_), _) => outcome,
-        (Err(_), _) => {
+    match tokio::time::timeout(grace, &mut task).await {
+        Ok(Ok(Ok(Ok(result)))) => {
+            let remark = stop.stop_reason().map(|reason| completed_remark(&reason));
+            (Outcome::Done { result }, remark)
+        }
+        Ok(_) => (outcome, None),
+        Err(_) => {
             task.abort();
-            mark_ignored(outcome, grace)
+            (mark_ignored(outcome, grace), None)
         }
     }
+}
+
+/// Returns the line about a run that completed although it was asked to end.
+fn completed_remark(reason: &StopReason) -> String {
+    format!("the run completed its work although it was asked to end: {reason}")
 }
 
 /// Adds to an outcome that the run did not end within its grace period.

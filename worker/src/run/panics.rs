@@ -48,6 +48,16 @@ pub(crate) async fn catch_panic<T>(job: impl Future<Output = T>) -> Result<T, Jo
     ended.map_err(|panic| JobPanic(describe(&*panic)))
 }
 
+/// Calls code of a job that blocks its thread, and catches its panic.
+///
+/// # Errors
+/// Returns the panic.
+pub(crate) fn catch_panic_sync<T>(code: impl FnOnce() -> T) -> Result<T, JobPanic> {
+    install_hook();
+    let _guard = InJobGuard::set();
+    panic::catch_unwind(AssertUnwindSafe(code)).map_err(|panic| JobPanic(describe(&*panic)))
+}
+
 /// Marks the current thread as running a job, until dropped. Holds the previous mark.
 struct InJobGuard(bool);
 

@@ -1,26 +1,25 @@
 //! The job types of one worker.
 //!
 //! This is the only place where a typed [`Job`] is erased to a handler that takes JSON and returns text. All code after
-//! it treats all job types alike.
+//! it treats all job types alike. A job that is a function becomes the same handler in `api::job_fn`.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use milvaion_protocol::message::JobTypeInfo;
-use schemars::generate::SchemaSettings;
+use milvaion_protocol::message::{DeclaredSchedule, JobDefaults, JobTypeInfo, MAX_MESSAGE_BYTES};
+use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    api::config::{MAX_CONCURRENCY, MAX_TIMEOUT, is_valid_name},
-    api::error::ConfigErrors,
-    api::job::{Job, JobContext},
-    api::outcome::JobError,
+    api::{context::JobContext, error::ConfigErrors, job::Job, options::JobOptions, outcome::JobError},
     run::input,
 };
 
-/// Maximum time for cleanup of a run. The user who cancelled the run waits for it.
-const MAX_JOB_GRACE: Duration = Duration::from_secs(60);
+/// Maximum size of the JSON Schema of an input, in bytes. The server refuses a larger one.
+const MAX_SCHEMA_BYTES: usize = 128 * 1024;
+/// The part of a registration that its other fields may take, in bytes.
+const REGISTRATION_RESERVE_BYTES: usize = 16 * 1024;
 
 /// A registered job type, with its Rust types erased.
 pub(crate) struct RegisteredJob {
@@ -32,13 +31,18 @@ pub(crate) struct RegisteredJob {
     pub(crate) timeout: Option<Duration>,
     /// The time for cleanup of a run.
     pub(crate) grace: Duration,
-    description: &'static str,
+    description: String,
     schema: Value,
+    defaults: JobDefaults,
+    schedules: Vec<DeclaredSchedule>,
     handler: Arc<dyn JobHandler>,
+    /// The mistakes in its options.
+    errors: ConfigErrors,
 }
 
 /// A job without its Rust types.
-trait JobHandler: Send + Sync {
+pub(crate) trait JobHandler: Send + Sync {
+    /// Runs one attempt with an input.
     fn run(self: Arc<Self>, ctx: JobContext, data: Value) -> BoxFuture<'static, Result<Option<String>, JobError>>;
 }
 
@@ -49,77 +53,112 @@ impl<J: Job> JobHandler for TypedJob<J> {
         Box::pin(async move {
             let input = input::read::<J::Input>(&data)?;
             drop(data);
-            let output = self.0.run(&ctx, input).await?;
-            text(&output)
-                .map_err(|error| JobError::permanent(format!("the job's result cannot be written as JSON: {error}")))
+            text(&self.0.run(&ctx, input).await?)
         })
     }
 }
 
 /// Formats a result as JSON text, with fields in the order of the type. A string loses its quotes, and null becomes
 /// `None`.
-fn text(output: &impl Serialize) -> serde_json::Result<Option<String>> {
-    let json = serde_json::to_string(output)?;
-    match json.as_bytes().first() {
-        Some(b'"') => serde_json::from_str(&json).map(Some),
-        _ if json == "null" => Ok(None),
-        _ => Ok(Some(json)),
-    }
+///
+/// # Errors
+/// Returns a permanent failure if the result cannot be written as JSON.
+pub(crate) fn text(output: &impl Serialize) -> Result<Option<String>, JobError> {
+    let text = || {
+        let json = serde_json::to_string(output)?;
+        match json.as_bytes().first() {
+            Some(b'"') => serde_json::from_str(&json).map(Some),
+            _ if json == "null" => Ok(None),
+            _ => Ok(Some(json)),
+        }
+    };
+    text().map_err(|error: serde_json::Error| {
+        JobError::permanent(format!("the job's result cannot be written as JSON: {error}"))
+    })
 }
 
 impl RegisteredJob {
-    /// Registers a job.
+    /// Registers a job with its own options.
+    #[cfg(test)]
     pub(crate) fn new<J: Job>(job: J) -> Self {
+        Self::with_options(job, |options| options)
+    }
+
+    /// Registers a job with its own options, which `change` may change.
+    pub(crate) fn with_options<J: Job>(
+        job: J,
+        change: impl FnOnce(JobOptions<J::Input>) -> JobOptions<J::Input>,
+    ) -> Self {
+        let mut options = JobOptions::default().concurrency(J::CONCURRENCY).grace(J::GRACE);
+        options.timeout = J::TIMEOUT;
+        let options = change(job.options(options));
+        Self::of(J::TYPE, J::DESCRIPTION, options, Arc::new(TypedJob(job)))
+    }
+
+    /// Registers a handler under a name, which its options may replace.
+    pub(crate) fn of<Input: JsonSchema>(
+        job_type: &str,
+        description: &str,
+        options: JobOptions<Input>,
+        handler: Arc<dyn JobHandler>,
+    ) -> Self {
         // Subschemas are inlined, because the form that is built from the schema cannot follow references.
         let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+        // Names are labels of metrics and live as long as the process, and a program registers each of them once.
+        let job_type: &'static str = Box::leak(options.name.as_deref().unwrap_or(job_type).into());
+        let mut errors = ConfigErrors::default();
+        options.check(job_type, &mut errors);
+        let (concurrency, timeout, grace) = (options.concurrency, options.timeout, options.grace);
+        let description = options.description.clone().unwrap_or_else(|| description.to_owned());
+        let (defaults, schedules) = options.into_wire();
         Self {
-            job_type: J::TYPE,
-            concurrency: J::CONCURRENCY,
-            timeout: J::TIMEOUT,
-            grace: J::GRACE,
-            description: J::DESCRIPTION,
-            schema: settings.into_generator().into_root_schema_for::<J::Input>().to_value(),
-            handler: Arc::new(TypedJob(job)),
+            job_type,
+            concurrency: concurrency.unwrap_or(DEFAULT_CONCURRENCY),
+            timeout,
+            grace: grace.unwrap_or(DEFAULT_GRACE),
+            description,
+            schema: settings.into_generator().into_root_schema_for::<Input>().to_value(),
+            defaults,
+            schedules,
+            handler,
+            errors,
         }
     }
 
-    /// Runs one attempt.
-    pub(crate) fn run(&self, ctx: JobContext, data: Value) -> BoxFuture<'static, Result<Option<String>, JobError>> {
-        self.handler.clone().run(ctx, data)
+    /// Returns the handler of one more attempt.
+    pub(crate) fn handler(&self) -> Arc<dyn JobHandler> {
+        self.handler.clone()
     }
 
-    fn info(&self) -> JobTypeInfo {
+    /// Returns the description of the job type for the registration.
+    pub(crate) fn info(&self) -> JobTypeInfo {
         JobTypeInfo {
             job_type: self.job_type.to_owned(),
-            description: self.description.to_owned(),
+            description: self.description.clone(),
             schema: self.schema.clone(),
             concurrency: self.concurrency.into(),
             timeout_seconds: self.timeout.and_then(|timeout| timeout.as_secs().try_into().ok()),
-            ..JobTypeInfo::default()
+            defaults: self.defaults.clone(),
+            schedules: self.schedules.clone(),
         }
     }
 
     fn check(&self, errors: &mut ConfigErrors) {
         let name = self.job_type;
-        if !is_valid_name(name, 100) {
+        self.errors.messages().iter().for_each(|error| errors.add(error.clone()));
+        let size = self.schema.to_string().len();
+        if size > MAX_SCHEMA_BYTES {
             errors.add(format!(
-                "Job type {name:?} has an invalid name: give 1 to 100 letters, digits, '-', '_' and '.'."
+                "The JSON Schema of the input of job type {name:?} has {size} bytes: make the type of the input smaller, to at most {MAX_SCHEMA_BYTES} bytes. A type that occurs in several places is repeated in each."
             ));
-        }
-        if !(1..=MAX_CONCURRENCY).contains(&self.concurrency) {
-            errors.add(format!(
-                "Job type {name:?} has CONCURRENCY {}: give a number from 1 to {MAX_CONCURRENCY}.",
-                self.concurrency
-            ));
-        }
-        if self.timeout.is_some_and(|timeout| !(Duration::from_secs(1)..=MAX_TIMEOUT).contains(&timeout)) {
-            errors.add(format!("Job type {name:?} has a TIMEOUT outside its bounds: give 1 second to 7 days."));
-        }
-        if self.grace > MAX_JOB_GRACE {
-            errors.add(format!("Job type {name:?} has a GRACE outside its bounds: give at most 60 seconds."));
         }
     }
 }
+
+/// Concurrency limit of a job that sets none.
+const DEFAULT_CONCURRENCY: u16 = 10;
+/// Time for cleanup of a job that sets none.
+const DEFAULT_GRACE: Duration = Duration::from_secs(1);
 
 /// All job types, by lower-case name.
 #[derive(Default)]
@@ -134,8 +173,10 @@ impl JobRegistry {
         // Queue names are lower case, so two types that differ only in case would share a queue.
         let key = registered.job_type.to_lowercase();
         if let Some(replaced) = self.jobs.insert(key, registered) {
-            self.errors
-                .add(format!("Job type {:?} is registered twice: give each job its own TYPE.", replaced.job_type));
+            self.errors.add(format!(
+                "Job type {:?} is registered twice: give each job its own TYPE, or a name with JobOptions::named.",
+                replaced.job_type
+            ));
         }
     }
 
@@ -145,7 +186,7 @@ impl JobRegistry {
             match self.jobs.get_mut(&job_type.to_lowercase()) {
                 Some(job) => job.concurrency = *concurrency,
                 None => self.errors.add(format!(
-                    "MILVAION_CONCURRENCY names {job_type:?}, which this worker does not have: give one of its job types ({}).",
+                    "A concurrency limit (MILVAION_CONCURRENCY or .concurrency(…)) names {job_type:?}, which this worker does not have: give one of its job types ({}).",
                     self.jobs.values().map(|job| job.job_type).collect::<Vec<_>>().join(", ")
                 )),
             }
@@ -157,6 +198,14 @@ impl JobRegistry {
         for job in self.jobs.values() {
             job.check(&mut self.errors);
         }
+        let sizes = self.jobs.values().map(|job| serde_json::to_string(&job.info()).map_or(0, |text| text.len()));
+        let size = sizes.sum::<usize>();
+        if size > MAX_MESSAGE_BYTES - REGISTRATION_RESERVE_BYTES {
+            self.errors.add(format!(
+                "The registration of the {} job types has {size} bytes, and a message has at most {MAX_MESSAGE_BYTES}: make the types of the inputs smaller, or divide the job types among several workers.",
+                self.jobs.len()
+            ));
+        }
         (self.jobs.into_values().map(Arc::new).collect(), self.errors)
     }
 }
@@ -164,6 +213,11 @@ impl JobRegistry {
 /// Returns the description of all job types for the registration of the worker.
 pub(crate) fn announce(jobs: &[Arc<RegisteredJob>]) -> Vec<JobTypeInfo> {
     jobs.iter().map(|job| job.info()).collect()
+}
+
+/// Returns the names of all job types for a log line.
+pub(crate) fn names(jobs: &[Arc<RegisteredJob>]) -> String {
+    jobs.iter().map(|job| job.job_type).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -207,13 +261,50 @@ mod tests {
 
     #[test]
     fn configured_concurrency_overrides_the_job_type() {
+        let job =
+            || RegisteredJob::with_options(BadlyNamedJob, |o| o.named("good").concurrency(2).grace(DEFAULT_GRACE));
         let mut registry = JobRegistry::default();
-        registry.add(RegisteredJob::new(BadlyNamedJob));
-        registry.set_concurrency(&BTreeMap::from([("Not A Name".to_owned(), 1000), ("other".to_owned(), 1)]));
+        registry.add(job());
+        registry.set_concurrency(&BTreeMap::from([("Good".to_owned(), 1000), ("other".to_owned(), 1)]));
         let (jobs, errors) = registry.finish();
         assert_eq!(jobs[0].concurrency, 1000);
-        assert_eq!(errors.messages().len(), 3, "{errors}");
+        assert_eq!(errors.messages().len(), 1, "{errors}");
         assert!(errors.messages()[0].contains("\"other\""), "{errors}");
+    }
+
+    /// An input whose schema repeats a nested type 27 times.
+    #[derive(serde::Deserialize, schemars::JsonSchema)]
+    struct WideInput {
+        _parts: (WidePart, WidePart, WidePart),
+    }
+
+    #[derive(serde::Deserialize, schemars::JsonSchema)]
+    struct WidePart {
+        _parts: (WideLeaf, WideLeaf, WideLeaf),
+    }
+
+    #[derive(serde::Deserialize, schemars::JsonSchema)]
+    struct WideLeaf {
+        #[schemars(description = LONG_TEXT)]
+        _text: String,
+    }
+
+    const LONG_TEXT: &str = {
+        const BYTES: [u8; 16_000] = [b'x'; 16_000];
+        match std::str::from_utf8(&BYTES) {
+            Ok(text) => text,
+            Err(_) => "",
+        }
+    };
+
+    #[test]
+    fn schema_that_the_server_would_refuse_is_an_error() {
+        let mut registry = JobRegistry::default();
+        let handler = RegisteredJob::new(BadlyNamedJob).handler();
+        registry.add(RegisteredJob::of("wide", "", JobOptions::<WideInput>::default(), handler));
+        let errors = registry.finish().1;
+        assert_eq!(errors.messages().len(), 1, "{errors}");
+        assert!(errors.messages()[0].contains("\"wide\" has 14"), "{errors}");
     }
 
     #[test]

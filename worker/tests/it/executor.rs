@@ -36,6 +36,7 @@ enum ScriptedAction {
     Panic,
     Hang,
     CleanUp,
+    FinishAnyway,
     FireToken,
     Snooze,
     Cancel,
@@ -75,6 +76,10 @@ impl Job for ScriptedJob {
             ScriptedAction::CleanUp => {
                 ctx.cancelled().cancelled().await;
                 ctx.info("cleaned up");
+                Err(JobError::new("stopped"))
+            }
+            ScriptedAction::FinishAnyway => {
+                ctx.cancelled().cancelled().await;
                 Ok(ScriptedOutput::Text("finished after all".to_owned()))
             }
             ScriptedAction::FireToken => {
@@ -159,7 +164,7 @@ impl Job for TimeoutJob {
 
     async fn run(&self, ctx: &JobContext, _: Value) -> Result<(), JobError> {
         ctx.cancelled().cancelled().await;
-        Ok(())
+        Err(JobError::new("stopped"))
     }
 }
 
@@ -182,11 +187,24 @@ async fn timed_out_run_may_clean_up() {
     assert_eq!(record.lines[0].message, "cleaned up");
 }
 
+#[tokio::test(start_paused = true)]
+async fn completed_work_counts_after_a_timeout_and_a_cancellation() {
+    let timed_out = run(json!({"action": "finishAnyway"})).await;
+    let cancel = CancellationToken::new();
+    cancel.cancel();
+    let input = json!({"action": "finishAnyway"});
+    let cancelled = TestRun::new(ScriptedJob, input).cancelled_by(cancel, "by ann: wrong customer").run().await;
+    for (record, reason) in [(timed_out, "the timeout of 1 s has expired"), (cancelled, "by ann: wrong customer")] {
+        assert_eq!(record.output::<String>(), "finished after all");
+        assert!(record.has_line(&format!("asked to end: {reason}")), "{:?}", record.lines);
+    }
+}
+
 #[tokio::test]
 async fn stopping_worker_interrupts_runs_that_do_not_end() {
     for (action, status, text) in [
         ("hang", OccurrenceStatus::Queued, "interrupted: the worker stopped"),
-        ("cleanUp", OccurrenceStatus::Completed, "finished after all"),
+        ("finishAnyway", OccurrenceStatus::Completed, "finished after all"),
     ] {
         let stop = CancellationToken::new();
         let run = TestRun::new(ScriptedJob, json!({"action": action})).interrupted_by(stop.clone());
@@ -232,7 +250,7 @@ impl Job for SlowCleanupJob {
         ctx.cancelled().cancelled().await;
         tokio::time::sleep(Duration::from_millis(1_200)).await;
         ctx.info("cleaned up");
-        Ok(())
+        Err(JobError::new("stopped"))
     }
 }
 

@@ -1,0 +1,244 @@
+//! The client of the ingest queue.
+//!
+//! Occurrences are published in messages of at most 500 occurrences and 1 MiB, each confirmed by the broker. For an answer
+//! of the server, a message names the broker's direct reply-to, which needs no queue. A message that is not confirmed or
+//! not answered is published again with the same ids, over a new connection if the old one is lost, until the deadline:
+//! the server creates each id once, so a repetition is harmless.
+//!
+//! The client declares nothing, so its account needs the permission to write to one exchange only. Until a server has
+//! declared the ingest queue, messages are unroutable and are repeated as well.
+
+mod batches;
+mod channel;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use lapin::uri::AMQPUri;
+use milvaion_protocol::{
+    message::{IngestReply, IngestResult, NewOccurrence},
+    topology::Topology,
+};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, timeout_at},
+};
+
+use self::{
+    batches::{Batch, split},
+    channel::{AnswerMode, BrokerError, IngestChannel},
+};
+use crate::{
+    clock,
+    enqueue::{EnqueueError, EnqueueFuture, EnqueueTransport, Unanswered},
+};
+
+/// Default time for which unanswered messages are repeated.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);
+/// Maximum wait for the answer to one message, after which it is published again.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+/// First pause after a failure.
+const MIN_BACKOFF: Duration = Duration::from_millis(100);
+/// Maximum pause.
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
+/// Maximum number of messages in flight, so that a bulk does not wait for each answer and never floods the server.
+const MAX_MESSAGES_IN_FLIGHT: usize = 4;
+/// Maximum length of the producer's name, in characters.
+const MAX_PRODUCER_CHARS: usize = 200;
+
+/// Publishes new occurrences on the ingest queue. It connects at the first use; clones share the connection.
+#[derive(Clone)]
+pub struct BrokerClient {
+    shared: Arc<Shared>,
+    producer: String,
+    deadline: Duration,
+}
+
+struct Shared {
+    uri: AMQPUri,
+    exchange: String,
+    channel: Mutex<Option<Arc<IngestChannel>>>,
+}
+
+impl fmt::Debug for BrokerClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The address contains a passphrase.
+        f.debug_struct("BrokerClient")
+            .field("exchange", &self.shared.exchange)
+            .field("producer", &self.producer)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+impl BrokerClient {
+    /// Creates a client of the broker at `amqp_url`. `prefix` is that of the server's exchanges, `milvaion` by default.
+    ///
+    /// # Errors
+    /// Returns [`EnqueueError::InvalidAddress`] if the text is no AMQP address.
+    pub fn new(amqp_url: &str, prefix: &str) -> Result<Self, EnqueueError> {
+        let uri = amqp_url.parse::<AMQPUri>().map_err(|reason| EnqueueError::InvalidAddress { reason })?;
+        let shared = Shared { uri, exchange: Topology::new(prefix).ingest(), channel: Mutex::default() };
+        Ok(Self { shared: Arc::new(shared), producer: String::new(), deadline: DEFAULT_DEADLINE })
+    }
+
+    /// Sets the name of this program, for display: on the management pages of the broker and at the occurrences. At most 200
+    /// characters are used.
+    #[must_use]
+    pub fn with_producer(mut self, name: &str) -> Self {
+        self.producer = name.chars().take(MAX_PRODUCER_CHARS).collect();
+        self
+    }
+
+    /// Sets the time for which unanswered messages are repeated. Default 30 seconds.
+    #[must_use]
+    pub const fn with_deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Creates occurrences, any number of them, and returns one result for each, in their order.
+    ///
+    /// # Errors
+    /// Returns [`EnqueueError::Unanswered`] with the occurrences that have no answer at the deadline, and
+    /// [`EnqueueError::Refused`] if the server refuses a message as a whole.
+    pub async fn enqueue(&self, occurrences: Vec<NewOccurrence>) -> Result<Vec<IngestResult>, EnqueueError> {
+        let count = occurrences.len();
+        let deadline = Instant::now() + self.deadline;
+        let batches = split(occurrences, &self.producer)?;
+        let answers = stream::iter(batches).map(|batch| self.answered(batch, deadline));
+        let answers: Vec<(Batch, Result<IngestReply, BrokerError>)> =
+            answers.buffered(MAX_MESSAGES_IN_FLIGHT).collect().await;
+        let mut results = Vec::with_capacity(count);
+        let mut unanswered = Vec::new();
+        let mut last_failure = None;
+        for (batch, answer) in answers {
+            match answer {
+                Ok(IngestReply { error: Some(reason), .. }) => return Err(EnqueueError::Refused { reason }),
+                Ok(reply) => results.extend(reply.results),
+                Err(failure) => {
+                    unanswered.extend(batch.occurrences);
+                    last_failure = Some(failure);
+                }
+            }
+        }
+        match last_failure {
+            None => Ok(results),
+            Some(failure) => Err(self.unanswered(unanswered, results, &failure)),
+        }
+    }
+
+    /// Publishes occurrences, any number of them, until the broker has confirmed all. The server does not answer: one that it
+    /// refuses becomes a dead letter.
+    ///
+    /// # Errors
+    /// Returns [`EnqueueError::Unanswered`] if the broker has not confirmed all of them at the deadline.
+    pub async fn publish(&self, occurrences: Vec<NewOccurrence>) -> Result<(), EnqueueError> {
+        let deadline = Instant::now() + self.deadline;
+        let batches = split(occurrences, &self.producer)?;
+        let confirms = stream::iter(batches).map(|batch| async {
+            match self.repeat(&batch, AnswerMode::ConfirmOnly, deadline).await {
+                Ok(_) => Ok(()),
+                Err(failure) => Err(self.unanswered(batch.occurrences, Vec::new(), &failure)),
+            }
+        });
+        confirms.buffered(MAX_MESSAGES_IN_FLIGHT).try_collect::<()>().await
+    }
+
+    /// Closes the connection, if there is one. The next use opens another one.
+    pub async fn close(&self) {
+        if let Some(channel) = self.shared.channel.lock().await.take() {
+            channel.close().await;
+        }
+    }
+
+    fn unanswered(
+        &self,
+        occurrences: Vec<NewOccurrence>,
+        results: Vec<IngestResult>,
+        failure: &BrokerError,
+    ) -> EnqueueError {
+        let seconds = self.deadline.as_secs();
+        EnqueueError::Unanswered(Box::new(Unanswered { occurrences, results, seconds, reason: failure.describe() }))
+    }
+
+    async fn answered(&self, batch: Batch, deadline: Instant) -> (Batch, Result<IngestReply, BrokerError>) {
+        let answer = match self.repeat(&batch, AnswerMode::Reply, deadline).await {
+            Ok(Some(reply)) => Ok(reply),
+            Ok(None) => Err(BrokerError::NoReply),
+            Err(failure) => Err(failure),
+        };
+        (batch, answer)
+    }
+
+    /// Publishes a message until it is answered or the deadline has passed.
+    async fn repeat(
+        &self,
+        batch: &Batch,
+        mode: AnswerMode,
+        deadline: Instant,
+    ) -> Result<Option<IngestReply>, BrokerError> {
+        let mut pause = MIN_BACKOFF;
+        loop {
+            let limit = deadline.min(Instant::now() + REPLY_TIMEOUT);
+            let failure = match timeout_at(limit, self.try_once(batch, mode)).await {
+                Ok(Ok(reply)) => return Ok(reply),
+                Ok(Err(failure)) => failure,
+                Err(_) => BrokerError::NoReply,
+            };
+            let wait = clock::jitter(pause);
+            pause = (pause * 2).min(MAX_BACKOFF);
+            if Instant::now() + wait >= deadline {
+                return Err(failure);
+            }
+            tracing::debug!(
+                error = failure.describe(),
+                occurrence.count = batch.occurrences.len(),
+                retry_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+                "new occurrences were not accepted yet; they are published again with the same ids"
+            );
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn try_once(&self, batch: &Batch, mode: AnswerMode) -> Result<Option<IngestReply>, BrokerError> {
+        let channel = self.channel().await?;
+        let answer = channel.send(&self.shared.exchange, &batch.body, mode).await?;
+        // A reply that does not fit the message is not an answer to it.
+        if let Some(reply) = &answer
+            && reply.error.is_none()
+            && !batch
+                .occurrences
+                .iter()
+                .map(|occurrence| occurrence.id)
+                .eq(reply.results.iter().map(|result| result.id))
+        {
+            return Err(BrokerError::OtherReply);
+        }
+        Ok(answer)
+    }
+
+    /// Returns the open channel, and opens one if there is none.
+    async fn channel(&self) -> Result<Arc<IngestChannel>, BrokerError> {
+        let mut current = self.shared.channel.lock().await;
+        if let Some(channel) = current.as_ref().filter(|channel| channel.is_open()) {
+            return Ok(channel.clone());
+        }
+        if let Some(old) = current.take() {
+            old.close().await;
+        }
+        let name = if self.producer.is_empty() { "milvaion client" } else { &self.producer };
+        let channel = Arc::new(IngestChannel::open(&self.shared.uri, name).await?);
+        Ok(current.insert(channel).clone())
+    }
+}
+
+impl EnqueueTransport for BrokerClient {
+    fn enqueue(&self, occurrences: Vec<NewOccurrence>) -> EnqueueFuture<'_, Vec<IngestResult>> {
+        Box::pin(Self::enqueue(self, occurrences))
+    }
+
+    fn publish(&self, occurrences: Vec<NewOccurrence>) -> EnqueueFuture<'_, ()> {
+        Box::pin(Self::publish(self, occurrences))
+    }
+}

@@ -1,0 +1,98 @@
+//! Everything that can go wrong when occurrences are enqueued.
+
+use milvaion_protocol::{
+    id::OccurrenceId,
+    message::{IngestResult, MAX_JOB_DATA_BYTES, MAX_UNIQUENESS_KEY_CHARS, NewOccurrence},
+};
+
+/// A failure to enqueue.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnqueueError {
+    /// The input cannot be written as JSON.
+    #[error("The input cannot be written as JSON. Use maps whose keys are texts, and numbers that are finite.")]
+    UnwritableInput(#[source] serde_json::Error),
+
+    /// The input is too long.
+    #[error(
+        "The input has {bytes} bytes of JSON. It takes at most {MAX_JOB_DATA_BYTES} bytes: store the data elsewhere, and pass its address."
+    )]
+    InputTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+
+    /// The priority is out of its bounds.
+    #[error("The priority {priority} is not one of 1 (idle) to 5 (critical).")]
+    InvalidPriority {
+        /// The priority.
+        priority: u8,
+    },
+
+    /// The uniqueness key is empty or too long.
+    #[error("The uniqueness key has {chars} characters. Give one with 1 to {MAX_UNIQUENESS_KEY_CHARS} characters.")]
+    InvalidUniquenessKey {
+        /// Its length.
+        chars: usize,
+    },
+
+    /// The text is not the address of a broker.
+    #[error(
+        "The address of the broker cannot be used: {reason}. Give one such as amqp://user:passphrase@127.0.0.1:5672/%2f."
+    )]
+    InvalidAddress {
+        /// The reason.
+        reason: String,
+    },
+
+    /// The server does not accept the occurrence.
+    #[error("Occurrence {id} was rejected: {reason}")]
+    Rejected {
+        /// The occurrence.
+        id: OccurrenceId,
+        /// The reason and the remedy.
+        reason: String,
+    },
+
+    /// The server refused a whole message.
+    #[error("The server refused the occurrences: {reason}")]
+    Refused {
+        /// The reason and the remedy.
+        reason: String,
+    },
+
+    /// The server did not answer for all occurrences in time.
+    #[error("{0}")]
+    Unanswered(Box<Unanswered>),
+
+    /// The REST API failed, or the network to it.
+    #[cfg(feature = "rest")]
+    #[error(transparent)]
+    Api(#[from] crate::ClientError),
+}
+
+/// The occurrences without an answer. They may exist: enqueue the same ones again, with the same ids, to find out.
+#[derive(Debug)]
+pub struct Unanswered {
+    /// The occurrences without an answer.
+    pub occurrences: Vec<NewOccurrence>,
+    /// The results of the others.
+    pub results: Vec<IngestResult>,
+    /// The time that was waited, in seconds.
+    pub seconds: u64,
+    /// The last failure.
+    pub reason: String,
+}
+
+impl std::fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { occurrences, results, seconds, reason } = self;
+        write!(
+            f,
+            "{} of {} occurrences have no answer after {seconds} s: {reason}. They may have been created; enqueue the same \
+             ones again, with the same ids.",
+            occurrences.len(),
+            occurrences.len() + results.len()
+        )
+    }
+}

@@ -1,0 +1,552 @@
+//! The rules and schedules that code declares beside a job.
+//!
+//! They are announced with the job type when the worker registers. The server applies the rules to the jobs that it keeps
+//! for the schedules and for enqueued occurrences, and the form of a new job starts with them. So a deployment brings its
+//! schedules along, and the pages show which jobs come from code. What this process alone decides, the concurrency limit
+//! of one process and the time for cleanup, stands here too, because a declaration has one place.
+//!
+//! Bounds are checked when the worker is built, and again by the server, which answers a registration.
+
+use std::{marker::PhantomData, time::Duration};
+
+use milvaion_protocol::message::{DeclaredSchedule, DeclaredTiming, JobDefaults};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::api::{
+    config::{MAX_CONCURRENCY, MAX_TIMEOUT, is_valid_name},
+    error::ConfigErrors,
+};
+
+/// Upper bound of the number of retries.
+const MAX_RETRIES: u16 = 100;
+/// Upper bound of the base of the retry delay.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(86_400);
+/// Upper bound of the time for cleanup of a run. The user who cancelled the run waits for it.
+const MAX_JOB_GRACE: Duration = Duration::from_secs(60);
+/// Upper bound of a concurrency limit over the whole fleet.
+const MAX_CONCURRENT: u16 = 10_000;
+/// Upper bound of the number of tags.
+const MAX_TAGS: usize = 20;
+/// Upper bound of the length of a tag, in characters.
+const MAX_TAG_CHARS: usize = 50;
+/// Upper bound of the number of schedules of a job type.
+const MAX_SCHEDULES: usize = 100;
+/// Upper bound of an interval.
+const MAX_INTERVAL: Duration = Duration::from_secs(366 * 86_400);
+/// Upper bound of the time for which a uniqueness key applies.
+const MAX_UNIQUE_PERIOD: Duration = Duration::from_secs(30 * 86_400);
+
+/// The cron expression of a schedule, in UTC unless [`zone`](Self::zone) names a time zone.
+///
+/// An expression has five fields, or six with the seconds first, as in the dashboard. A local time that a clock change
+/// skips runs at the first instant after it, and one that exists twice runs once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cron {
+    expression: String,
+    zone: String,
+}
+
+impl Cron {
+    /// Creates the due times of an expression, in UTC.
+    #[must_use]
+    pub fn new(expression: impl Into<String>) -> Self {
+        Self { expression: expression.into(), zone: "UTC".to_owned() }
+    }
+
+    /// Sets the time zone by its IANA name, such as `Europe/Berlin`.
+    #[must_use]
+    pub fn zone(mut self, zone: impl Into<String>) -> Self {
+        self.zone = zone.into();
+        self
+    }
+}
+
+/// The due times of a schedule: a [`Cron`] expression, or a [`Duration`] for a fixed interval of whole seconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timing(TimingKind);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum TimingKind {
+    Cron(Cron),
+    Every(Duration),
+}
+
+impl From<Cron> for Timing {
+    fn from(cron: Cron) -> Self {
+        Self(TimingKind::Cron(cron))
+    }
+}
+
+impl From<Duration> for Timing {
+    fn from(interval: Duration) -> Self {
+        Self(TimingKind::Every(interval))
+    }
+}
+
+impl Timing {
+    fn check(&self, label: &str, errors: &mut ConfigErrors) {
+        match &self.0 {
+            TimingKind::Cron(cron) => check_cron(cron, label, errors),
+            TimingKind::Every(interval) => {
+                if interval.subsec_nanos() != 0 || !(Duration::from_secs(1)..=MAX_INTERVAL).contains(interval) {
+                    errors.add(format!(
+                        "{label} has an interval of {interval:?}: give whole seconds, 1 second to 366 days. A singleton loop can run more often."
+                    ));
+                }
+            }
+        }
+    }
+
+    fn into_wire(self) -> DeclaredTiming {
+        match self.0 {
+            TimingKind::Cron(Cron { expression, zone }) => DeclaredTiming::Cron { expression, zone },
+            TimingKind::Every(interval) => DeclaredTiming::Every { seconds: interval.as_secs() },
+        }
+    }
+}
+
+/// Checks an expression and its zone with the rules of the server.
+#[cfg(feature = "cron")]
+fn check_cron(cron: &Cron, label: &str, errors: &mut ConfigErrors) {
+    let schedule =
+        milvaion_schedule::schedule::Schedule::Cron { expression: cron.expression.clone(), zone: cron.zone.clone() };
+    if let Err((field, reason)) = schedule.check() {
+        errors.add(format!("{label} has an invalid {field}: {reason}."));
+    }
+}
+
+/// Leaves the check to the server, whose answer to the registration names the mistake: without the feature `cron` this
+/// crate has no parser.
+#[cfg(not(feature = "cron"))]
+fn check_cron(cron: &Cron, label: &str, errors: &mut ConfigErrors) {
+    if cron.expression.trim().is_empty() || cron.zone.is_empty() {
+        errors.add(format!("{label} has an empty cron expression or zone: give both."));
+    }
+}
+
+/// The policy for a due time while the previous occurrence of the job is open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Overlap {
+    /// Both run.
+    #[default]
+    Allow,
+    /// The new occurrence is skipped.
+    Skip,
+    /// The new occurrence waits for the end of the previous one.
+    Queue,
+    /// The previous occurrence is cancelled.
+    Replace,
+}
+
+/// The policy for due times that passed while no scheduler was running.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Misfire {
+    /// One occurrence runs for all of them.
+    #[default]
+    FireOnce,
+    /// None of them runs.
+    Skip,
+    /// Each of them runs, within the server's limits.
+    CatchUp,
+}
+
+/// The policy for an attempt that was lost with its worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnLost {
+    /// The occurrence runs again, as the next attempt.
+    #[default]
+    Requeue,
+    /// The occurrence fails, for effects that must not happen twice.
+    Fail,
+}
+
+/// The uniqueness of occurrences that are enqueued: a second one with the same key creates nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unique {
+    period: Option<Duration>,
+}
+
+impl Unique {
+    /// Makes the input the key: while an occurrence with an equal input is open, a second one creates nothing.
+    #[must_use]
+    pub const fn by_input() -> Self {
+        Self { period: None }
+    }
+
+    /// Keeps the key for `period` after the creation, even if the occurrence has ended, at most 30 days. Whole seconds.
+    #[must_use]
+    pub const fn within(mut self, period: Duration) -> Self {
+        self.period = Some(period);
+        self
+    }
+
+    /// Returns the time for which the key applies after the creation.
+    pub(crate) const fn period(self) -> Option<Duration> {
+        self.period
+    }
+}
+
+/// The rules and schedules of one job type, declared in code.
+///
+/// [`Job::options`](crate::Job::options) declares them beside the job, and
+/// [`WorkerBuilder::job_with`](crate::WorkerBuilder::job_with) where it is registered; the second has precedence.
+///
+/// ```
+/// use milvaion_worker::{Cron, JobOptions};
+/// use std::time::Duration;
+///
+/// let options = JobOptions::<String>::default()
+///     .retries(5)
+///     .backoff(Duration::from_secs(10))
+///     .timeout(Duration::from_secs(300))
+///     .tag("billing")
+///     .schedule("nightly", Cron::new("0 2 * * *").zone("Europe/Berlin"), "invoices".to_owned());
+/// ```
+pub struct JobOptions<Input> {
+    pub(crate) name: Option<String>,
+    pub(crate) description: Option<String>,
+    pub(crate) concurrency: Option<u16>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) grace: Option<Duration>,
+    pub(crate) unique: Option<Unique>,
+    rules: JobDefaults,
+    backoff: Option<Duration>,
+    schedules: Vec<NewSchedule>,
+    input: PhantomData<fn(Input)>,
+}
+
+struct NewSchedule {
+    name: String,
+    timing: Timing,
+    /// The input as JSON, or the reason why it has none.
+    input: Result<Value, String>,
+}
+
+impl<Input> Default for JobOptions<Input> {
+    fn default() -> Self {
+        Self {
+            name: None,
+            description: None,
+            concurrency: None,
+            timeout: None,
+            grace: None,
+            unique: None,
+            rules: JobDefaults::default(),
+            backoff: None,
+            schedules: Vec::new(),
+            input: PhantomData,
+        }
+    }
+}
+
+impl<Input> JobOptions<Input> {
+    /// Sets the name of the job type, in place of [`Job::TYPE`](crate::Job::TYPE): 1 to 100 letters, digits, `-`, `_` and
+    /// `.`. So one Rust type can be registered more than once, such as once for each tenant.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Sets the description of one sentence, for users who define a job of this type.
+    #[must_use]
+    pub fn description(mut self, description: impl Into<String>) -> Self {
+        self.description = Some(description.into());
+        self
+    }
+
+    /// Sets the maximum number of retries after a failure, 0 to 100. Default 0.
+    #[must_use]
+    pub fn retries(mut self, retries: u16) -> Self {
+        self.rules.max_retries = Some(retries);
+        self
+    }
+
+    /// Sets the delay before the first retry, whole seconds from 1 second to 1 day. It doubles for each further retry, up to
+    /// one day. Default 5 seconds.
+    #[must_use]
+    pub fn backoff(mut self, base: Duration) -> Self {
+        self.backoff = Some(base);
+        self
+    }
+
+    /// Sets the share of a retry delay that may be removed at random, 0 to 100 percent, so that occurrences that failed
+    /// together do not retry together. Default 0.
+    #[must_use]
+    pub fn retry_jitter(mut self, percent: u16) -> Self {
+        self.rules.retry_jitter_percent = Some(percent);
+        self
+    }
+
+    /// Sets the timeout of a run, 1 second to 7 days. Default [`Job::TIMEOUT`](crate::Job::TIMEOUT), else that of the worker.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Sets the time for cleanup of a run that must end, at most 60 s. Default [`Job::GRACE`](crate::Job::GRACE).
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = Some(grace);
+        self
+    }
+
+    /// Sets the priority, 1 (idle) to 5 (critical). Default 3.
+    #[must_use]
+    pub fn priority(mut self, priority: u8) -> Self {
+        self.rules.priority = Some(priority);
+        self
+    }
+
+    /// Sets the maximum number of concurrent runs in this process, 1 to 1,000. The configuration of the worker has
+    /// precedence. Default [`Job::CONCURRENCY`](crate::Job::CONCURRENCY).
+    #[must_use]
+    pub fn concurrency(mut self, concurrency: u16) -> Self {
+        self.concurrency = Some(concurrency);
+        self
+    }
+
+    /// Sets the maximum number of concurrent occurrences of each job of this type in the whole fleet, 1 to 10,000. Default
+    /// no limit.
+    #[must_use]
+    pub fn max_concurrent(mut self, limit: u16) -> Self {
+        self.rules.max_concurrent = Some(limit);
+        self
+    }
+
+    /// Sets the policy for a due time while the previous occurrence is open.
+    #[must_use]
+    pub fn overlap(mut self, overlap: Overlap) -> Self {
+        let word = match overlap {
+            Overlap::Allow => "allow",
+            Overlap::Skip => "skip",
+            Overlap::Queue => "queue",
+            Overlap::Replace => "replace",
+        };
+        self.rules.overlap = Some(word.to_owned());
+        self
+    }
+
+    /// Sets the policy for due times that passed while no scheduler was running.
+    #[must_use]
+    pub fn misfire(mut self, misfire: Misfire) -> Self {
+        let word = match misfire {
+            Misfire::FireOnce => "fire_once",
+            Misfire::Skip => "skip",
+            Misfire::CatchUp => "catch_up",
+        };
+        self.rules.misfire = Some(word.to_owned());
+        self
+    }
+
+    /// Sets the policy for an attempt that was lost with its worker.
+    #[must_use]
+    pub fn on_lost(mut self, on_lost: OnLost) -> Self {
+        let word = match on_lost {
+            OnLost::Requeue => "requeue",
+            OnLost::Fail => "fail",
+        };
+        self.rules.on_lost = Some(word.to_owned());
+        self
+    }
+
+    /// Makes the occurrences that are enqueued by this type unique; see [`Unique`].
+    #[must_use]
+    pub fn unique(mut self, unique: Unique) -> Self {
+        self.unique = Some(unique);
+        self
+    }
+
+    /// Adds a tag, 1 to 50 characters without a comma. At most 20.
+    #[must_use]
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.rules.tags.push(tag.into());
+        self
+    }
+
+    /// Adds a schedule: the server keeps a job for it, runs it with `input` at its due times, and pauses the job when the
+    /// code no longer declares the schedule. `name` is unique within the job type, 1 to 100 letters, digits, `-`, `_` and
+    /// `.`. At most 100.
+    ///
+    /// The same schedule of several instances is one job. If their declarations differ, that of the highest
+    /// [version](crate::WorkerBuilder::version) applies. A change in the dashboard detaches the job from the code until a
+    /// user attaches it again.
+    #[must_use]
+    pub fn schedule(mut self, name: impl Into<String>, timing: impl Into<Timing>, input: Input) -> Self
+    where
+        Input: Serialize,
+    {
+        let input = serde_json::to_value(input).map_err(|error| error.to_string());
+        self.schedules.push(NewSchedule { name: name.into(), timing: timing.into(), input });
+        self
+    }
+
+    /// Adds an error for each declaration outside its bounds.
+    pub(crate) fn check(&self, job_type: &str, errors: &mut ConfigErrors) {
+        let mut refuse = |what: String| errors.add(format!("Job type {job_type:?} has {what}."));
+        if !is_valid_name(job_type, 100) {
+            refuse("an invalid name: give 1 to 100 letters, digits, '-', '_' and '.'".to_owned());
+        }
+        if let Some(concurrency) = self.concurrency.filter(|limit| !(1..=MAX_CONCURRENCY).contains(limit)) {
+            refuse(format!("a concurrency limit of {concurrency}: give a number from 1 to {MAX_CONCURRENCY}"));
+        }
+        if self.timeout.is_some_and(|timeout| !(Duration::from_secs(1)..=MAX_TIMEOUT).contains(&timeout)) {
+            refuse("a timeout outside its bounds: give 1 second to 7 days".to_owned());
+        }
+        if self.grace.is_some_and(|grace| grace > MAX_JOB_GRACE) {
+            refuse("a grace outside its bounds: give at most 60 seconds".to_owned());
+        }
+        if let Some(retries) = self.rules.max_retries.filter(|retries| *retries > MAX_RETRIES) {
+            refuse(format!("{retries} retries: give a number from 0 to {MAX_RETRIES}"));
+        }
+        if let Some(base) = self.backoff
+            && (base.subsec_nanos() != 0 || !(Duration::from_secs(1)..=MAX_RETRY_DELAY).contains(&base))
+        {
+            refuse(format!("a backoff of {base:?}: give whole seconds, 1 second to 1 day"));
+        }
+        if let Some(percent) = self.rules.retry_jitter_percent.filter(|percent| *percent > 100) {
+            refuse(format!("a retry jitter of {percent}: give a number from 0 to 100"));
+        }
+        if let Some(priority) = self.rules.priority.filter(|priority| !(1..=5).contains(priority)) {
+            refuse(format!("priority {priority}: give a number from 1 to 5"));
+        }
+        if let Some(limit) = self.rules.max_concurrent.filter(|limit| !(1..=MAX_CONCURRENT).contains(limit)) {
+            refuse(format!("a limit of {limit} concurrent occurrences: give a number from 1 to {MAX_CONCURRENT}"));
+        }
+        if self.rules.tags.len() > MAX_TAGS {
+            refuse(format!("{} tags: give at most {MAX_TAGS}", self.rules.tags.len()));
+        }
+        for tag in &self.rules.tags {
+            if tag.trim().is_empty() || tag.contains(',') || tag.chars().count() > MAX_TAG_CHARS {
+                refuse(format!("the tag {tag:?}: give 1 to {MAX_TAG_CHARS} characters without a comma"));
+            }
+        }
+        if let Some(period) = self.unique.and_then(Unique::period)
+            && (period.subsec_nanos() != 0 || !(Duration::from_secs(1)..=MAX_UNIQUE_PERIOD).contains(&period))
+        {
+            refuse(format!("a uniqueness period of {period:?}: give whole seconds, 1 second to 30 days"));
+        }
+        if self.schedules.len() > MAX_SCHEDULES {
+            refuse(format!("{} schedules: give at most {MAX_SCHEDULES}", self.schedules.len()));
+        }
+        self.check_schedules(job_type, errors);
+    }
+
+    fn check_schedules(&self, job_type: &str, errors: &mut ConfigErrors) {
+        for (index, schedule) in self.schedules.iter().enumerate() {
+            let label = format!("Schedule {:?} of job type {job_type:?}", schedule.name);
+            if !is_valid_name(&schedule.name, 100) {
+                errors.add(format!("{label} has an invalid name: give 1 to 100 letters, digits, '-', '_' and '.'."));
+            }
+            if self.schedules[..index].iter().any(|other| other.name.eq_ignore_ascii_case(&schedule.name)) {
+                errors.add(format!("{label} is declared twice: give each schedule of a job type its own name."));
+            }
+            if let Err(reason) = &schedule.input {
+                errors
+                    .add(format!("{label} has an input that cannot be written as JSON ({reason}): correct its type."));
+            }
+            schedule.timing.check(&label, errors);
+        }
+    }
+
+    /// Returns the rules and the schedules as the registration announces them.
+    pub(crate) fn into_wire(self) -> (JobDefaults, Vec<DeclaredSchedule>) {
+        let seconds = |base: Duration| u32::try_from(base.as_secs()).unwrap_or(u32::MAX);
+        let rules = JobDefaults { base_retry_delay_seconds: self.backoff.map(seconds), ..self.rules };
+        let schedules = self.schedules.into_iter().map(|schedule| DeclaredSchedule {
+            name: schedule.name,
+            timing: schedule.timing.into_wire(),
+            input: schedule.input.unwrap_or_default(),
+            display_name: None,
+            rules: JobDefaults::default(),
+            timeout_seconds: None,
+        });
+        (rules, schedules.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn declaration_is_announced_as_written() {
+        let options = JobOptions::<String>::default()
+            .retries(5)
+            .backoff(Duration::from_secs(10))
+            .retry_jitter(25)
+            .priority(4)
+            .max_concurrent(2)
+            .overlap(Overlap::Skip)
+            .misfire(Misfire::CatchUp)
+            .on_lost(OnLost::Fail)
+            .tag("billing")
+            .schedule("nightly", Cron::new("0 2 * * *").zone("Europe/Berlin"), "all".to_owned())
+            .schedule("often", Duration::from_secs(30), "new".to_owned());
+        let mut errors = ConfigErrors::default();
+        options.check("report", &mut errors);
+        assert!(errors.messages().is_empty(), "{errors}");
+        let (rules, schedules) = options.into_wire();
+        let rules = serde_json::to_value(rules).expect("JSON");
+        let expected = json!({
+            "maxRetries": 5, "baseRetryDelaySeconds": 10, "retryJitterPercent": 25, "priority": 4, "maxConcurrent": 2,
+            "overlap": "skip", "misfire": "catch_up", "onLost": "fail", "tags": ["billing"],
+        });
+        assert_eq!(rules, expected);
+        let schedules = serde_json::to_value(schedules).expect("JSON");
+        let expected = json!([
+            {
+                "name": "nightly", "input": "all",
+                "timing": { "kind": "cron", "expression": "0 2 * * *", "zone": "Europe/Berlin" },
+            },
+            { "name": "often", "timing": { "kind": "every", "seconds": 30 }, "input": "new" },
+        ]);
+        assert_eq!(schedules, expected);
+    }
+
+    #[test]
+    fn every_mistake_is_named() {
+        let mut options = JobOptions::<u8>::default()
+            .retries(101)
+            .backoff(Duration::from_millis(1_500))
+            .retry_jitter(101)
+            .priority(6)
+            .concurrency(0)
+            .max_concurrent(0)
+            .timeout(Duration::ZERO)
+            .grace(Duration::from_secs(61))
+            .unique(Unique::by_input().within(Duration::from_secs(31 * 86_400)))
+            .tag("a,b")
+            .schedule("not a name", Duration::from_millis(100), 1)
+            .schedule("twice", Duration::from_secs(1), 1)
+            .schedule("TWICE", Duration::from_secs(1), 1);
+        for _ in 0..MAX_TAGS {
+            options = options.tag("x");
+        }
+        let mut errors = ConfigErrors::default();
+        options.check("report", &mut errors);
+        assert_eq!(errors.messages().len(), 14, "{errors}");
+        assert!(errors.messages().iter().all(|text| text.contains("report") && text.contains("give")), "{errors}");
+    }
+
+    #[cfg(feature = "cron")]
+    #[test]
+    fn cron_expression_and_zone_are_checked() {
+        let options = JobOptions::<()>::default().schedule("a", Cron::new("61 * * * *"), ()).schedule(
+            "b",
+            Cron::new("0 2 * * *").zone("Mars/Olympus"),
+            (),
+        );
+        let mut errors = ConfigErrors::default();
+        options.check("report", &mut errors);
+        assert_eq!(errors.messages().len(), 2, "{errors}");
+        assert!(errors.messages()[1].contains("Mars/Olympus"), "{errors}");
+    }
+}

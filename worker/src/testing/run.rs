@@ -1,0 +1,172 @@
+//! One attempt of a job under test.
+
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+use schemars::JsonSchema;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::{context::TestContext, report::TestReport};
+use crate::{
+    api::{
+        context::JobContext,
+        events::{Events, RunObservers},
+        job::Job,
+        job_fn::FnJob,
+        layer::Layer,
+        options::JobOptions,
+        outcome::JobError,
+    },
+    control::metrics::WorkerMetrics,
+    run::executor::Executor,
+    run::registry::RegisteredJob,
+};
+
+/// One attempt of a job under test: the first one, with a timeout of one minute unless the job has its own.
+#[must_use]
+pub struct TestRun {
+    job: RegisteredJob,
+    input: Value,
+    context: TestContext,
+    interrupt: CancellationToken,
+    cancel: Option<(CancellationToken, String)>,
+    layers: Vec<Arc<dyn Layer>>,
+    events: RunObservers,
+}
+
+impl TestRun {
+    /// Prepares an attempt with an input as JSON, as the server would send it.
+    pub fn new<J: Job>(job: J, input: Value) -> Self {
+        Self::of_registered(RegisteredJob::with_options(job, |options| options), input)
+    }
+
+    /// Prepares an attempt with an input of the job's type.
+    ///
+    /// # Panics
+    /// Panics if the input cannot be written as JSON.
+    pub fn typed<J: Job>(job: J, input: J::Input) -> Self
+    where
+        J::Input: Serialize,
+    {
+        Self::new(job, serde_json::to_value(input).expect("the input is JSON"))
+    }
+
+    /// Prepares an attempt of a function, as [`WorkerBuilder::job_fn`](crate::WorkerBuilder::job_fn) registers it.
+    ///
+    /// # Panics
+    /// Panics if the input cannot be written as JSON.
+    pub fn of<Input, Output, Running>(
+        job_type: &str,
+        code: impl Fn(JobContext, Input) -> Running + Send + Sync + 'static,
+        input: Input,
+    ) -> Self
+    where
+        Input: Serialize + DeserializeOwned + JsonSchema + Send + 'static,
+        Output: Serialize + Send + 'static,
+        Running: Future<Output = Result<Output, JobError>> + Send + 'static,
+    {
+        let job = RegisteredJob::of(job_type, "", JobOptions::<Input>::default(), Arc::new(FnJob::new(code)));
+        Self::of_registered(job, serde_json::to_value(input).expect("the input is JSON"))
+    }
+
+    fn of_registered(job: RegisteredJob, input: Value) -> Self {
+        Self {
+            job,
+            input,
+            context: TestContext::new(),
+            interrupt: CancellationToken::new(),
+            cancel: None,
+            layers: Vec::new(),
+            events: RunObservers::default(),
+        }
+    }
+
+    /// Sets the context, for tests of what it contains. Setters of this type that are called before it have no effect.
+    pub fn context(mut self, context: TestContext) -> Self {
+        self.context = context;
+        self
+    }
+
+    /// Sets the number of the attempt, for tests of later attempts.
+    pub fn attempt(mut self, attempt: u32) -> Self {
+        self.context = self.context.attempt(attempt);
+        self
+    }
+
+    /// Sets the number of attempts that have failed, and the maximum number of retries.
+    pub fn retries(mut self, failures: u32, max_retries: u32) -> Self {
+        self.context = self.context.retries(failures, max_retries);
+        self
+    }
+
+    /// Sets the timeout in seconds, like the timeout of a job.
+    pub fn timeout_seconds(mut self, seconds: u32) -> Self {
+        self.context.message.timeout_seconds = Some(seconds);
+        self
+    }
+
+    /// Adds a layer around the run. The first layer is the outermost.
+    pub fn layer(mut self, layer: impl Layer) -> Self {
+        self.layers.push(Arc::new(layer));
+        self
+    }
+
+    /// Adds an observer of the run.
+    pub fn events(mut self, events: impl Events) -> Self {
+        self.events.add(Arc::new(events));
+        self
+    }
+
+    /// Interrupts the run when `token` fires, like a worker that stops.
+    pub fn interrupted_by(mut self, token: CancellationToken) -> Self {
+        self.interrupt = token;
+        self
+    }
+
+    /// Cancels the run with `reason` when `token` fires, like a user in the dashboard.
+    pub fn cancelled_by(mut self, token: CancellationToken, reason: impl Into<String>) -> Self {
+        self.cancel = Some((token, reason.into()));
+        self
+    }
+
+    /// Runs the attempt to its end.
+    pub async fn run(self) -> TestReport {
+        let TestContext { mut message, recorder, .. } = self.context;
+        message.job_type = self.job.job_type.to_owned();
+        message.job_data = self.input;
+        let executor = Executor {
+            sink: recorder.clone(),
+            instance_id: "test".to_owned(),
+            default_timeout: Duration::from_secs(60),
+            metrics: WorkerMetrics::default(),
+            interrupt: self.interrupt,
+            layers: self.layers.into(),
+            events: self.events,
+        };
+        let stop = executor.stop_signal();
+        let (_, end) = executor.start(&self.job, message, stop.clone(), false);
+        let cancelling = async {
+            if let Some((token, reason)) = self.cancel {
+                token.cancelled().await;
+                stop.cancel(&reason);
+            }
+        };
+        tokio::pin!(end);
+        tokio::select! {
+            _ = &mut end => {}
+            () = cancelling => drop(end.await),
+        }
+        recorder.lock().clone()
+    }
+}
+
+impl fmt::Debug for TestRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TestRun")
+            .field("job_type", &self.job.job_type)
+            .field("input", &self.input)
+            .field("context", &self.context)
+            .finish_non_exhaustive()
+    }
+}
