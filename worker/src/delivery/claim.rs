@@ -132,8 +132,7 @@ static SETTLE_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
         for i = claims + 1, #ARGV - 4 do
             local key, attempt = KEYS[claims + i + 1], ARGV[4 + i]
             local held = redis.call('GET', key)
-            local other = held and tonumber(string.match(held, ':(%d+)$'))
-            if held == ARGV[1] .. ':' .. attempt or not other or other < tonumber(attempt) then
+            if held == ARGV[1] .. ':' .. attempt or not held then
                 redis.call('SET', key, 'done:' .. attempt, 'PX', ARGV[3])
             end
         end
@@ -142,8 +141,7 @@ static SETTLE_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-// Renews own claims, restores missing ones (Redis lost its data), and takes over those of earlier attempts (the run began while
-// Redis was away). Returns those that a later attempt has replaced.
+// Renews own claims and restores missing ones (Redis lost its data). Returns those that a later attempt has replaced.
 static RENEW_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
@@ -151,10 +149,9 @@ static RENEW_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
         for i, key in ipairs(KEYS) do
             local held = redis.call('GET', key)
             local other = held and held ~= ARGV[i + 1] and tonumber(string.match(held, ':(%d+)$'))
-            local own = tonumber(string.match(ARGV[i + 1], ':(%d+)$'))
-            if not other or other < own then
+            if not held or held == ARGV[i + 1] then
                 redis.call('SET', key, ARGV[i + 1], 'PX', ARGV[1])
-            elseif other > own then
+            elseif other and other > tonumber(string.match(ARGV[i + 1], ':(%d+)$')) then
                 lost[#lost + 1] = i
             end
         end
