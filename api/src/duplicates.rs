@@ -16,6 +16,9 @@ pub const DUPLICATE_START_NOTE: &str = "duplicate start";
 /// The prefix of the note of a start of an occurrence that had ended.
 pub const START_AFTER_END_NOTE: &str = "started after the end";
 
+/// The time within which two reported starts of one attempt by one instance are the same start, in seconds.
+pub const SAME_START_SECONDS: i64 = 3;
+
 /// An attempt that was started more than once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DuplicateStart {
@@ -86,7 +89,11 @@ pub fn find_duplicate_starts(history: &[StatusChange]) -> Vec<DuplicateStart> {
         .filter_map(|attempt| {
             let mut instances = runners(history, attempt).into_iter().map(|(instance, _)| instance);
             let first = instances.next()?;
-            let others: Vec<String> = instances.collect();
+            // A second start by the first instance.
+            let again = history
+                .iter()
+                .any(|step| step.attempt == attempt && is_duplicate(step) && step.by.as_deref() == Some(&first));
+            let others: Vec<String> = again.then(|| first.clone()).into_iter().chain(instances).collect();
             (!others.is_empty()).then_some(DuplicateStart { attempt, first, others })
         })
         .collect()
@@ -128,6 +135,28 @@ pub fn record_duplicate_start(
         is_new = true;
     }
     is_new
+}
+
+/// Records in an occurrence's history that `instance` started `attempt` a second time, if its first start is in the history
+/// with another time. Returns true if it was added.
+///
+/// The same report may arrive twice, with the same time. An instance that announced its start with a claim check reports it
+/// again within a moment; so two times within [`SAME_START_SECONDS`] are one start.
+pub fn record_second_start(history: &mut Vec<StatusChange>, attempt: i32, instance: &str, at: DateTime<Utc>) -> bool {
+    let is_own = |step: &StatusChange| {
+        step.status == OccurrenceStatus::Running
+            && step.attempt == attempt
+            && step.by.as_deref() == Some(instance)
+            && (step.note.is_none() || is_duplicate(step))
+    };
+    let starts: Vec<(usize, DateTime<Utc>)> =
+        history.iter().enumerate().filter(|(_, step)| is_own(step)).map(|(index, step)| (index, step.at)).collect();
+    let is_same = |start: &(usize, DateTime<Utc>)| (at - start.1).num_seconds().abs() < SAME_START_SECONDS;
+    let Some((index, _)) = starts.last().filter(|_| !starts.iter().any(is_same)) else { return false };
+    let note = Some(format!("{DUPLICATE_START_NOTE}: the same instance had already started this attempt"));
+    let (status, by) = (OccurrenceStatus::Running, Some(instance.to_owned()));
+    history.insert(index + 1, StatusChange { status, at, attempt, by, note });
+    true
 }
 
 /// Returns the instances that reported to have run an attempt, each with the time of its first status change, in the
@@ -172,6 +201,23 @@ mod tests {
 
     fn at(second: i64) -> DateTime<Utc> {
         DateTime::UNIX_EPOCH + Duration::seconds(second)
+    }
+
+    #[test]
+    fn second_start_by_the_same_instance_is_recorded_once() {
+        use OccurrenceStatus as S;
+        let mut history = vec![step(0, S::Queued, 1, None), step(5, S::Running, 1, Some("a"))];
+        assert!(!record_second_start(&mut history, 1, "a", at(5)), "the same report again");
+        assert!(!record_second_start(&mut history, 1, "a", at(7)), "an announced start");
+        assert!(!record_second_start(&mut history, 1, "b", at(20)), "another instance is a duplicate start");
+        assert!(!record_second_start(&mut history, 2, "a", at(20)), "the next attempt");
+        assert!(find_duplicate_starts(&history).is_empty());
+        assert!(record_second_start(&mut history, 1, "a", at(20)));
+        assert!(!record_second_start(&mut history, 1, "a", at(20)), "it is recorded already");
+        let found = find_duplicate_starts(&history);
+        assert_eq!((found[0].first.as_str(), found[0].others.as_slice()), ("a", &["a".to_owned()][..]));
+        history.push(step(30, S::Completed, 1, Some("a")));
+        assert_eq!(find_duplicate_starts(&history).len(), 1);
     }
 
     fn words(history: &[StatusChange]) -> Vec<String> {

@@ -26,6 +26,7 @@ pub mod failures;
 pub mod log_fields;
 pub mod page;
 pub mod permissions;
+pub mod report_notes;
 pub mod requests;
 pub mod rest;
 pub mod rules_form;

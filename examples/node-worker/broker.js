@@ -5,6 +5,7 @@ import amqp from 'amqplib'
 import { Backoff, now, sleep, word } from './protocol.js'
 
 const CONFIRM_TIMEOUT_MS = 10_000
+const CLASSIC = { 'x-queue-type': 'classic' }
 const REPLY_TO = 'amq.rabbitmq.reply-to'
 
 /** Opens a connection whose errors end it, and are otherwise ignored: the caller notices the end. */
@@ -21,11 +22,11 @@ export async function connect(settings, purpose) {
 export async function declareShared(channel, settings) {
   await channel.assertExchange(settings.name('jobs'), 'topic', { durable: true })
   await channel.assertExchange(settings.name('dlx'), 'fanout', { durable: true })
-  await channel.assertQueue(settings.name('dlq'), { durable: true })
+  await channel.assertQueue(settings.name('dlq'), { durable: true, arguments: CLASSIC })
   await channel.bindQueue(settings.name('dlq'), settings.name('dlx'), '')
   for (const name of ['status', 'logs', 'registration', 'claims'].map(settings.name)) {
     await channel.assertExchange(name, 'direct', { durable: true })
-    await channel.assertQueue(name, { durable: true })
+    await channel.assertQueue(name, { durable: true, arguments: CLASSIC })
     await channel.bindQueue(name, name, name)
   }
 }
@@ -38,6 +39,7 @@ export async function declareQueue(channel, settings, jobType) {
     // amqplib would choose a smaller type for this number.
     'x-max-priority': { '!': 'int', value: 5 },
     'x-dead-letter-exchange': settings.name('dlx'),
+    ...CLASSIC,
   }
   await channel.assertQueue(queue, { durable: true, arguments: options })
   await channel.bindQueue(queue, settings.name('jobs'), `${worker}.${type}.*`)

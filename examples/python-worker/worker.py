@@ -309,18 +309,20 @@ def declare_shared(channel, settings):
     """Declares the exchanges and queues that workers and the server share. All of them must declare the same."""
     channel.exchange_declare(settings.name("jobs"), "topic", durable=True)
     channel.exchange_declare(settings.name("dlx"), "fanout", durable=True)
-    channel.queue_declare(settings.name("dlq"), durable=True)
+    channel.queue_declare(settings.name("dlq"), durable=True, arguments={"x-queue-type": "classic"})
     channel.queue_bind(settings.name("dlq"), settings.name("dlx"), "")
     for name in map(settings.name, ("status", "logs", "registration", "claims")):
         channel.exchange_declare(name, "direct", durable=True)
-        channel.queue_declare(name, durable=True)
+        channel.queue_declare(name, durable=True, arguments={"x-queue-type": "classic"})
         channel.queue_bind(name, name, name)
 
 
 def declare_queue(channel, settings, job_type):
     worker, kind = word(settings.worker_id), word(job_type)
     queue = settings.name(f"jobs.{worker}.{kind}")
-    arguments = {"x-max-priority": 5, "x-dead-letter-exchange": settings.name("dlx")}
+    arguments = {
+        "x-max-priority": 5, "x-dead-letter-exchange": settings.name("dlx"), "x-queue-type": "classic"
+    }
     channel.queue_declare(queue, durable=True, arguments=arguments)
     channel.queue_bind(queue, settings.name("jobs"), f"{worker}.{kind}.*")
     return queue
@@ -518,39 +520,45 @@ class ClaimChecker:
 
 # --- Redis: claims and cancellations. ---
 
-# KEYS: running:{occurrence}, cancel:{occurrence}, claims_since. ARGV: instance, attempt, lifetime of the key in
-# milliseconds. Also returns the time since when Redis has held claims, and sets it if there is none.
+# KEYS: running:{occurrence}, cancel:{occurrence}. ARGV: instance, attempt, lifetime of the key in milliseconds.
 CLAIM = """
-local time = redis.call('TIME')
-redis.call('SET', KEYS[3], string.format('%d%03d', time[1], math.floor(time[2] / 1000)), 'NX')
-local since = redis.call('GET', KEYS[3])
 local held, mark = redis.call('GET', KEYS[1]), ARGV[1] .. ':' .. ARGV[2]
 local other = held and held ~= mark and tonumber(string.match(held, ':(%d+)$'))
-if other and other >= tonumber(ARGV[2]) then return {held, redis.call('PTTL', KEYS[1]), '', since} end
+if other and other >= tonumber(ARGV[2]) then return {held, redis.call('PTTL', KEYS[1]), ''} end
 redis.call('SET', KEYS[1], mark, 'PX', ARGV[3])
-return {'', 0, redis.call('GET', KEYS[2]) or '', since}
+return {'', 0, redis.call('GET', KEYS[2]) or ''}
 """
-# KEYS: running:{occurrence}. ARGV: instance, attempt, retention in milliseconds. Takes over from an earlier attempt, and
-# keeps the claim of another instance for this attempt or a later one.
+# KEYS: claims_since. Returns the time since when Redis has held claims, in milliseconds, and sets it if there is none.
+SINCE = """
+local time = redis.call('TIME')
+redis.call('SET', KEYS[1], string.format('%d%03d', time[1], math.floor(time[2] / 1000)), 'NX')
+return redis.call('GET', KEYS[1])
+"""
+# KEYS: running:{occurrence}. ARGV: instance, attempt, retention in milliseconds. Keeps the claim of a later attempt.
 END = """
-local held, mark = redis.call('GET', KEYS[1]), ARGV[1] .. ':' .. ARGV[2]
-local other = held and held ~= mark and tonumber(string.match(held, ':(%d+)$'))
-if not other or other < tonumber(ARGV[2]) then redis.call('SET', KEYS[1], 'done:' .. ARGV[2], 'PX', ARGV[3]) end
+local held = redis.call('GET', KEYS[1])
+local other = held and held ~= ARGV[1] .. ':' .. ARGV[2] and tonumber(string.match(held, ':(%d+)$'))
+if other and other >= tonumber(ARGV[2]) then return 0 end
+redis.call('SET', KEYS[1], 'done:' .. ARGV[2], 'PX', ARGV[3])
+return 1
 """
-# KEYS: running:{occurrence}. ARGV: instance, attempt.
+# KEYS: running:{occurrence}. ARGV: instance:attempt.
 GIVE_BACK = """
-if redis.call('GET', KEYS[1]) == ARGV[1] .. ':' .. ARGV[2] then redis.call('DEL', KEYS[1]) end
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0
 """
-# KEYS: running:{occurrence} of each run. ARGV: lifetime of the keys in milliseconds, then instance and attempt of each run.
-# Takes over from an earlier attempt, as a claim does. Returns the positions of the runs that another instance has claimed
-# for this attempt or a later one.
+# KEYS: running:{occurrence} of each run. ARGV: lifetime of the keys in milliseconds, then the mark of each run. Returns
+# the positions of the runs of which another instance has claimed this attempt or a later one.
 RENEW = """
 local lost = {}
 for i, key in ipairs(KEYS) do
-    local held, mark = redis.call('GET', key), ARGV[2 * i] .. ':' .. ARGV[2 * i + 1]
+    local mark, held = ARGV[i + 1], redis.call('GET', key)
     local other = held and held ~= mark and tonumber(string.match(held, ':(%d+)$'))
-    if other and other >= tonumber(ARGV[2 * i + 1]) then lost[#lost + 1] = i
-    else redis.call('SET', key, mark, 'PX', ARGV[1]) end
+    if other and other >= tonumber(string.match(mark, ':(%d+)$')) then
+        lost[#lost + 1] = i
+    else
+        redis.call('SET', key, mark, 'PX', ARGV[1])
+    end
 end
 return lost
 """
@@ -565,6 +573,7 @@ class Claims:
             settings.redis_url, decode_responses=True, socket_timeout=1, socket_connect_timeout=1
         )
         self.claim_script = self.redis.register_script(CLAIM)
+        self.since_script = self.redis.register_script(SINCE)
         self.end_script = self.redis.register_script(END)
         self.give_back_script = self.redis.register_script(GIVE_BACK)
         self.renew_script = self.redis.register_script(RENEW)
@@ -581,9 +590,10 @@ class Claims:
 
         Without a holder the claim is ours. The lease is None if it has expired: its holder no longer renews it, and may
         have started the run."""
-        keys = [self.running(key), self.cancel_key(key), self.settings.key("claims_since")]
+        since = self.since_script([self.settings.key("claims_since")])
+        keys = [self.running(key), self.cancel_key(key)]
         arguments = [self.settings.instance_id, key[1], LEASE_MS + CLAIM_RETENTION_MS]
-        held, left, request, since = self.claim_script(keys, arguments)
+        held, left, request = self.claim_script(keys, arguments)
         holder, _, attempt = held.rpartition(":")
         if holder == "done" or (holder and int(attempt) > key[1]):
             return "done", 0, request, int(since)
@@ -597,7 +607,7 @@ class Claims:
     def give_back(self, key):
         """Deletes the claim of a message that was handed back, so that its next receiver finds none."""
         try:
-            self.give_back_script([self.running(key)], [self.settings.instance_id, key[1]])
+            self.give_back_script([self.running(key)], [f"{self.settings.instance_id}:{key[1]}"])
         except REDIS_ERRORS as error:
             log.warning("the claim of %s could not be deleted: %r", key, error)
 
@@ -607,7 +617,7 @@ class Claims:
         self.redis.set(heartbeat, int(time.time() * 1000), px=LEASE_MS)
         if not keys:
             return []
-        marks = [part for _, attempt in keys for part in (self.settings.instance_id, attempt)]
+        marks = [f"{self.settings.instance_id}:{attempt}" for _, attempt in keys]
         lost = self.renew_script([self.running(key) for key in keys], [LEASE_MS + CLAIM_RETENTION_MS, *marks])
         return [keys[position - 1] for position in lost]
 

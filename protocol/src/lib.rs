@@ -10,11 +10,14 @@
 //! browser. The schedule of a job is in `milvaion-schedule`; the types of the dashboard are in `milvaion-api`.
 //!
 //! Reading order: [`id`] and [`status`] define the ids and the state machine of an occurrence. [`topology`] names the
-//! exchanges, queues and keys. [`message`] defines the bodies that they carry, and [`trace`] the trace that they belong
-//! to. [`singleton`] has the lease of singleton loops, which use Redis only. `schema` generates the JSON Schemas.
+//! exchanges, queues and keys. [`message`] defines the bodies that they carry, [`reading`] reads those of workers part by
+//! part, and [`trace`] has the trace that they belong to. [`singleton`] has the lease of singleton loops, which use Redis only. `schema` generates the JSON Schemas.
 
+pub mod claims;
 pub mod id;
+mod lenient;
 pub mod message;
+pub mod reading;
 #[cfg(feature = "schema")]
 pub mod schema;
 pub mod singleton;

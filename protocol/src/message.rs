@@ -58,7 +58,7 @@ pub struct JobMessage {
     /// The job of the occurrence.
     pub job_id: JobId,
     /// The name of the job, for logs.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::lenient::or_default")]
     pub job_name: String,
     /// The job type to run, one of those that the worker announced.
     pub job_type: String,
@@ -72,19 +72,19 @@ pub struct JobMessage {
     /// The instant at which this message was created.
     pub timestamp: DateTime<Utc>,
     /// The attempt, counted from 1.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "crate::lenient::attempt")]
     pub attempt: u32,
     /// The number of earlier attempts that failed. Lost and handed back attempts do not count.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::lenient::number_or_default")]
     pub retry_count: u32,
     /// The maximum number of retries.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::lenient::number_or_default")]
     pub max_retries: u32,
     /// The timeout of the run, in seconds. None means the worker's default.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::lenient::optional")]
     pub timeout_seconds: Option<u32>,
     /// The priority, from 1 (idle) to 5 (critical).
-    #[serde(default = "middle")]
+    #[serde(default = "middle", deserialize_with = "crate::lenient::priority")]
     pub priority: u8,
     /// The position in the trace of the occurrence, as the `traceparent` of the W3C Trace Context: the span that sent this
     /// message. A malformed one is ignored. None if the occurrence is not traced.
@@ -115,10 +115,10 @@ pub struct CancelMessage {
     /// The occurrence to cancel.
     pub occurrence_id: OccurrenceId,
     /// The attempt to cancel. Later attempts are not affected.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "crate::lenient::attempt")]
     pub attempt: u32,
     /// The user and the reason, for display.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::lenient::or_default")]
     pub reason: String,
 }
 

@@ -11,7 +11,7 @@ use schemars::{
     JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema, transform::transform_subschemas,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{
     id::{
@@ -31,17 +31,15 @@ const NAME_PATTERN: &str = "^[A-Za-z0-9._-]{1,100}$";
 const TRACEPARENT_PATTERN: &str = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}";
 
 /// The bounds that a type cannot express, by field name.
-const SCHEMA_BOUNDS: [(&str, &str, SchemaBound); 20] = [
+const SCHEMA_BOUNDS: [(&str, &str, SchemaBound); 18] = [
     ("attempt", "minimum", SchemaBound::Number(1)),
     ("priority", "minimum", SchemaBound::Number(1)),
     ("priority", "maximum", SchemaBound::Number(5)),
-    ("percent", "maximum", SchemaBound::Number(100)),
     ("workerId", "pattern", SchemaBound::Text(NAME_PATTERN)),
     ("jobType", "pattern", SchemaBound::Text(NAME_PATTERN)),
     ("jobTypes", "maxItems", SchemaBound::Number(500)),
     ("instanceId", "minLength", SchemaBound::Number(1)),
     ("instanceId", "maxLength", SchemaBound::Number(200)),
-    ("seq", "minimum", SchemaBound::Number(1_000_000)),
     ("traceparent", "pattern", SchemaBound::Text(TRACEPARENT_PATTERN)),
     ("occurrences", "maxItems", SchemaBound::Number(500)),
     ("schedules", "maxItems", SchemaBound::Number(100)),
@@ -53,6 +51,12 @@ const SCHEMA_BOUNDS: [(&str, &str, SchemaBound); 20] = [
     ("x-republish", "minimum", SchemaBound::Number(1)),
     ("x-republish", "maximum", SchemaBound::Number(1)),
 ];
+
+/// The fields whose reader rounds a fraction.
+const ROUNDED_FIELDS: [&str; 3] = ["durationMs", "retryAfterMs", "percent"];
+
+/// The fields of a log line of which a reader takes any value, or none.
+const ANY_VALUE_FIELDS: [&str; 3] = ["at", "level", "message"];
 
 #[derive(Clone, Copy)]
 enum SchemaBound {
@@ -154,6 +158,8 @@ fn adapt_schema(schema: &mut Schema) {
         }
         object.remove("format");
     }
+    open_enum(object);
+    relax_fields(object);
     let Some(Value::Object(properties)) = object.get_mut("properties") else { return };
     for (name, keyword, bound) in SCHEMA_BOUNDS {
         if let Some(Value::Object(field)) = properties.get_mut(name) {
@@ -163,6 +169,61 @@ fn adapt_schema(schema: &mut Schema) {
             };
             field.insert(keyword.into(), bound);
         }
+    }
+}
+
+/// Adds that any other word is accepted to an enum with a variant for unknown words.
+fn open_enum(object: &mut Map<String, Value>) {
+    let is_other = |variant: &Value| variant["const"] == "other";
+    let Some(Value::Array(variants)) = object.get_mut("oneOf") else { return };
+    let Some(other) = variants.iter_mut().find(|variant| is_other(variant)) else { return };
+    *other = json!({ "type": "string", "description": other["description"] });
+    let variants = std::mem::take(variants);
+    object.remove("oneOf");
+    object.insert("anyOf".into(), Value::Array(variants));
+}
+
+/// Describes the tolerance of the readers: a field that may be missing may be null, and measured values may have a
+/// fraction.
+fn relax_fields(object: &mut Map<String, Value>) {
+    let required = object.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
+    let is_log_line = object
+        .get("properties")
+        .is_some_and(|properties| properties.get("seq").is_some() && properties.get("level").is_some());
+    if is_log_line && let Some(Value::Array(required)) = object.get_mut("required") {
+        required.retain(|name| !name.as_str().is_some_and(|name| ANY_VALUE_FIELDS.contains(&name)));
+    }
+    let Some(Value::Object(properties)) = object.get_mut("properties") else { return };
+    for (name, field) in properties {
+        let Value::Object(field) = field else { continue };
+        if is_log_line && ANY_VALUE_FIELDS.contains(&name.as_str()) {
+            field.retain(|keyword, _| keyword == "description" || keyword == "default");
+            continue;
+        }
+        if ROUNDED_FIELDS.contains(&name.as_str()) {
+            replace_type(field, "integer", "number");
+            field.retain(|keyword, _| name != "percent" || !matches!(keyword.as_str(), "minimum" | "maximum"));
+        }
+        if !required.contains(&json!(name)) {
+            allow_null(field);
+        }
+    }
+}
+
+fn replace_type(field: &mut Map<String, Value>, from: &str, to: &str) {
+    match field.get_mut("type") {
+        Some(Value::String(name)) if name == from => *name = to.to_owned(),
+        Some(Value::Array(names)) => names.iter_mut().filter(|name| *name == from).for_each(|name| *name = json!(to)),
+        _ => {}
+    }
+}
+
+fn allow_null(field: &mut Map<String, Value>) {
+    if let Some(Value::String(name)) = field.get("type") {
+        let types = json!([name, "null"]);
+        field.insert("type".into(), types);
+    } else if let Some(reference) = field.remove("$ref") {
+        field.insert("anyOf".into(), json!([{ "$ref": reference }, { "type": "null" }]));
     }
 }
 

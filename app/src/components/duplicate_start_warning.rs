@@ -43,6 +43,12 @@ fn late_sentence(one: &StartAfterEnd, status: &str) -> String {
 
 fn duplicate_sentence(one: &DuplicateStart) -> String {
     let DuplicateStart { attempt, first, others } = one;
+    if others.iter().all(|other| other == first) {
+        return format!(
+            "Duplicate start: {first} started attempt {attempt} twice. Its effects may have happened more than once; the first \
+             reported result counts. A worker that keeps a table of the attempts it runs prevents this."
+        );
+    }
     format!(
         "Duplicate start: attempt {attempt} was started by {first} and also by {}. Its effects may have happened more than \
          once; the first reported result counts. Workers that claim each attempt before starting it prevent this.",
@@ -61,6 +67,8 @@ mod tests {
             duplicate_sentence(&one)
                 .starts_with("Duplicate start: attempt 2 was started by w-1 and also by w-2, w-3. Its")
         );
+        let again = DuplicateStart { attempt: 2, first: "w-1".into(), others: vec!["w-1".into()] };
+        assert!(duplicate_sentence(&again).starts_with("Duplicate start: w-1 started attempt 2 twice."));
         let late = StartAfterEnd { attempt: 1, instance: "w-4".into(), at: chrono::DateTime::UNIX_EPOCH };
         let start = "Started after the end: w-4 started attempt 1 although the occurrence was already cancelled.";
         assert!(late_sentence(&late, "cancelled").starts_with(start));

@@ -400,7 +400,11 @@ fn Timeline(data: RwSignal<OccurrenceView>) -> impl IntoView {
             let note = change.note.clone().filter(|note| previous.is_none_or(|previous| !previous.contains(note)));
             (is_request, note)
         });
-        let label = if is_request { "Cancel requested" } else { change.status.label() };
+        let label = match report_notes::is_report_note(&change) {
+            true => "Report not read",
+            false if is_request => "Cancel requested",
+            false => change.status.label(),
+        };
         let attempt = (change.attempt > 1).then(|| format!("attempt {}", change.attempt));
         view! {
             <li data-status=change.status.slug()>

@@ -134,7 +134,7 @@ fn WorkerCard(worker: ArcRwSignal<WorkerView>, may_define: bool) -> impl IntoVie
     };
     let has_none = Memo::new(move |_| alive.with(Vec::is_empty));
     let notices = Memo::new(move |_| {
-        worker.with(|worker| worker.instances.iter().filter_map(notice_text).collect::<Vec<(String, String)>>())
+        worker.with(|worker| worker.instances.iter().flat_map(notice_texts).collect::<Vec<(String, String)>>())
     });
     let types = Memo::new(move |_| worker.with(|worker| worker.job_types.clone()));
     view! {
@@ -203,10 +203,19 @@ fn instance_table(caption: String, worker: RwSignal<WorkerView>, part: Memo<Vec<
     .into_any()
 }
 
-/// Returns an instance's id with its warning. A stopped instance has none: its problem ended with the process.
-fn notice_text(instance: &InstanceView) -> Option<(String, String)> {
-    let text = instance.notice.clone().filter(|_| !instance.stopped)?;
-    Some((instance.id.clone(), text))
+/// Returns the warnings of an instance, each with its id. A stopped instance has none: its problems ended with the process.
+fn notice_texts(instance: &InstanceView) -> Vec<(String, String)> {
+    if instance.stopped {
+        return Vec::new();
+    }
+    let refused = instance.problems.iter().map(|problem| format!("Refused part of its registration: {problem}"));
+    let unreadable = (instance.unreadable > 0).then(|| {
+        let count = format::plural(instance.unreadable, "message");
+        let last = instance.unreadable_reason.as_deref().unwrap_or("unknown");
+        format!("The server could not read {count} of it, in whole or in part. Last reason: {last}")
+    });
+    let texts = instance.notice.clone().into_iter().chain(refused).chain(unreadable);
+    texts.map(|text| (instance.id.clone(), text)).collect()
 }
 
 fn notice((id, text): (String, String)) -> AnyView {
@@ -357,6 +366,25 @@ mod tests {
             unreadable_at: None,
             unreadable_reason: None,
         }
+    }
+
+    #[test]
+    fn refused_parts_and_unreadable_messages_are_warnings() {
+        let broken = InstanceView {
+            problems: vec!["report: its schema is too large".into()],
+            unreadable: 3,
+            unreadable_reason: Some("durationMs: a text".into()),
+            ..instance(true, false)
+        };
+        let texts: Vec<String> = notice_texts(&broken).into_iter().map(|(_, text)| text).collect();
+        assert_eq!(
+            texts,
+            [
+                "Refused part of its registration: report: its schema is too large",
+                "The server could not read 3 messages of it, in whole or in part. Last reason: durationMs: a text",
+            ]
+        );
+        assert!(notice_texts(&InstanceView { stopped: true, ..broken }).is_empty());
     }
 
     #[test]

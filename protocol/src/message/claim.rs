@@ -16,7 +16,7 @@ pub struct ClaimRequest {
     /// The occurrence to check.
     pub occurrence_id: OccurrenceId,
     /// The attempt that the message names.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "crate::lenient::attempt")]
     pub attempt: u32,
     /// The instance that sends the request.
     pub instance_id: String,
@@ -34,6 +34,7 @@ pub struct ClaimReply {
     /// The occurrence that was checked.
     pub occurrence_id: OccurrenceId,
     /// The attempt that was checked.
+    #[serde(deserialize_with = "crate::lenient::attempt")]
     pub attempt: u32,
     /// True if the attempt may start.
     pub granted: bool,

@@ -25,7 +25,7 @@ pub struct IngestMessage {
     /// The new occurrences, at most 500.
     pub occurrences: Vec<NewOccurrence>,
     /// The name of the program, for display on the page of an occurrence, at most 200 characters.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty", deserialize_with = "crate::lenient::or_default")]
     pub producer: String,
 }
 
@@ -53,7 +53,7 @@ pub struct NewOccurrence {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<DateTime<Utc>>,
     /// The priority, from 1 (idle) to 5 (critical). Without one, that of the job.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::lenient::optional")]
     pub priority: Option<u8>,
     /// The uniqueness key, at most 200 characters: nothing is created while an occurrence of the same job with the same key is
     /// open, and within `uniqueForSeconds` of its creation.
@@ -61,7 +61,7 @@ pub struct NewOccurrence {
     pub uniqueness_key: Option<String>,
     /// The time for which a uniqueness key applies after the creation even if the occurrence has ended, in seconds, at most 30
     /// days.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::lenient::optional")]
     pub unique_for_seconds: Option<u32>,
     /// The occurrence that creates this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -49,23 +49,23 @@ pub struct InstanceHello {
     /// The id of this process.
     pub instance_id: String,
     /// The name of its host.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::lenient::or_default")]
     pub host: String,
     /// Its process id.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::lenient::number_or_default")]
     pub pid: u32,
     /// The version of the worker program. Of two versions the higher one decides about the schedules that the job types
     /// declare: numbers are compared as numbers, so `1.10.0` is higher than `1.9.2`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::lenient::or_default")]
     pub version: String,
     /// The version of the protocol that the program implements.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "crate::lenient::protocol")]
     pub protocol: u32,
     /// The optional parts of the protocol that the program implements, such as `claims`. Unknown names are ignored.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::lenient::or_default")]
     pub features: Vec<String>,
     /// The maximum number of concurrent runs, over all job types.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::lenient::number_or_default")]
     pub capacity: u32,
     /// The job types that it can run.
     pub job_types: Vec<JobTypeInfo>,
@@ -81,23 +81,23 @@ pub struct JobTypeInfo {
     /// The name: 1 to 100 letters, digits, `-`, `_` and `.`.
     pub job_type: String,
     /// The description, one sentence.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::lenient::or_default")]
     pub description: String,
     /// The JSON Schema of the input.
     #[serde(default)]
     pub schema: Value,
     /// The maximum number of concurrent runs in one instance.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::lenient::number_or_default")]
     pub concurrency: u32,
     /// The timeout of a run, in seconds, if the job does not set one.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::lenient::optional")]
     pub timeout_seconds: Option<u32>,
     /// The rules that the code declares for this type. They apply to the jobs of its schedules and to occurrences that are
     /// enqueued by job type. The job form starts with them.
-    #[serde(default, skip_serializing_if = "JobDefaults::is_empty")]
+    #[serde(default, skip_serializing_if = "JobDefaults::is_empty", deserialize_with = "crate::lenient::or_default")]
     pub defaults: JobDefaults,
     /// The schedules that the code declares, at most 100. The server keeps a job for each.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::lenient::or_default")]
     pub schedules: Vec<DeclaredSchedule>,
 }
 
@@ -107,19 +107,19 @@ pub struct JobTypeInfo {
 #[serde(rename_all = "camelCase", default)]
 pub struct JobDefaults {
     /// The maximum number of attempts after the first, 0 to 100.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "crate::lenient::optional")]
     pub max_retries: Option<u16>,
     /// The delay before the second attempt, in seconds, 1 to 86,400. It doubles for each further attempt.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "crate::lenient::optional")]
     pub base_retry_delay_seconds: Option<u32>,
     /// The share of a retry delay, in percent, that may be removed at random, 0 to 100.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "crate::lenient::optional")]
     pub retry_jitter_percent: Option<u16>,
     /// The priority, from 1 (idle) to 5 (critical).
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "crate::lenient::optional")]
     pub priority: Option<u8>,
     /// The maximum number of concurrent occurrences of a job of this type in the whole fleet, 1 to 10,000.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "crate::lenient::optional")]
     pub max_concurrent: Option<u16>,
     /// The policy for a due time while an earlier occurrence is open: `allow`, `skip`, `queue` or `replace`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -131,7 +131,7 @@ pub struct JobDefaults {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_lost: Option<String>,
     /// The tags, at most 20.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::lenient::or_default")]
     pub tags: Vec<String>,
 }
 
@@ -160,10 +160,10 @@ pub struct DeclaredSchedule {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub display_name: Option<String>,
     /// The rules that differ from those of the job type.
-    #[serde(default, skip_serializing_if = "JobDefaults::is_empty")]
+    #[serde(default, skip_serializing_if = "JobDefaults::is_empty", deserialize_with = "crate::lenient::or_default")]
     pub rules: JobDefaults,
     /// The timeout of a run, in seconds, if it differs from that of the job type.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::lenient::optional")]
     pub timeout_seconds: Option<u32>,
 }
 
@@ -177,12 +177,13 @@ pub enum DeclaredTiming {
         /// Five or six fields, the seconds first if there are six.
         expression: String,
         /// The IANA name of the time zone.
-        #[serde(default = "utc")]
+        #[serde(default = "utc", deserialize_with = "crate::lenient::zone")]
         zone: String,
     },
     /// A fixed interval, counted from the previous due time.
     Every {
         /// The interval in seconds, 1 to 31,622,400.
+        #[serde(deserialize_with = "crate::lenient::number")]
         seconds: u64,
     },
 }
@@ -201,13 +202,13 @@ pub struct HelloReply {
     /// problems say why.
     pub accepted: bool,
     /// The version of the protocol that the server implements.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "crate::lenient::protocol")]
     pub protocol: u32,
     /// The optional parts of the protocol that the server implements. Unknown names are ignored.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::lenient::or_default")]
     pub features: Vec<String>,
     /// The parts of the registration that the server did not accept, at most 100.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::lenient::or_default")]
     pub problems: Vec<HelloProblem>,
 }
 
@@ -236,7 +237,7 @@ pub struct InstanceHeartbeat {
     /// The id of this process.
     pub instance_id: String,
     /// The occurrences that it runs now.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::lenient::or_default")]
     pub running: Vec<OccurrenceId>,
     /// A problem of this process that operators should see, at most 500 bytes. Each heartbeat replaces or clears the
     /// notice of the previous one.
@@ -244,7 +245,7 @@ pub struct InstanceHeartbeat {
     pub notice: Option<String>,
     /// True if the instance stops: it takes no new work and ends or hands back what it runs. A run that is lost with an
     /// instance that stops does not count as a requeue.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not", deserialize_with = "crate::lenient::or_default")]
     pub stopping: bool,
     /// The time of sending, by the worker's clock.
     pub timestamp: DateTime<Utc>,

@@ -1,7 +1,7 @@
 //! The status reports of a worker, and the body that carries one or more of them.
 
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::Value;
 
 use super::one;
@@ -21,7 +21,7 @@ pub struct StatusReport {
     /// The occurrence.
     pub occurrence_id: OccurrenceId,
     /// The attempt. A report about an older attempt is ignored.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "crate::lenient::attempt")]
     pub attempt: u32,
     /// The instance that reports.
     pub instance_id: String,
@@ -35,18 +35,19 @@ pub struct StatusReport {
     /// The error, for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exception: Option<String>,
-    /// The duration of the attempt, in milliseconds, by a monotonic clock.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The duration of the attempt, in milliseconds, by a monotonic clock. A fraction is rounded.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::lenient::rounded")]
     pub duration_ms: Option<u64>,
     /// The progress of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<RunProgress>,
     /// True if a retry is useless, with Failed. No retry follows, even if some are left.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not", deserialize_with = "crate::lenient::or_default")]
     pub permanent: bool,
     /// The minimum delay before the next attempt, in milliseconds from now. With Failed and TimedOut it replaces the
-    /// job's backoff if a retry is left. With Queued it is the delay that the hand-back asked for; none means no delay.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// job's backoff if a retry is left. With Queued it is the delay that the hand-back asked for; none means no delay. A
+    /// fraction is rounded.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::lenient::rounded")]
     pub retry_after_ms: Option<u64>,
     /// The span of the attempt, as the `traceparent` of the W3C Trace Context. A worker that records no span repeats that of
     /// the job message. It belongs in the reports of a start and of an end. A malformed one is ignored.
@@ -91,16 +92,17 @@ impl StatusReport {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RunProgress {
-    /// The percentage, from 0 to 100.
+    /// The percentage, from 0 to 100. A fraction is rounded, and a number outside is taken as the nearest of the two.
+    #[serde(deserialize_with = "crate::lenient::percent")]
     pub percent: u8,
     /// The current step.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::lenient::or_default")]
     pub message: String,
 }
 
 /// Worker → server, the body on the status queue: reports in the order in which they happened. A single report without
 /// the list is accepted too, so that a small worker need not batch.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum StatusMessage {
@@ -121,6 +123,33 @@ impl StatusMessage {
             Self::Batch { reports } => reports,
             Self::One(report) => vec![report],
         }
+    }
+}
+
+/// By hand: an untagged enum tries both forms and then names neither the field nor the reason.
+impl<'de> Deserialize<'de> for StatusMessage {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut message = Value::deserialize(deserializer)?;
+        match message.get_mut("reports").map(Value::take) {
+            None => read_report(message).map(Self::One),
+            Some(Value::Array(reports)) => {
+                let read = |(index, report)| read_report(report).map_err(|error| format!("reports[{index}].{error}"));
+                let reports = reports.into_iter().enumerate().map(read).collect::<Result<_, _>>();
+                reports.map(|reports| Self::Batch { reports })
+            }
+            Some(_) => Err("reports: expected a list".to_owned()),
+        }
+        .map_err(de::Error::custom)
+    }
+}
+
+/// Reads a report, or returns the first field that cannot be read and the reason.
+fn read_report(report: Value) -> Result<StatusReport, String> {
+    let (report, left_out) =
+        StatusReport::read_in_parts(report).map_err(|unreadable| unreadable.problem.to_string())?;
+    match left_out.into_iter().next() {
+        None => Ok(report),
+        Some(problem) => Err(problem.to_string()),
     }
 }
 

@@ -6,10 +6,12 @@
 //! Therefore a failing test must not be fixed by editing the golden; see [`CONTRACT_RULE`]. The same goldens are
 //! validated against the schemas in `docs/protocol`.
 
+mod claims;
 mod messages;
 mod names;
 mod schemas;
 mod singleton;
+mod vectors;
 
 use std::{fmt::Debug, fs};
 
@@ -28,7 +30,7 @@ const DUE_TIME: &str = "2026-11-21T09:00:00Z";
 const LATER_TIME: &str = "2026-11-21T09:00:00.123456Z";
 
 /// Fields with free-form contents, which readers keep as they are. No field in them is unknown.
-const FREE_FORM_FIELDS: [&str; 3] = ["jobData", "data", "schema"];
+const FREE_FORM_FIELDS: [&str; 5] = ["jobData", "data", "schema", "checkpoint", "input"];
 
 fn occurrence() -> OccurrenceId {
     OCCURRENCE_ID.parse().expect("a valid id")

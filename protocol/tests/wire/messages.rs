@@ -2,8 +2,10 @@
 
 use milvaion_protocol::{
     message::{
-        CancelMessage, ClaimDenial, ClaimReply, ClaimRequest, InstanceHeartbeat, InstanceHello, JobMessage,
-        JobTypeInfo, LogLevel, LogLine, LogMessage, RegistrationMessage, RunProgress, StatusMessage, StatusReport,
+        CancelMessage, ClaimDenial, ClaimReply, ClaimRequest, DeclaredSchedule, DeclaredTiming, HelloProblem,
+        HelloReply, IngestMessage, IngestOutcome, IngestReply, IngestResult, InstanceHeartbeat, InstanceHello,
+        JobDefaults, JobMessage, JobTypeInfo, LogLevel, LogLine, LogMessage, NewOccurrence, RegistrationMessage,
+        RunProgress, StatusMessage, StatusReport,
     },
     status::OccurrenceStatus,
 };
@@ -64,7 +66,9 @@ fn job_message() {
         JobMessage { timeout_seconds: None, traceparent: None, checkpoint: None, parent_id: None, ..message.clone() };
     let mut plain_json = json;
     plain_json["timeoutSeconds"] = Value::Null;
-    plain_json.as_object_mut().expect("a JSON object").remove("traceparent");
+    for field in ["traceparent", "checkpoint", "parentId"] {
+        plain_json.as_object_mut().expect("a JSON object").remove(field);
+    }
     golden(&plain, plain_json);
 
     minimal(
@@ -333,4 +337,144 @@ fn registration_heartbeat_and_goodbye() {
         &RegistrationMessage::Goodbye { instance_id: "mail-0a1b2c3d".into() },
         json!({ "kind": "goodbye", "instanceId": "mail-0a1b2c3d" }),
     );
+}
+
+#[test]
+fn declarations_of_a_job_type() {
+    let defaults = JobDefaults {
+        max_retries: Some(3),
+        base_retry_delay_seconds: Some(10),
+        retry_jitter_percent: Some(20),
+        priority: Some(4),
+        max_concurrent: Some(2),
+        overlap: Some("skip".into()),
+        misfire: Some("fire_once".into()),
+        on_lost: Some("requeue".into()),
+        tags: vec!["mail".into()],
+    };
+    let defaults_json = json!({
+        "maxRetries": 3, "baseRetryDelaySeconds": 10, "retryJitterPercent": 20, "priority": 4, "maxConcurrent": 2,
+        "overlap": "skip", "misfire": "fire_once", "onLost": "requeue", "tags": ["mail"],
+    });
+    golden(&defaults, defaults_json.clone());
+    golden(&JobDefaults::default(), json!({}));
+    let cron = DeclaredTiming::Cron { expression: "0 2 * * *".into(), zone: "Europe/Berlin".into() };
+    let cron_json = json!({ "kind": "cron", "expression": "0 2 * * *", "zone": "Europe/Berlin" });
+    golden(&cron, cron_json.clone());
+    golden(&DeclaredTiming::Every { seconds: 60 }, json!({ "kind": "every", "seconds": 60 }));
+    minimal(
+        json!({ "kind": "cron", "expression": "0 2 * * *" }),
+        &DeclaredTiming::Cron { expression: "0 2 * * *".into(), zone: "UTC".into() },
+    );
+    let schedule = DeclaredSchedule {
+        name: "nightly".into(),
+        timing: cron,
+        input: json!({ "month": "last" }),
+        display_name: Some("Nightly report".into()),
+        rules: defaults.clone(),
+        timeout_seconds: Some(60),
+    };
+    golden(
+        &schedule,
+        json!({
+            "name": "nightly", "timing": cron_json, "input": { "month": "last" }, "displayName": "Nightly report",
+            "rules": defaults_json, "timeoutSeconds": 60,
+        }),
+    );
+    let bare = DeclaredSchedule {
+        input: Value::Null,
+        display_name: None,
+        rules: JobDefaults::default(),
+        timeout_seconds: None,
+        ..schedule.clone()
+    };
+    minimal(json!({ "name": "nightly", "timing": cron_json }), &bare);
+    let info = JobTypeInfo { job_type: "send".into(), defaults, schedules: vec![bare], ..JobTypeInfo::default() };
+    golden(
+        &info,
+        json!({
+            "jobType": "send", "description": "", "schema": null, "concurrency": 0, "timeoutSeconds": null,
+            "defaults": defaults_json, "schedules": [{ "name": "nightly", "timing": cron_json, "input": null }],
+        }),
+    );
+}
+
+#[test]
+fn hello_reply() {
+    let problem = HelloProblem {
+        job_type: Some("send".into()),
+        schedule: Some("nightly".into()),
+        text: "cron: five or six fields".into(),
+    };
+    let reply =
+        HelloReply { accepted: true, protocol: 1, features: vec!["claims".into()], problems: vec![problem.clone()] };
+    golden(
+        &reply,
+        json!({
+            "accepted": true, "protocol": 1, "features": ["claims"],
+            "problems": [{ "jobType": "send", "schedule": "nightly", "text": "cron: five or six fields" }],
+        }),
+    );
+    golden(&HelloProblem { job_type: None, schedule: None, ..problem }, json!({ "text": "cron: five or six fields" }));
+    minimal(
+        json!({ "accepted": false }),
+        &HelloReply { accepted: false, features: Vec::new(), problems: Vec::new(), ..reply },
+    );
+}
+
+#[test]
+fn ingest() {
+    let new = NewOccurrence {
+        id: occurrence(),
+        job_key: Some("nightly-report".into()),
+        worker_id: Some("mail".into()),
+        job_type: Some("send".into()),
+        input: Some(json!({ "to": "ada@example.org" })),
+        not_before: Some(at(LATER_TIME)),
+        priority: Some(5),
+        uniqueness_key: Some("invoice-7".into()),
+        unique_for_seconds: Some(3_600),
+        parent_id: Some(occurrence()),
+        traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()),
+    };
+    golden(
+        &IngestMessage { occurrences: vec![new], producer: "billing".into() },
+        json!({
+            "occurrences": [{
+                "id": OCCURRENCE_ID, "jobKey": "nightly-report", "workerId": "mail", "jobType": "send",
+                "input": { "to": "ada@example.org" }, "notBefore": LATER_TIME, "priority": 5,
+                "uniquenessKey": "invoice-7", "uniqueForSeconds": 3600, "parentId": OCCURRENCE_ID,
+                "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            }],
+            "producer": "billing",
+        }),
+    );
+    let bare = NewOccurrence { id: occurrence(), ..NewOccurrence::default() };
+    golden(
+        &IngestMessage { occurrences: vec![bare], producer: String::new() },
+        json!({ "occurrences": [{ "id": OCCURRENCE_ID }] }),
+    );
+    let result = IngestResult {
+        id: occurrence(),
+        outcome: IngestOutcome::Duplicate,
+        existing_id: Some(occurrence()),
+        reason: Some("the uniqueness key is in use".into()),
+    };
+    golden(
+        &IngestReply { results: vec![result.clone()], error: None },
+        json!({ "results": [{
+            "id": OCCURRENCE_ID, "outcome": "duplicate", "existingId": OCCURRENCE_ID,
+            "reason": "the uniqueness key is in use",
+        }] }),
+    );
+    golden(
+        &IngestReply { results: Vec::new(), error: Some("too many".into()) },
+        json!({ "results": [], "error": "too many" }),
+    );
+    for (outcome, word) in [(IngestOutcome::Accepted, "accepted"), (IngestOutcome::Rejected, "rejected")] {
+        golden(
+            &IngestResult { outcome, existing_id: None, reason: None, ..result.clone() },
+            json!({ "id": OCCURRENCE_ID, "outcome": word }),
+        );
+    }
 }

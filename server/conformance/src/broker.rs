@@ -86,11 +86,11 @@ impl FakeServer {
         let topology = &self.topology;
         self.exchange(&topology.jobs_exchange(), ExchangeKind::Topic).await?;
         self.exchange(&topology.dead_letter_exchange(), ExchangeKind::Fanout).await?;
-        self.queue(&topology.dead_letter_queue(), FieldTable::default()).await?;
+        self.queue(&topology.dead_letter_queue(), classic()).await?;
         self.bind(&topology.dead_letter_queue(), &topology.dead_letter_exchange(), "").await?;
         for name in [topology.status(), topology.logs(), topology.registration(), topology.claims()] {
             self.exchange(&name, ExchangeKind::Direct).await?;
-            self.queue(&name, FieldTable::default()).await?;
+            self.queue(&name, classic()).await?;
             self.bind(&name, &name, &name).await?;
         }
         Ok(())
@@ -100,7 +100,7 @@ impl FakeServer {
     pub(crate) async fn declare_job_queue(&self, worker: &str, job_type: &str) -> Result<(), lapin::Error> {
         let topology = &self.topology;
         let name = topology.job_queue(worker, job_type);
-        let mut arguments = FieldTable::default();
+        let mut arguments = classic();
         arguments.insert("x-max-priority".into(), AMQPValue::LongInt(MAX_PRIORITY.into()));
         arguments
             .insert("x-dead-letter-exchange".into(), AMQPValue::LongString(topology.dead_letter_exchange().into()));
@@ -355,6 +355,13 @@ impl MessageInbox {
         let sent = self.channel.basic_publish(ShortString::default(), address.into(), options, body, properties).await;
         sent.map(drop).map_err(|error| error.to_string())
     }
+}
+
+/// Returns the arguments of every queue.
+fn classic() -> FieldTable {
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("classic".into()));
+    arguments
 }
 
 /// Returns the dead letter of an occurrence as it is recorded.

@@ -77,6 +77,8 @@ pub struct MaintenanceReport {
     pub mismatched_due_times: i64,
     /// Expired records of late starts deleted.
     pub late_starts: u64,
+    /// Expired notes about unreadable reports deleted.
+    pub run_notes: u64,
     /// Expired sessions deleted.
     pub sessions: u64,
     /// Rows of the minute statistics deleted.
@@ -174,6 +176,7 @@ impl Service for Maintenance {
         // An occurrence that ended today may have a late start of yesterday.
         let late_starts_before = now - self.retention.occurrences - chrono::Duration::days(1);
         report.late_starts = self.store.delete_old_late_starts(late_starts_before).await?;
+        report.run_notes = self.store.delete_old_run_notes(late_starts_before).await?;
         for table in PARTITIONED_TABLES {
             self.drop_expired(table, now, &mut report).await?;
         }

@@ -76,7 +76,11 @@ async fn exchange(channel: &Channel, name: &str, kind: ExchangeKind) -> Result<(
     channel.exchange_declare(name.into(), kind, options, FieldTable::default()).await
 }
 
-async fn queue(channel: &Channel, name: &str, arguments: FieldTable) -> Result<()> {
+/// Declares a queue. Its type is pinned: where the virtual host defaults to quorum queues, the broker would refuse
+/// `x-max-priority`, and drop reports that were returned more often than its delivery limit. The broker treats a queue that
+/// was declared without a type as a classic one.
+async fn queue(channel: &Channel, name: &str, mut arguments: FieldTable) -> Result<()> {
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("classic".into()));
     let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
     channel.queue_declare(name.into(), options, arguments).await.map(drop)
 }

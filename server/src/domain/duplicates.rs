@@ -1,5 +1,8 @@
 //! Selects the reports of a batch that may show a second start of an attempt, or a start after the end.
 //!
+//! The same instance may start an attempt twice, too, if it does not keep a table of what it runs. Its second start has
+//! another time than the first; a report that is sent again has the same.
+//!
 //! Such a start is rare, and detecting it costs a database query. Only suspicious reports are therefore
 //! looked up: reports that changed no row, reports that changed a row which another instance had reported as its own,
 //! and reports of a batch in which two instances report the same attempt. [`milvaion_api::duplicates`] then judges the
@@ -8,6 +11,7 @@
 use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
+use milvaion_api::duplicates;
 use milvaion_protocol::{
     id::OccurrenceId,
     message::{CancelMessage, StatusReport},
@@ -25,6 +29,8 @@ pub struct ReportedStart {
     pub instance_id: String,
     /// The time of the report, by the instance's clock.
     pub at: DateTime<Utc>,
+    /// True if the report is that of a start, so that `at` is the time of the start.
+    pub is_start: bool,
 }
 
 /// The end of an occurrence, as far as it tells which starts came before it.
@@ -83,7 +89,7 @@ impl ReportedStarts {
     #[must_use]
     pub fn of(reports: &[StatusReport]) -> Self {
         let mut found = Self::default();
-        let mut first: HashMap<(OccurrenceId, i32), &str> = HashMap::with_capacity(reports.len());
+        let mut first: HashMap<(OccurrenceId, i32), (&str, DateTime<Utc>)> = HashMap::with_capacity(reports.len());
         for report in reports {
             let implies_start = match report.status {
                 OccurrenceStatus::Running => report.progress.is_none(),
@@ -95,16 +101,25 @@ impl ReportedStarts {
             }
             let attempt = i32::try_from(report.attempt).unwrap_or(i32::MAX);
             let key = (report.occurrence_id, attempt);
+            let is_start = report.status == OccurrenceStatus::Running;
             match first.get(&key) {
-                Some(instance) if *instance == report.instance_id => continue,
+                // A start with another time than the one before is a second one; a repeated report is none.
+                Some((instance, at)) if *instance == report.instance_id => {
+                    let gap = (report.timestamp - *at).num_seconds().abs();
+                    if !is_start || gap < duplicates::SAME_START_SECONDS {
+                        continue;
+                    }
+                    found.contested.insert(key);
+                }
                 Some(_) => drop(found.contested.insert(key)),
-                None => drop(first.insert(key, &report.instance_id)),
+                None => drop(first.insert(key, (&report.instance_id, report.timestamp))),
             }
             found.starts.push(ReportedStart {
                 occurrence_id: report.occurrence_id,
                 attempt,
                 instance_id: report.instance_id.clone(),
                 at: report.timestamp,
+                is_start,
             });
         }
         found
@@ -183,12 +198,27 @@ mod tests {
     }
 
     #[test]
+    fn second_start_by_one_instance_is_a_suspect() {
+        use OccurrenceStatus as S;
+        let first = report(1, 1, "a", S::Running);
+        let later = |seconds| StatusReport {
+            timestamp: DateTime::UNIX_EPOCH + chrono::Duration::seconds(seconds),
+            ..first.clone()
+        };
+        assert_eq!(suspects(&[first.clone(), later(0), later(2)], &[1]), [], "one start");
+        let end = StatusReport { status: S::Completed, ..later(20) };
+        assert_eq!(suspects(&[first.clone(), end], &[1]), [], "the end is no start");
+        assert_eq!(suspects(&[first, later(10)], &[1]).len(), 2);
+    }
+
+    #[test]
     fn run_that_brought_the_end_did_not_start_after_it() {
         let start = |attempt, instance: &str| ReportedStart {
             occurrence_id: id(1),
             attempt,
             instance_id: instance.to_owned(),
             at: DateTime::UNIX_EPOCH,
+            is_start: true,
         };
         let end = |instance: Option<&str>| RecordedEnd {
             status: OccurrenceStatus::Cancelled,

@@ -7,11 +7,13 @@
 
 use std::collections::HashSet;
 
+use chrono::DateTime;
 use milvaion_api::requests::is_valid_name;
 use milvaion_protocol::{
+    id::OccurrenceId,
     message::{
-        DeclaredSchedule, DeclaredTiming, HelloProblem, InstanceHello, JobDefaults, JobTypeInfo, MAX_JOB_DATA_BYTES,
-        PROTOCOL_VERSION, truncate_text,
+        DeclaredSchedule, DeclaredTiming, HelloProblem, InstanceHeartbeat, InstanceHello, JobDefaults, JobTypeInfo,
+        MAX_JOB_DATA_BYTES, PROTOCOL_VERSION, truncate_text,
     },
     topology::{self, Topology},
 };
@@ -19,6 +21,7 @@ use milvaion_schedule::{
     rules::{LostRunPolicy, MAX_CONCURRENCY_LIMIT, MisfirePolicy, OverlapPolicy},
     schedule::Schedule,
 };
+use serde::Deserialize;
 use serde_json::Value;
 
 /// The maximum number of job types of a registration.
@@ -156,6 +159,36 @@ pub fn read_in_parts(mut message: Value) -> Result<(InstanceHello, Vec<HelloProb
         hello.job_types.push(info);
     }
     Ok((hello, problems.into_list()))
+}
+
+/// Reads a heartbeat that cannot be read as a whole, if it names its instance: an instance that sends heartbeats is alive,
+/// and so are the runs whose ids can be read. Returns the field that could not be read beside it.
+#[must_use]
+pub fn read_heartbeat_in_parts(message: &Value) -> Option<(InstanceHeartbeat, String)> {
+    let instance_id = message.get("instanceId").and_then(Value::as_str)?.to_owned();
+    let mut problem = None;
+    let running = match message.get("running") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(listed)) => {
+            let read = listed.iter().map(OccurrenceId::deserialize);
+            let read: Vec<_> = read.filter_map(|id| id.map_err(|error| problem = Some(error)).ok()).collect();
+            read
+        }
+        Some(_) => Vec::new(),
+    };
+    let problem = match problem {
+        Some(error) => format!("running: {error}"),
+        None => InstanceHeartbeat::deserialize(message).err().map_or_else(String::new, |error| error.to_string()),
+    };
+    let beat = InstanceHeartbeat {
+        worker_id: message.get("workerId").and_then(Value::as_str).unwrap_or_default().to_owned(),
+        instance_id,
+        running,
+        notice: message.get("notice").and_then(Value::as_str).map(str::to_owned),
+        stopping: message.get("stopping").and_then(Value::as_bool).unwrap_or_default(),
+        timestamp: DateTime::UNIX_EPOCH,
+    };
+    Some((beat, problem))
 }
 
 /// Checks the limits of a registration. `problems` are those that were found while it was read.

@@ -62,6 +62,8 @@ pub struct StaleRun {
     pub requeues: i16,
     /// True if its cancellation was requested.
     pub is_cancelled: bool,
+    /// The field and the reason of its last report that could not be read, if there is one.
+    pub unreadable_report: Option<String>,
 }
 
 /// The job's rule for lost runs.

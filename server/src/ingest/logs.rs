@@ -5,12 +5,19 @@ use std::collections::BTreeMap;
 use milvaion_api::events::LiveEvent;
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::{LogLine, LogMessage, MAX_LOG_LINE_BYTES, truncate_text},
+    message::{LogLine, MAX_LOG_LINE_BYTES, truncate_text},
+    reading::LogReading,
 };
 
 use crate::{
-    broker::consumer::BatchHandler, clock::Clock, domain::transition::clean, engine::context::Context, faults,
-    live::Hub, store::Store,
+    broker::consumer::{BatchHandler, Channel, Delivery},
+    clock::Clock,
+    domain::transition::clean,
+    engine::context::Context,
+    faults,
+    ingest::unreadable,
+    live::Hub,
+    store::{Store, unreadable::UnreadablePart},
 };
 
 /// The consumer of the log queue.
@@ -40,9 +47,42 @@ impl BatchHandler for LogConsumer {
     }
 
     async fn handle(&self, bodies: Vec<Vec<u8>>) -> anyhow::Result<()> {
-        let lines: Vec<(OccurrenceId, LogLine)> = super::read::<LogMessage>(Self::NAME, bodies)
+        self.process(bodies.iter().map(|body| (body.as_slice(), None))).await
+    }
+
+    async fn handle_deliveries(&self, _: &Channel, batch: &[Delivery]) -> anyhow::Result<()> {
+        self.process(batch.iter().map(|delivery| (delivery.data.as_slice(), super::sender(delivery)))).await
+    }
+}
+
+impl LogConsumer {
+    /// Stores the lines in some bodies, each with the instance that its properties name.
+    async fn process(&self, bodies: impl Iterator<Item = (&[u8], Option<String>)>) -> anyhow::Result<()> {
+        let now = self.clock.now();
+        let (mut read, mut unreadable): (Vec<(OccurrenceId, LogLine)>, Vec<UnreadablePart>) = Default::default();
+        for (body, sender) in bodies {
+            match LogReading::of(body, now) {
+                Ok(LogReading { message, problems }) => {
+                    let id = message.occurrence_id;
+                    unreadable.extend(unreadable::of_log(Some(id), &problems, sender.as_deref()));
+                    read.extend(message.lines.into_iter().map(|line| (id, line)));
+                }
+                Err(problem) => {
+                    super::log_unreadable(Self::NAME, body, &problem);
+                    unreadable.extend(unreadable::of_log(None, &[problem], sender.as_deref()));
+                }
+            }
+        }
+        self.store_lines(read).await?;
+        if unreadable::record(&self.store, "logs", &unreadable, now).await? {
+            self.hub.publish(now, vec![LiveEvent::Workers]);
+        }
+        Ok(())
+    }
+
+    async fn store_lines(&self, lines: Vec<(OccurrenceId, LogLine)>) -> anyhow::Result<()> {
+        let lines: Vec<(OccurrenceId, LogLine)> = lines
             .into_iter()
-            .flat_map(|message| message.lines.into_iter().map(move |line| (message.occurrence_id, line)))
             .map(|(id, line)| {
                 (
                     id,

@@ -24,8 +24,9 @@ use crate::{
     clock::Clock,
     domain::hello_check::{self, CheckedHello},
     engine::context::Context,
+    ingest::unreadable,
     live::Hub,
-    store::Store,
+    store::{Store, unreadable::UnreadablePart},
 };
 
 /// The optional parts of the protocol that the server implements.
@@ -54,12 +55,26 @@ impl RegistrationConsumer {
     }
 
     /// Reads, checks and stores bodies. Returns the reply to each that is a registration, in their order.
-    async fn process(&self, bodies: impl Iterator<Item = &[u8]>) -> anyhow::Result<Vec<Option<HelloReply>>> {
-        let (messages, replies): (Vec<_>, Vec<_>) = bodies.map(read).unzip();
+    async fn process(
+        &self,
+        bodies: impl Iterator<Item = (&[u8], Option<String>)>,
+    ) -> anyhow::Result<Vec<Option<HelloReply>>> {
+        let (mut messages, mut replies, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
+        for (body, sender) in bodies {
+            let ReadBody { message, reply, problem } = read(body);
+            messages.extend(message);
+            replies.push(reply);
+            unreadable.extend(problem.map(|(instance, problem)| UnreadablePart {
+                instance_id: instance.or(sender),
+                reason: problem,
+                ..UnreadablePart::default()
+            }));
+        }
         let mut changed = false;
-        for messages in fold(messages.into_iter().flatten().collect()) {
+        for messages in fold(messages) {
             changed |= self.store(messages).await?;
         }
+        changed |= unreadable::record(&self.store, "registration", &unreadable, self.clock.now()).await?;
         if changed {
             self.hub.publish(self.clock.now(), vec![LiveEvent::Workers]);
         }
@@ -137,11 +152,12 @@ impl BatchHandler for RegistrationConsumer {
     }
 
     async fn handle(&self, bodies: Vec<Vec<u8>>) -> anyhow::Result<()> {
-        self.process(bodies.iter().map(Vec::as_slice)).await.map(drop)
+        self.process(bodies.iter().map(|body| (body.as_slice(), None))).await.map(drop)
     }
 
     async fn handle_deliveries(&self, channel: &Channel, batch: &[Delivery]) -> anyhow::Result<()> {
-        let replies = self.process(batch.iter().map(|delivery| delivery.data.as_slice())).await?;
+        let bodies = batch.iter().map(|delivery| (delivery.data.as_slice(), super::sender(delivery)));
+        let replies = self.process(bodies).await?;
         for (delivery, reply) in batch.iter().zip(replies) {
             if let Some(reply) = reply.filter(|_| reply::is_requested(delivery)) {
                 reply::send(channel, delivery, &serde_json::to_vec(&reply)?).await?;
@@ -174,39 +190,64 @@ enum CheckedMessage {
     Goodbye(String),
 }
 
-/// Reads and checks a body. Returns the reply to a registration beside it.
-fn read(body: &[u8]) -> (Option<CheckedMessage>, Option<HelloReply>) {
+/// A body of the registration queue.
+#[derive(Debug, Default)]
+struct ReadBody {
+    message: Option<CheckedMessage>,
+    /// The reply to a registration.
+    reply: Option<HelloReply>,
+    /// What could not be read, with the instance that the body names.
+    problem: Option<(Option<String>, String)>,
+}
+
+/// Reads and checks a body.
+fn read(body: &[u8]) -> ReadBody {
     let error = match serde_json::from_slice(body) {
         Ok(RegistrationMessage::Hello(hello)) => return accept(hello_check::check(hello, Vec::new())),
-        Ok(RegistrationMessage::Heartbeat(beat)) => return (Some(CheckedMessage::Heartbeat(beat)), None),
-        Ok(RegistrationMessage::Goodbye { instance_id }) => return (Some(CheckedMessage::Goodbye(instance_id)), None),
+        Ok(RegistrationMessage::Heartbeat(beat)) => {
+            return ReadBody { message: Some(CheckedMessage::Heartbeat(beat)), ..ReadBody::default() };
+        }
+        Ok(RegistrationMessage::Goodbye { instance_id }) => {
+            return ReadBody { message: Some(CheckedMessage::Goodbye(instance_id)), ..ReadBody::default() };
+        }
         Err(error) => error,
     };
     let message: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    let instance = message["instanceId"].as_str().map(str::to_owned);
     if message["kind"] == "hello" {
-        match hello_check::read_in_parts(message) {
-            Ok((hello, problems)) => return accept(hello_check::check(hello, problems)),
+        return match hello_check::read_in_parts(message) {
+            Ok((hello, problems)) => accept(hello_check::check(hello, problems)),
             Err(reason) => {
-                super::log_unreadable(RegistrationConsumer::NAME, body, &error);
-                let problem = HelloProblem { job_type: None, schedule: None, text: reason };
-                return (None, Some(reply_to_hello(false, vec![problem])));
+                super::log_unreadable(RegistrationConsumer::NAME, body, &reason);
+                let problem = HelloProblem { job_type: None, schedule: None, text: reason.clone() };
+                let reply = Some(reply_to_hello(false, vec![problem]));
+                ReadBody { message: None, reply, problem: Some((instance, reason)) }
             }
-        }
+        };
+    }
+    if message["kind"] == "heartbeat"
+        && let Some((beat, problem)) = hello_check::read_heartbeat_in_parts(&message)
+    {
+        let message = Some(CheckedMessage::Heartbeat(beat));
+        return ReadBody { message, reply: None, problem: Some((instance, problem)) };
     }
     super::log_unreadable(RegistrationConsumer::NAME, body, &error);
-    (None, None)
+    ReadBody { problem: Some((instance, error.to_string())), ..ReadBody::default() }
 }
 
-fn accept(checked: CheckedHello) -> (Option<CheckedMessage>, Option<HelloReply>) {
+fn accept(checked: CheckedHello) -> ReadBody {
     let CheckedHello { accepted, problems } = checked;
     let reply = reply_to_hello(accepted.is_some(), problems.clone());
     match accepted {
-        Some(hello) => (Some(CheckedMessage::Hello(Box::new(hello), problems)), Some(reply)),
+        Some(hello) => {
+            let message = Some(CheckedMessage::Hello(Box::new(hello), problems));
+            ReadBody { message, reply: Some(reply), problem: None }
+        }
         None => {
             for problem in &problems {
                 tracing::warn!(problem = problem.text, "a registration was refused: {}", problem.text);
             }
-            (None, Some(reply))
+            ReadBody { message: None, reply: Some(reply), problem: None }
         }
     }
 }

@@ -2,20 +2,16 @@
 //!
 //! A report that changed nothing is still examined, because it may show that an attempt was started twice.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{events::LiveEvent, views::OccurrenceRow};
-use milvaion_protocol::{
-    id::OccurrenceId,
-    message::{StatusMessage, StatusReport},
-    status::OccurrenceStatus,
-};
+use milvaion_protocol::{id::OccurrenceId, message::StatusReport, reading::StatusReading, status::OccurrenceStatus};
 use milvaion_telemetry::occurrences::{SpanStart, record_stored};
 
 use crate::{
     background::activators::Activators,
-    broker::consumer::BatchHandler,
+    broker::consumer::{BatchHandler, Channel, Delivery},
     clock::Clock,
     domain::{
         duplicates::{ReportedStart, ReportedStarts},
@@ -28,8 +24,9 @@ use crate::{
         self,
         seams::{SEAMS, Seams},
     },
+    ingest::unreadable,
     live::Hub,
-    store::{Store, late_starts::LateStarts, reports::AppliedChanges},
+    store::{Store, late_starts::LateStarts, reports::AppliedChanges, unreadable::UnreadablePart},
 };
 
 /// The most reports in one statement. A larger batch is stored in several, so that none holds its locks for long.
@@ -77,12 +74,14 @@ impl StatusConsumer {
         let now = self.clock.now();
         self.decide_about_retries(&mut changes, now).await?;
         faults::crash_point("status.before_commit");
-        let AppliedChanges { rows, taken_over, slot_freed, has_failures, ended_jobs, has_delayed } =
+        let AppliedChanges { rows, taken_over, known_starts, slot_freed, has_failures, ended_jobs, has_delayed } =
             self.store.apply(&changes, now).await?;
         faults::crash_point("status.after_commit");
         let changed = rows.len();
         traced.record(&rows, start);
         let undisputed = rows.iter().map(|row| row.id).filter(|id| !taken_over.contains(id)).collect();
+        let undisputed: HashSet<OccurrenceId> = undisputed;
+        let undisputed = undisputed.difference(&known_starts).copied().collect();
         let suspects = starts.suspects(&undisputed);
         let starts_pause = !ended_jobs.is_empty();
         self.activators.ended_jobs.add(ended_jobs);
@@ -104,6 +103,31 @@ impl StatusConsumer {
         }
         self.record_duplicates(suspects).await?;
         Ok(changed)
+    }
+
+    /// Applies the reports in some bodies, and records what could not be read.
+    async fn process(&self, bodies: &[ReceivedBody<'_>]) -> anyhow::Result<()> {
+        let (reports, unreadable) = read(bodies);
+        let (mut rest, mut done) = (reports.clone(), 0);
+        let mut refused = None;
+        while !rest.is_empty() {
+            let later = rest.split_off(rest.len().min(MAX_REPORTS_PER_STATEMENT));
+            let chunk = std::mem::replace(&mut rest, later);
+            let count = chunk.len();
+            match self.apply(chunk).await {
+                Err(error) if !Self::is_retryable(&error) => {
+                    refused = self.apply_each(reports[done..done + count].to_vec()).await?.or(refused);
+                }
+                applied => drop(applied?),
+            }
+            done += count;
+        }
+        let now = self.clock.now();
+        if unreadable::record(&self.store, "status", &unreadable, now).await? {
+            self.hub.publish(now, vec![LiveEvent::Workers]);
+        }
+        // Everything else is stored.
+        refused.map_or(Ok(()), Err)
     }
 
     /// Applies each report individually. Returns the error of one that can never be stored.
@@ -202,33 +226,25 @@ impl TracedReports {
     }
 }
 
-/// Parses the reports in a body. An unreadable report does not affect the others.
-fn read(body: &[u8]) -> Vec<StatusReport> {
-    #[derive(serde::Deserialize)]
-    struct ReportBatch<Report> {
-        reports: Vec<Report>,
+/// A body of the status queue, and the instance that its properties name.
+#[derive(Clone, Copy, Debug)]
+struct ReceivedBody<'a> {
+    data: &'a [u8],
+    sender: Option<&'a str>,
+}
+
+/// Parses the reports in some bodies. Of a report that cannot be read in part, the status counts.
+fn read(bodies: &[ReceivedBody<'_>]) -> (Vec<StatusReport>, Vec<UnreadablePart>) {
+    let (mut read, mut parts) = (Vec::new(), Vec::new());
+    for body in bodies {
+        let StatusReading { reports, unreadable } = StatusReading::of(body.data);
+        for (report, problems) in reports {
+            parts.extend(unreadable::of_report(&report, &problems));
+            read.push(report);
+        }
+        parts.extend(unreadable.into_iter().map(|report| unreadable::of_dropped_report(report, body.sender)));
     }
-    // The form of nearly every body. An untagged enum over both forms would make serde build every report twice.
-    if let Ok(ReportBatch { reports }) = serde_json::from_slice(body) {
-        return reports;
-    }
-    let error = match serde_json::from_slice::<StatusMessage>(body) {
-        Ok(message) => return message.into_reports(),
-        Err(error) => error,
-    };
-    let Ok(ReportBatch::<serde_json::Value> { reports }) = serde_json::from_slice(body) else {
-        super::log_unreadable(StatusConsumer::NAME, body, &error);
-        return Vec::new();
-    };
-    reports
-        .into_iter()
-        .filter_map(|report| {
-            let text = report.to_string();
-            serde_json::from_value(report)
-                .inspect_err(|error| super::log_unreadable(StatusConsumer::NAME, text.as_bytes(), error))
-                .ok()
-        })
-        .collect()
+    (read, parts)
 }
 
 impl BatchHandler for StatusConsumer {
@@ -244,22 +260,15 @@ impl BatchHandler for StatusConsumer {
     }
 
     async fn handle(&self, bodies: Vec<Vec<u8>>) -> anyhow::Result<()> {
-        let reports = || bodies.iter().flat_map(|body| read(body));
-        let (mut rest, mut done): (Vec<_>, usize) = (reports().collect(), 0);
-        let mut refused = None;
-        while !rest.is_empty() {
-            let later = rest.split_off(rest.len().min(MAX_REPORTS_PER_STATEMENT));
-            let chunk = std::mem::replace(&mut rest, later);
-            let count = chunk.len();
-            match self.apply(chunk).await {
-                Err(error) if !Self::is_retryable(&error) => {
-                    refused = self.apply_each(reports().skip(done).take(count).collect()).await?.or(refused);
-                }
-                applied => drop(applied?),
-            }
-            done += count;
-        }
-        // Everything else is stored.
-        refused.map_or(Ok(()), Err)
+        let bodies: Vec<_> = bodies.iter().map(|body| ReceivedBody { data: body, sender: None }).collect();
+        self.process(&bodies).await
+    }
+
+    async fn handle_deliveries(&self, _: &Channel, batch: &[Delivery]) -> anyhow::Result<()> {
+        let body = |delivery: &'_ Delivery| (delivery.data.clone(), super::sender(delivery));
+        let bodies: Vec<(Vec<u8>, Option<String>)> = batch.iter().map(body).collect();
+        let bodies: Vec<_> =
+            bodies.iter().map(|(data, sender)| ReceivedBody { data, sender: sender.as_deref() }).collect();
+        self.process(&bodies).await
     }
 }

@@ -22,7 +22,7 @@ use super::{
     labels::{
         BuildLabels, CauseLabel, JobLabel, JobStatusLabels, JobTypeLabels, LabelBound, MAX_JOB_TYPES, MAX_JOBS,
         MAX_ROUTES, MAX_STATEMENTS, OutcomeLabel, PolicyLabel, PoolLabel, RequestLabels, RouteLabel, RouteLabels,
-        ServiceLabel, StatementLabel, StatusLabels, TraceLabel,
+        ServiceLabel, StatementLabel, StatusLabels, TraceLabel, WorkerQueueLabel,
     },
 };
 
@@ -67,6 +67,7 @@ pub(super) struct MetricFamilies {
     pub(super) lost_runs: Family<OutcomeLabel, Counter>,
     pub(super) misfires: Family<PolicyLabel, Counter>,
     pub(super) duplicate_starts: Counter,
+    pub(super) unreadable: Family<WorkerQueueLabel, Counter>,
     pub(super) dead_letters: Counter,
 
     pub(super) ticks: Family<ServiceLabel, Histogram>,
@@ -132,6 +133,7 @@ impl MetricFamilies {
             lost_runs: Family::default(),
             misfires: Family::default(),
             duplicate_starts: Counter::default(),
+            unreadable: Family::default(),
             dead_letters: Counter::default(),
             ticks: Family::new_with_constructor(|| Histogram::new(TICK_BUCKETS)),
             service_errors: Family::default(),
@@ -239,6 +241,8 @@ impl MetricFamilies {
         let duplicates =
             "Occurrences of which a second instance started the same attempt, or that were started after their end";
         registry.register("duplicate_starts", duplicates, self.duplicate_starts.clone());
+        let unreadable = "Messages of workers, or parts of them, that this server could not read, by queue";
+        registry.register("unreadable_messages", unreadable, self.unreadable.clone());
         let dead = "Dead letters that belong to no open occurrence, stored by this server";
         registry.register("dead_letters", dead, self.dead_letters.clone());
     }

@@ -115,6 +115,13 @@ pub struct OutcomeLabel {
     pub outcome: &'static str,
 }
 
+/// A queue of the messages of workers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct WorkerQueueLabel {
+    /// The queue: `status`, `logs`, `registration` or `claims`.
+    pub queue: &'static str,
+}
+
 /// A policy for misfires.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct PolicyLabel {

@@ -30,7 +30,7 @@ use families::MetricFamilies;
 use gauges::Gauges;
 use labels::{
     CauseLabel, JobLabel, JobStatusLabels, JobTypeLabels, OutcomeLabel, PolicyLabel, PoolLabel, RequestLabels,
-    RouteLabels, ServiceLabel, StatementLabel, StatusLabels, TraceLabel,
+    RouteLabels, ServiceLabel, StatementLabel, StatusLabels, TraceLabel, WorkerQueueLabel,
 };
 
 /// The metrics of one server. Clones share them.
@@ -222,6 +222,12 @@ impl Metrics {
     /// Counts attempts that a second instance started, or that started after the end of their occurrence.
     pub fn duplicate_starts(&self, count: usize) {
         self.0.duplicate_starts.inc_by(u64::try_from(count).unwrap_or_default());
+    }
+
+    /// Counts messages of workers, or parts of them, that could not be read.
+    pub fn unreadable(&self, queue: &'static str, count: usize) {
+        let count = u64::try_from(count).unwrap_or_default();
+        self.0.unreadable.get_or_create(&WorkerQueueLabel { queue }).inc_by(count);
     }
 
     /// Counts a dead letter that belongs to no open occurrence.

@@ -80,6 +80,9 @@ impl Store {
                     duplicates::record_start_after_end(&mut history, end.status, attempt, instance, start.at);
                 }
                 duplicates::record_duplicate_start(&mut history, attempt, instance, start.at);
+                if start.is_start {
+                    duplicates::record_second_start(&mut history, attempt, instance, start.at);
+                }
             }
             let before_len = late_ids.len();
             for step in history.into_iter().filter(|step| !before.contains(step)) {

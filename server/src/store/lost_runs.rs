@@ -121,7 +121,9 @@ impl Store {
                    is_cancelled AS "is_cancelled!", is_forgotten AS "is_forgotten!", is_listed AS "is_listed!",
                    is_stopped AS "is_stopped!", instance_id, timeout AS "timeout!", sign AS "sign!",
                    coalesce((SELECT j.unreachable_timeout_seconds FROM jobs j WHERE j.id = stale.job_id), $3)
-                       AS "unreachable!"
+                       AS "unreachable!",
+                   (SELECT n.text FROM run_notes n WHERE n.run_id = stale.id AND n.attempt = stale.attempt
+                     ORDER BY n.at DESC LIMIT 1) AS unreadable_report
               FROM stale
             "#,
             stale_since,
@@ -148,6 +150,7 @@ impl Store {
                 on_lost: LostRunRule::from_word(&row.on_lost),
                 requeues: row.requeues,
                 is_cancelled: row.is_cancelled,
+                unreadable_report: row.unreadable_report,
             })
             .collect())
     }

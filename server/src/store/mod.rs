@@ -59,6 +59,7 @@ pub mod singletons;
 pub mod snapshots;
 pub mod stats;
 pub mod tokens;
+pub mod unreadable;
 pub mod users;
 
 use chrono::{DateTime, Utc};

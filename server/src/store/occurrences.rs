@@ -4,6 +4,7 @@ use chrono::{DateTime, Duration, Utc};
 use milvaion_api::{
     duplicates,
     page::{self, ListPage, OccurrenceFilter},
+    report_notes,
     views::{OccurrenceRow, OccurrenceView, TriggerSource},
 };
 use milvaion_protocol::{
@@ -292,9 +293,13 @@ impl Store {
         let end = status(&row.status)?;
         for (attempt, instance, at) in self.late_starts(id).await? {
             let is_duplicate = duplicates::record_duplicate_start(&mut changes, attempt, &instance, at);
-            if !is_duplicate && end.is_final() {
+            let is_second = !is_duplicate && duplicates::record_second_start(&mut changes, attempt, &instance, at);
+            if !is_duplicate && !is_second && end.is_final() {
                 duplicates::record_start_after_end(&mut changes, end, attempt, &instance, at);
             }
+        }
+        for note in self.run_notes(id).await? {
+            report_notes::insert_report_note(&mut changes, note.attempt, note.instance_id, note.at, &note.text);
         }
         Ok(Some(OccurrenceView {
             row: occurrence_row!(row)?,

@@ -30,6 +30,8 @@ pub struct AppliedChanges {
     pub rows: Vec<OccurrenceRow>,
     /// The occurrences whose row named another instance for this attempt before.
     pub taken_over: HashSet<OccurrenceId>,
+    /// The running occurrences whose attempt was known to have started before.
+    pub known_starts: HashSet<OccurrenceId>,
     /// True if a slot was freed.
     pub slot_freed: bool,
     /// True if failures were recorded.
@@ -86,6 +88,9 @@ impl Store {
         let mut applied = AppliedChanges::default();
         for run in advanced {
             applied.has_delayed |= run.row.waits_until.is_some();
+            if run.row.status == OccurrenceStatus::Running && !run.has_new_start {
+                applied.known_starts.insert(run.row.id);
+            }
             applied.add(run.row, run.was_elsewhere);
         }
         for run in ended {

@@ -31,6 +31,7 @@ use std::{sync::LazyLock, time::Duration};
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::{
+    claims,
     id::OccurrenceId,
     message::{HEARTBEAT_INTERVAL_SECONDS, INSTANCE_TIMEOUT_SECONDS},
     topology::RedisKeys,
@@ -104,7 +105,8 @@ pub(crate) struct ClaimStore {
 // claims, then an attempt for each claim and each end. A claim is granted unless the key holds an attempt at least as
 // high. The answer to each claim has three values: the current holder (empty if granted), the remaining lifetime of its
 // key, and the value of the cancel key. They follow the time since when Redis remembers, which is set if it is missing.
-// An end is marked unless a later attempt has taken over.
+// An end is marked unless another instance has claimed the attempt or a later one. It settles in one round trip what
+// `claims::CLAIM_SCRIPT` and `claims::DONE_SCRIPT` settle one by one.
 static SETTLE_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
@@ -132,7 +134,8 @@ static SETTLE_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
         for i = claims + 1, #ARGV - 4 do
             local key, attempt = KEYS[claims + i + 1], ARGV[4 + i]
             local held = redis.call('GET', key)
-            if held == ARGV[1] .. ':' .. attempt or not held then
+            local other = held and held ~= ARGV[1] .. ':' .. attempt and tonumber(string.match(held, ':(%d+)$'))
+            if not other or other < tonumber(attempt) then
                 redis.call('SET', key, 'done:' .. attempt, 'PX', ARGV[3])
             end
         end
@@ -141,28 +144,9 @@ static SETTLE_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-// Renews own claims and restores missing ones (Redis lost its data). Returns those that a later attempt has replaced.
-static RENEW_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
-        local lost = {}
-        for i, key in ipairs(KEYS) do
-            local held = redis.call('GET', key)
-            local other = held and held ~= ARGV[i + 1] and tonumber(string.match(held, ':(%d+)$'))
-            if not held or held == ARGV[i + 1] then
-                redis.call('SET', key, ARGV[i + 1], 'PX', ARGV[1])
-            elseif other and other > tonumber(string.match(ARGV[i + 1], ':(%d+)$')) then
-                lost[#lost + 1] = i
-            end
-        end
-        return lost
-        ",
-    )
-});
+static RENEW_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(claims::RENEW_SCRIPT));
 
-// Deletes a claim if it is still held by this instance.
-static RELEASE_SCRIPT: LazyLock<Script> =
-    LazyLock::new(|| Script::new("if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"));
+static RELEASE_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(claims::RELEASE_SCRIPT));
 
 impl ClaimStore {
     /// Prepares a connection that opens on first use and reconnects when it is lost. Must be called in the runtime that

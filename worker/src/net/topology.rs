@@ -11,6 +11,7 @@
 //! | dead letter queue | durable | none; bound with an empty key |
 //! | status, logs, registration, claims exchange | direct, durable | none |
 //! | status, logs, registration, claims queue | durable | none; bound with its own name as key |
+//! | all queues | classic | `x-queue-type` `classic` (long string) beside the arguments below |
 //! | job queue | durable | `x-max-priority` 5 (long int), `x-dead-letter-exchange` (long string); bound with `job_binding` |
 
 use lapin::{
@@ -61,7 +62,11 @@ async fn exchange(channel: &Channel, name: &str, kind: ExchangeKind) -> Result<(
     channel.exchange_declare(name.into(), kind, options, FieldTable::default()).await
 }
 
-async fn queue(channel: &Channel, name: &str, arguments: FieldTable) -> Result<()> {
+/// Declares a queue. Its type is pinned: where the virtual host defaults to quorum queues, the broker would refuse
+/// `x-max-priority`, and drop reports that were returned more often than its delivery limit. The broker treats a queue that
+/// was declared without a type as a classic one.
+async fn queue(channel: &Channel, name: &str, mut arguments: FieldTable) -> Result<()> {
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("classic".into()));
     let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
     channel.queue_declare(name.into(), options, arguments).await.map(drop)
 }

@@ -28,7 +28,7 @@ pub(super) enum LossEvidence {
 fn describe(run: &StaleRun, evidence: LossEvidence) -> String {
     let age = run.age.as_secs();
     let instance = run.instance_id.as_deref().unwrap_or("its worker instance");
-    if evidence == LossEvidence::Released {
+    let text = if evidence == LossEvidence::Released {
         format!("Worker instance {instance} could not be reached over RabbitMQ for {age} s and has given the run back")
     } else if let LossEvidence::StillInRedis(still) = evidence {
         format!("The heartbeat of worker instance {instance} in Redis has not changed for {} s", still.as_secs())
@@ -40,6 +40,10 @@ fn describe(run: &StaleRun, evidence: LossEvidence) -> String {
         format!("No heartbeat of worker instance {instance} for {age} s")
     } else {
         format!("No heartbeat listed this run for at least {age} s")
+    };
+    match &run.unreadable_report {
+        Some(reason) => format!("{text}; one of its reports could not be read: {reason}"),
+        None => text,
     }
 }
 
@@ -56,7 +60,15 @@ pub(super) fn lost_run_update(run: &StaleRun, decision: LostRunDecision, evidenc
         LostRunDecision::Poison => (
             OccurrenceStatus::Failed,
             Some("poison"),
-            format!("Failed as a poison run: lost with its worker {} times. {evidence}", run.requeues + 1),
+            match run.is_unreported {
+                // The process of the run is alive, so the run did not end it.
+                true => format!(
+                    "Failed after it was lost {} times: its worker is alive, and reports neither the run nor its end. \
+                     {evidence}",
+                    run.requeues + 1
+                ),
+                false => format!("Failed as a poison run: lost with its worker {} times. {evidence}", run.requeues + 1),
+            },
         ),
         LostRunDecision::Unknown => (
             OccurrenceStatus::Unknown,
@@ -116,7 +128,25 @@ mod tests {
             on_lost: LostRunRule::Requeue,
             requeues: 0,
             is_cancelled: false,
+            unreadable_report: None,
         }
+    }
+
+    #[test]
+    fn living_instance_is_not_blamed_for_a_lost_run() {
+        let alive = StaleRun {
+            is_unreported: true,
+            is_listed: false,
+            requeues: 3,
+            unreadable_report: Some("status: the field is missing".into()),
+            ..run()
+        };
+        assert_eq!(
+            lost_run_update(&alive, LostRunDecision::Poison, LossEvidence::Silence).note,
+            "Failed after it was lost 4 times: its worker is alive, and reports neither the run nor its end. Worker \
+             instance w-1 sends heartbeats, but for at least 16 s none of them listed this run; one of its reports could \
+             not be read: status: the field is missing"
+        );
     }
 
     #[test]

@@ -49,7 +49,7 @@ fn bad_job_type_is_refused_alone() {
     let (accepted, problems) = outcome(hello(types));
     assert_eq!(accepted, [("echo".to_owned(), Vec::new())]);
     for (problem, text) in
-        problems.iter().zip(["131091 bytes", "NUL", "letters, digits", "too long together", "differs in case only"])
+        problems.iter().zip(["131090 bytes", "NUL", "letters, digits", "too long together", "differs in case only"])
     {
         assert!(problem.contains(text), "{problem}");
     }
@@ -148,4 +148,34 @@ fn unreadable_parts_are_left_out() {
     );
     let reason = read_in_parts(json!({ "workerId": "w", "jobTypes": [] })).expect_err("no instance");
     assert!(reason.contains("instanceId"), "{reason}");
+}
+
+#[test]
+fn registration_vectors_are_read_in_parts() {
+    let vectors: Value =
+        serde_json::from_str(include_str!("../../../../docs/protocol/vectors/registration-message.json"))
+            .expect("JSON");
+    for vector in vectors["partly"].as_array().expect("a list") {
+        let (name, body) = (&vector["name"], vector["body"].clone());
+        let left_out: Vec<&str> =
+            vector["leftOut"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+        if body["kind"] == "heartbeat" {
+            let (beat, problem) = read_heartbeat_in_parts(&body).expect("it names its instance");
+            assert_eq!((beat.running.len(), problem.starts_with(left_out[0])), (1, true), "{name}: {problem}");
+            continue;
+        }
+        let (hello, problems) = read_in_parts(body).expect("readable in parts");
+        assert!(check(hello, Vec::new()).accepted.is_some(), "{name}");
+        let parts: Vec<String> = problems
+            .iter()
+            .map(|problem| [problem.job_type.clone(), problem.schedule.clone()])
+            .map(|names| names.into_iter().flatten().collect::<Vec<_>>().join("/"))
+            .collect();
+        assert_eq!(parts, left_out, "{name}");
+    }
+    for vector in
+        vectors["reject"].as_array().expect("a list").iter().filter(|vector| vector["body"]["kind"] == "hello")
+    {
+        read_in_parts(vector["body"].clone()).expect_err("rejected as a whole");
+    }
 }

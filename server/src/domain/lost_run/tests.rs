@@ -24,6 +24,7 @@ fn stale_run(age: u64) -> StaleRun {
         on_lost: LostRunRule::Requeue,
         requeues: 0,
         is_cancelled: false,
+        unreadable_report: None,
     }
 }
 
