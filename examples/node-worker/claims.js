@@ -3,6 +3,8 @@
 import { Redis } from 'ioredis'
 import { CLAIM_RETENTION_MS, LEASE_MS } from './protocol.js'
 
+const UNREPORTED_MS = 600_000 // after which an end that is recorded in Redis should have been reported
+
 // KEYS: running:{occurrence}, cancel:{occurrence}, claims_since. ARGV: instance, attempt, lifetime of the key. Also returns
 // the time since when Redis has held claims, and sets it if there is none.
 const CLAIM = `
@@ -64,7 +66,10 @@ export class Claims {
     return `${this.settings.instanceId}:${run.attempt}`
   }
 
-  /** Claims a run. Without a holder the claim is ours. The lease is null if it has expired. */
+  /**
+   * Claims a run. Without a holder the claim is ours. The lease is null if it has expired, or
+   * if the attempt has ended and its end should have been reported long ago.
+   */
   async claim(run) {
     const keys = [this.#key(run), this.settings.key(`cancel:${run.id}`), this.settings.key('claims_since')]
     const life = LEASE_MS + CLAIM_RETENTION_MS
@@ -72,7 +77,11 @@ export class Claims {
     const end = held.lastIndexOf(':')
     const [name, attempt] = [held.slice(0, Math.max(end, 0)), Number(held.slice(end + 1))]
     const answer = { request, since: Number(since), holder: name, lease: null }
-    if (name === 'done' || (held && attempt > run.attempt)) answer.holder = 'done'
+    if (name === 'done' || (held && attempt > run.attempt)) {
+      answer.holder = 'done'
+      // The end of this attempt should have been reported within minutes.
+      answer.lease = attempt === run.attempt && left < CLAIM_RETENTION_MS - UNREPORTED_MS ? null : 0
+    }
     // Some workers keep the key for the lease only; then no more than a lease is left.
     else if (left <= LEASE_MS) answer.lease = left
     else if (left > CLAIM_RETENTION_MS) answer.lease = left - CLAIM_RETENTION_MS

@@ -233,14 +233,15 @@ export class Worker {
         return 'start after confirm'
       }
       if (!claim.holder) return this.admitClaimed(run, claim, mayBeDuplicate)
-      if (claim.holder === 'done') return 'drop'
+      if (claim.holder === 'done' && claim.lease !== null) return 'drop'
       if (claim.lease === null) {
         if (!mayBeDuplicate) {
           mayBeDuplicate = true // The holder is gone, and it is unknown whether it has started the run: ask.
           continue
         }
-        const exception = `lost: ${claim.holder} claimed it, and its lease expired before it reported the start`
-        this.finish(run, Status.unknown, { instanceId: claim.holder, exception })
+        const ofDead = { instanceId: claim.holder, exception: `lost: the lease of ${claim.holder} expired before it reported the start` }
+        const ofEnded = { exception: 'lost: it ended, and its end was never reported' }
+        this.finish(run, Status.unknown, claim.holder === 'done' ? ofEnded : ofDead)
         return 'reported'
       }
       // Only a renewed lease shows that the holder lives.

@@ -44,6 +44,7 @@ MAX_BUFFERED_LINES = 10_000  # log lines of all runs that wait for the broker
 HEARTBEAT_INTERVAL = 5.0  # seconds
 LEASE_MS = 15_000
 CLAIM_RETENTION_MS = 24 * 3600 * 1000
+UNREPORTED_MS = 600_000  # after which an end that is recorded in Redis should have been reported
 DEFAULT_TIMEOUT = 3600  # seconds
 PERMIT_TIMEOUT = 2.0  # seconds that a delivery waits for a permit before it is handed back
 CLAIM_CHECK_TIMEOUT = 10.0  # seconds that a claim check waits for the reply of the server
@@ -589,14 +590,16 @@ class Claims:
         since when Redis has held claims, in milliseconds.
 
         Without a holder the claim is ours. The lease is None if it has expired: its holder no longer renews it, and may
-        have started the run."""
+        have started the run; or if the attempt has ended, and its end should have been reported long ago."""
         since = self.since_script([self.settings.key("claims_since")])
         keys = [self.running(key), self.cancel_key(key)]
         arguments = [self.settings.instance_id, key[1], LEASE_MS + CLAIM_RETENTION_MS]
         held, left, request = self.claim_script(keys, arguments)
         holder, _, attempt = held.rpartition(":")
         if holder == "done" or (holder and int(attempt) > key[1]):
-            return "done", 0, request, int(since)
+            # The end of this attempt should have been reported within minutes.
+            is_unreported = int(attempt) == key[1] and left < CLAIM_RETENTION_MS - UNREPORTED_MS
+            return "done", None if is_unreported else 0, request, int(since)
         # Some workers keep the key for the lease only; then no more than a lease is left.
         lease = left if left <= LEASE_MS else left - CLAIM_RETENTION_MS if left > CLAIM_RETENTION_MS else None
         return holder, lease, request, int(since)
@@ -1037,8 +1040,10 @@ class Worker:
                 if not may_be_duplicate:
                     may_be_duplicate = True
                     continue
-                log.warning("%s was claimed by %s, whose lease has expired; it is reported as lost", run.key, holder)
+                log.warning("%s was claimed by %s, which reports nothing; it is reported as lost", run.key, holder)
                 reason = f"lost: {holder} claimed it, and its lease expired before it reported the start"
+                if holder == "done":
+                    holder, reason = self.settings.instance_id, "lost: it ended, and its end was never reported"
                 self.finish(run, UNKNOWN, instanceId=holder, exception=reason)
                 return "done"
             # The holder may have died, which causes a redelivery. Only a renewed lease shows that it lives.

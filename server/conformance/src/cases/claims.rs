@@ -76,6 +76,18 @@ pub(crate) async fn ended(stage: &Stage) -> CaseOutcome {
     Ok(())
 }
 
+/// The process that ran the attempt has marked its end ten minutes ago, and the report of the end has not arrived.
+pub(crate) async fn ended_long_ago(stage: &Stage) -> CaseOutcome {
+    let _worker = stage.begin(&[TestJob::Echo]).await?;
+    let job = stage.job(TestJob::Echo, json!({ "ended": "long ago" }));
+    stage.set_claim(&job, "done:1", -660_000).await?;
+    stage.publish(&job, PublishMark::Republished).await?;
+    let report = stage.ends_as(&job, OccurrenceStatus::Unknown).await?;
+    let own = super::control::first_hello(stage).await?.instance_id;
+    stage.expect(report.instance_id == own, format!("the instanceId {own}"), || report.instance_id.clone())?;
+    stage.expect_starts(&job, &[])
+}
+
 pub(crate) async fn held(stage: &Stage) -> CaseOutcome {
     let worker = stage.begin(&[TestJob::Echo]).await?;
     let job = stage.job(TestJob::Echo, json!({ "held": true }));
@@ -132,15 +144,21 @@ pub(crate) async fn expired_and_denied(stage: &Stage) -> CaseOutcome {
 
 pub(crate) async fn lost_to_another(stage: &Stage) -> CaseOutcome {
     let worker = stage.begin(&[TestJob::Sleep]).await?;
-    let job = stage.job(TestJob::Sleep, json!({ "ms": 60_000 }));
-    stage.send(&job).await?;
-    stage.begins(&job).await?;
-    is_listed(stage, &job, true).await?;
-    stage.set_claim(&job, "other-00000000:2", LEASE_MS).await?;
-    is_listed(stage, &job, false).await?;
-    let kept = stage.claim(&job).await.map(|(value, _)| value);
-    let is_kept = kept.as_deref() == Some("other-00000000:2");
-    stage.expect(is_kept, "the claim of the later attempt, unchanged", || format!("{kept:?}"))?;
+    let mut lost = Vec::new();
+    for claim in ["other-00000000:1", "other-00000000:2"] {
+        let job = stage.job(TestJob::Sleep, json!({ "ms": 60_000 }));
+        stage.send(&job).await?;
+        stage.begins(&job).await?;
+        is_listed(stage, &job, true).await?;
+        stage.set_claim(&job, claim, LEASE_MS).await?;
+        lost.push((job, claim));
+    }
+    for (job, claim) in &lost {
+        is_listed(stage, job, false).await?;
+        let kept = stage.claim(job).await.map(|(value, _)| value);
+        stage
+            .expect(kept.as_deref() == Some(claim), format!("the claim {claim}, unchanged"), || format!("{kept:?}"))?;
+    }
     stage.settles(&worker, TestJob::Sleep, END_WITHIN).await
 }
 

@@ -105,70 +105,73 @@ catalogue! {
         "Claim in Redis", "a lease of 15 s, renewed every 5 s, plus 24 h";
     Claims "claim-renewal" claims::lease,
         "renews the lease of a run",
-        "Claim in Redis", "Every 5 seconds, for each run: set the key to your value";
+        "Scripts of a claim", "Every 5 seconds, renew the claims of all runs with one script.";
     Claims "claim-of-a-lower-attempt" claims::next_attempt,
         "takes over a claim or an end of a lower attempt",
         "Claim in Redis", "A higher attempt takes over from a lower one";
     Claims "claim-ended" claims::ended,
         "drops a message whose attempt has ended, or a later one was claimed",
-        "Claim in Redis", "`done`, or a later attempt: acknowledge and drop";
+        "Claim in Redis", "| a higher attempt, or `done` of one | any | any | | acknowledge |";
+    Claims "claim-ended-long-ago" claims::ended_long_ago,
+        "reports an attempt as lost whose end was never reported",
+        "Claim in Redis", "report Unknown with your own `instanceId`, acknowledge when that is confirmed";
     Claims "claim-held" claims::held,
         "drops a first delivery whose attempt another instance holds",
-        "Claim in Redis", "Held by an instance, and the delivery cannot be a duplicate";
+        "Claim in Redis", "| another instance, this attempt | more than 24 h | no | | acknowledge |";
     Claims "claim-held-and-renewed" claims::held_and_renewed,
         "drops a duplicate whose holder renews its lease",
-        "Claim in Redis", "it was renewed and the holder is alive";
+        "Claim in Redis", "acknowledge: it was renewed, so its holder is alive";
     Claims "claim-expired" claims::expired,
         "reports an attempt as lost whose holder's lease has expired",
-        "Claim in Redis", "report Unknown (6) with the dead holder as `instanceId`";
+        "Claim in Redis", "report Unknown with the holder as `instanceId`, acknowledge when that is confirmed";
     Claims "claim-expires-later" claims::expires_later,
         "waits for the end of a lease that is not renewed",
-        "Claim in Redis", "Read the key again every second.";
+        "Claim in Redis", "| another instance, this attempt | more than 24 h | yes | | read it again after a second |";
     Claims "claim-expired-denied" claims::expired_and_denied,
         "drops an attempt with an expired lease if the server denies it",
-        "Claim check", "Denied: acknowledge the message and drop it, whatever the reason.";
+        "Claim in Redis", "| another instance, this attempt | in between: the lease has expired | any | denied | acknowledge |";
     Claims "claim-lost" claims::lost_to_another,
         "ends a run that another instance has claimed",
-        "Claim in Redis", "the attempt was given to that instance and yours no longer counts";
+        "Scripts of a claim", "A run ends only if the key holds this attempt or a higher one for another instance";
     Claims "claim-after-an-earlier-end" claims::earlier_done,
         "continues a run whose key has the end of an earlier attempt",
-        "Claim in Redis", "A higher attempt takes over from a lower one";
+        "Scripts of a claim", "takes over from a lower attempt";
     Claims "redis-loses-data" claims::redis_loses_data,
         "claims a run again after Redis lost its data, and starts no duplicate",
-        "Claim in Redis", "if it holds your value or is gone";
+        "Scripts of a claim", "It restores a claim that is gone, because Redis has lost its data";
     Claims "redis-away" claims::redis_away,
         "announces the start to the server while Redis is away",
-        "Claim in Redis", "send a claim check with `startsAt`";
+        "Claim in Redis", "start at once: the server has recorded the start";
     Claims "redis-away-denied" claims::redis_away_denied,
         "starts nothing that the server denies while Redis is away",
-        "Claim in Redis", "the occurrence may have been cancelled";
+        "Claim in Redis", "acknowledge: the occurrence may have been cancelled";
     Claims "redis-away-no-server" claims::redis_away_no_server,
         "starts a first delivery without Redis and without a server",
-        "Claim in Redis", "start when the broker has confirmed the report Running";
+        "Claim in Redis", "report Running, start when that is confirmed";
     Claims "redis-away-duplicate" claims::redis_away_duplicate,
         "hands back a possible duplicate while Redis is away",
-        "Claim in Redis", "Hand back a possible duplicate after a second";
+        "Claim in Redis", "| Redis does not answer | | yes | | nack after a second |";
     Claims "duplicate-same-instance" duplicates::same_instance,
         "runs an attempt once that the broker delivers three times",
-        "Duplicate deliveries", "The same message may arrive twice";
+        "Table of runs", "A second delivery of an attempt in this table must not start.";
     Claims "duplicate-granted" duplicates::same_instance_granted,
         "runs an attempt once although the server grants its duplicates",
-        "Duplicate deliveries", "The same message may arrive twice";
+        "Table of runs", "A second delivery of an attempt in this table must not start.";
     Claims "duplicate-at-once" duplicates::at_once,
         "runs four messages of one attempt once",
-        "Duplicate deliveries", "The same message may arrive twice";
+        "Table of runs", "A second delivery of an attempt in this table must not start.";
     Claims "duplicate-other-instance" duplicates::other_instance,
         "runs an attempt once that two instances receive",
         "Duplicate deliveries", "The same message may arrive twice";
     Claims "duplicate-after-the-end" duplicates::after_the_end,
         "drops duplicates after the end, also in the next instance",
-        "Claim in Redis", "`done`, or a later attempt: acknowledge and drop";
+        "Claim in Redis", "| `done` of this attempt | 23 h 50 min or more | any | | acknowledge |";
     Claims "own-redelivery" duplicates::own_redelivery,
         "continues a run whose message is redelivered to it",
-        "Duplicate deliveries", "the broker redelivers what was not acknowledged when a connection broke";
+        "Table of runs", "A second delivery of an attempt in this table must not start.";
     Claims "own-redelivery-after-the-end" duplicates::own_redelivery_after_the_end,
         "starts no ended run whose message is redelivered to it",
-        "Duplicate deliveries", "the broker redelivers what was not acknowledged when a connection broke";
+        "Table of runs", "A second delivery of an attempt in this table must not start.";
     Claims "check-granted" duplicates::check_granted,
         "asks about a republished message, and runs it if that is granted",
         "Claim check", "Send one for each delivery that may be a duplicate, before any part of it runs";
@@ -186,7 +189,7 @@ catalogue! {
         "Claim in Redis", "A higher attempt takes over from a lower one";
     Claims "killed-before-its-report" duplicates::killed_before_its_report,
         "reports a run as lost that another process claimed before it was killed",
-        "Claim in Redis", "the holder is gone, and it is unknown whether the attempt has started";
+        "Claim in Redis", "its holder is gone, and it is unknown whether the attempt has started";
     Claims "superseded" duplicates::superseded_in_one_instance,
         "runs a later attempt beside an earlier one, and ends the earlier one",
         "Claim in Redis", "A higher attempt takes over from a lower one";
@@ -271,7 +274,7 @@ catalogue! {
         "Status reports", "its timeout expired";
     Full "claims-since" claims::claims_since,
         "asks about a message that is older than the data of Redis",
-        "Claim in Redis", "send a claim check after the claim was granted";
+        "Claim in Redis", "delete the key if it holds your value; acknowledge";
     Full "claims-since-set" claims::claims_since_set,
         "sets claims_since if it is missing",
         "Claim in Redis", "a worker that finds none sets it";
@@ -304,7 +307,7 @@ catalogue! {
         "Encoding and delivery", "Sending again is harmless";
     Full "redis-away-while-running" lifecycle::redis_away_while_running,
         "continues a run while Redis is away",
-        "Claim in Redis", "Every 5 seconds, for each run";
+        "Scripts of a claim", "Every 5 seconds, renew the claims of all runs with one script.";
 }
 
 #[cfg(test)]

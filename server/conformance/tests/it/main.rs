@@ -85,7 +85,10 @@ async fn rust_worker_passes_full() {
 #[tokio::test(flavor = "multi_thread")]
 async fn node_worker_passes_full() {
     let packages = root().join("examples/node-worker/node_modules/.package-lock.json");
-    assert!(packages.exists(), "the packages of examples/node-worker are missing: `sh xtask/install.sh test` installs them");
+    assert!(
+        packages.exists(),
+        "the packages of examples/node-worker are missing: `sh xtask/install.sh test` installs them"
+    );
     let command = vec!["node".into(), example("node-worker/main.js"), example("node-worker/conformance.js")];
     passes(&judge(command, ConformanceLevel::Full, &[]).await);
 }
