@@ -11,8 +11,11 @@
 //!
 //! Reading order: [`id`] and [`status`] define the ids and the state machine of an occurrence. [`topology`] names the
 //! exchanges, queues and keys. [`message`] defines the bodies that they carry, [`reading`] reads those of workers part by
-//! part, and [`trace`] has the trace that they belong to. [`singleton`] has the lease of singleton loops, which use Redis only. `schema` generates the JSON Schemas.
+//! part, and [`trace`] has the trace that they belong to. [`singleton`] has the lease of singleton loops, which use Redis only. [`claims`] has the scripts of
+//! claims. `schema` generates the JSON Schemas, and `asyncapi` the document that refers to them.
 
+#[cfg(feature = "schema")]
+pub mod asyncapi;
 pub mod claims;
 pub mod id;
 mod lenient;

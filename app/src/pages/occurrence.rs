@@ -13,6 +13,7 @@ use milvaion_api::{
     events::{EventEnvelope, LiveEvent},
     page::ListPage,
     permissions::Permission,
+    report_notes,
     views::{OccurrenceView, StatusChange},
 };
 use milvaion_protocol::{id::OccurrenceId, message::LogLine, status::OccurrenceStatus};

@@ -252,6 +252,20 @@ impl PrivateService {
         self.set_alarm(alarm, false).await
     }
 
+    /// Creates an account of RabbitMQ with a password and the patterns of its permissions to configure, to write and to read.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if this is no running RabbitMQ, or if it refuses the account.
+    pub async fn create_account(&self, name: &str, password: &str, permissions: [&str; 3]) -> anyhow::Result<()> {
+        let [configure, write, read] = permissions;
+        let binary = |text: &str| format!("<<\"{}\">>", text.replace('\\', "\\\\").replace('"', "\\\""));
+        let account = format!("{}, {}, {}", binary(name), binary(password), binary("test"));
+        self.call_broker(&format!("rabbit_auth_backend_internal, add_user, [{account}]")).await?;
+        let patterns = [name, "/", configure, write, read, "test"].map(binary).join(", ");
+        self.call_broker(&format!("rabbit_auth_backend_internal, set_permissions, [{patterns}]")).await.map(drop)
+    }
+
     async fn set_alarm(&self, alarm: BrokerAlarm, is_raised: bool) -> anyhow::Result<()> {
         let call = match (alarm, is_raised) {
             (BrokerAlarm::Memory, true) => "vm_memory_monitor, set_vm_memory_high_watermark, [0.0001]",

@@ -6,6 +6,7 @@
 //! Therefore a failing test must not be fixed by editing the golden; see [`CONTRACT_RULE`]. The same goldens are
 //! validated against the schemas in `docs/protocol`.
 
+mod asyncapi;
 mod claims;
 mod messages;
 mod names;

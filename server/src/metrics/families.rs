@@ -29,6 +29,9 @@ use super::{
 /// The policies for misfires.
 const MISFIRE_POLICIES: [MisfirePolicy; 3] = [MisfirePolicy::FireOnce, MisfirePolicy::Skip, MisfirePolicy::CatchUp];
 
+/// The queues of the messages of workers that are read in parts.
+const WORKER_QUEUES: [&str; 3] = ["status", "logs", "registration"];
+
 /// The bounds of delays, in seconds: a good one is some milliseconds, and one after an outage may be half an hour.
 const DELAY_BUCKETS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 1_800.0];
 /// The bounds of ticks, in seconds. The longest limit of a tick is twenty.
@@ -175,6 +178,9 @@ impl MetricFamilies {
         }
         for policy in MISFIRE_POLICIES {
             drop(self.misfires.get_or_create_owned(&PolicyLabel { policy: misfire_word(policy) }));
+        }
+        for queue in WORKER_QUEUES {
+            drop(self.unreadable.get_or_create_owned(&WorkerQueueLabel { queue }));
         }
     }
 

@@ -118,7 +118,7 @@ pub struct OutcomeLabel {
 /// A queue of the messages of workers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct WorkerQueueLabel {
-    /// The queue: `status`, `logs`, `registration` or `claims`.
+    /// The queue: `status`, `logs` or `registration`.
     pub queue: &'static str,
 }
 

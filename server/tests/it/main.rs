@@ -61,5 +61,6 @@ mod stats;
 mod status;
 mod tables;
 mod traces;
+mod unreadable;
 mod users;
 mod versions;

@@ -2,13 +2,14 @@
 //!
 //! A heartbeat has two parts: the keys in Redis (the heartbeat of the instance and its claims), which other instances
 //! read, and the message to the server, which lists the current runs. Neither part waits for the other, so an outage of
-//! one service does not stop the heartbeats to the other. Each heartbeat also reads the cancel requests from Redis, in
+//! one service does not stop the heartbeats to the other. The server answers a registration with the parts that it refused;
+//! they are logged, and the heartbeats carry a notice. Each heartbeat also reads the cancel requests from Redis, in
 //! case the listener missed one.
 
 use std::{future::Future, time::Duration};
 
 use milvaion_protocol::{
-    message::{InstanceHeartbeat, InstanceHello, RegistrationMessage},
+    message::{HelloReply, InstanceHeartbeat, InstanceHello, MAX_NOTICE_BYTES, RegistrationMessage, truncate_text},
     topology::Topology,
 };
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -37,10 +38,14 @@ pub(crate) struct Heartbeater {
     pub(crate) running: RunTable,
     /// The publisher of messages to the server.
     pub(crate) publisher: WorkerPublisher,
+    /// The same publisher, for the answers to registrations.
+    replies: WorkerPublisher,
     /// The exchange of registration messages.
     pub(crate) exchange: String,
     /// The warning about the outbox that heartbeats carry.
     pub(crate) warning: OutboxWarning,
+    /// The parts of the registration that the server refused, in a sentence.
+    refused: Option<String>,
 }
 
 impl Heartbeater {
@@ -53,7 +58,16 @@ impl Heartbeater {
         topology: &Topology,
         warning: OutboxWarning,
     ) -> Self {
-        Self { hello, claims, running, publisher, exchange: topology.registration(), warning }
+        Self {
+            hello,
+            claims,
+            running,
+            replies: publisher.clone(),
+            publisher,
+            exchange: topology.registration(),
+            warning,
+            refused: None,
+        }
     }
 
     /// Sends heartbeats until `stop` fires, then sends a goodbye.
@@ -67,6 +81,10 @@ impl Heartbeater {
             tokio::select! {
                 _ = ticks.tick() => {}
                 () = self.publisher.changed() => is_registered = false,
+                reply = self.replies.hello_reply() => {
+                    self.refused = refused_parts(&self.hello.instance_id, &reply);
+                    continue;
+                }
                 () = stop.cancelled() => break,
             }
             let heartbeat = async { tokio::join!(self.renew_in_redis(), self.report_to_server(is_registered)) };
@@ -119,7 +137,7 @@ impl Heartbeater {
                 worker_id: self.hello.worker_id.clone(),
                 instance_id: self.hello.instance_id.clone(),
                 running: self.running.begun().into_iter().map(|(occurrence, _)| occurrence).collect(),
-                notice: self.warning.notice(),
+                notice: self.notice(),
                 stopping: false,
                 timestamp: clock::now(),
             })
@@ -129,9 +147,18 @@ impl Heartbeater {
         self.send(&message).await || is_registered
     }
 
+    /// Returns what operators should know about this process.
+    fn notice(&self) -> Option<String> {
+        let texts: Vec<String> = self.warning.notice().into_iter().chain(self.refused.clone()).collect();
+        (!texts.is_empty()).then(|| truncate_text(texts.join(" "), MAX_NOTICE_BYTES))
+    }
+
     fn send(&self, message: &RegistrationMessage) -> impl Future<Output = bool> + use<> {
         let body = serde_json::to_string(message).expect("a registration is plain data");
-        let sending = self.publisher.publish(&self.exchange, body);
+        let sending = match message {
+            RegistrationMessage::Hello(_) => self.publisher.publish_hello(&self.exchange, body),
+            _ => self.publisher.publish(&self.exchange, body),
+        };
         async move {
             match timeout(HEARTBEAT_TIMEOUT, sending).await {
                 Ok(Ok(())) => true,
@@ -144,6 +171,34 @@ impl Heartbeater {
                 }
                 Err(_) => false,
             }
+        }
+    }
+}
+
+/// Logs the parts of a registration that the server refused, and returns the notice about them.
+fn refused_parts(instance_id: &str, reply: &HelloReply) -> Option<String> {
+    for problem in &reply.problems {
+        let job_type = problem.job_type.as_deref().unwrap_or_default();
+        let schedule = problem.schedule.as_deref().unwrap_or_default();
+        tracing::warn!(
+            worker.instance = instance_id,
+            job.r#type = job_type,
+            schedule,
+            "the server refused a part of the registration: {}",
+            problem.text
+        );
+    }
+    if !reply.accepted {
+        tracing::error!(
+            worker.instance = instance_id,
+            "the server refused the registration of instance {instance_id}: it is not shown on the page Workers"
+        );
+    }
+    match reply.problems.len() {
+        0 => None,
+        1 => Some("The server refused a part of the registration; the log of the worker names it.".to_owned()),
+        count => {
+            Some(format!("The server refused {count} parts of the registration; the log of the worker names them."))
         }
     }
 }

@@ -3,16 +3,23 @@
 //! Every message is persistent and mandatory. A message counts as sent when the broker has confirmed it without
 //! returning it. The broker confirms *and* returns an unroutable message, so the confirmation alone would hide its
 //! loss.
+//!
+//! The server answers a registration on the direct reply-to address of the channel that sent it. So this channel consumes
+//! that address, too; no other message asks for an answer here.
 
 use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, future::BoxFuture};
 use lapin::{
-    BasicProperties, Channel, Confirmation, Event,
-    options::{BasicPublishOptions, ConfirmSelectOptions},
+    BasicProperties, Channel, Confirmation, Consumer, Event,
+    options::{BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions},
+    types::{FieldTable, ShortString},
     uri::AMQPUri,
 };
-use milvaion_protocol::{message::MAX_MESSAGE_BYTES, topology::Topology};
+use milvaion_protocol::{
+    message::{HelloReply, MAX_MESSAGE_BYTES},
+    topology::Topology,
+};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -25,6 +32,8 @@ use crate::{
 
 /// Maximum time for the broker to confirm a message before the channel is reopened.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
+/// Address of the broker that stands for the direct replies to a channel.
+const REPLY_TO: &str = "amq.rabbitmq.reply-to";
 /// AMQP delivery mode of messages that survive a restart of the broker.
 const PERSISTENT_DELIVERY_MODE: u8 = 2;
 
@@ -48,6 +57,7 @@ pub(crate) enum PublishError {
 pub(crate) struct WorkerPublisher {
     channel: watch::Receiver<Option<Channel>>,
     failures: Arc<Notify>,
+    hello_replies: watch::Receiver<Option<HelloReply>>,
     app_id: String,
 }
 
@@ -61,8 +71,9 @@ impl WorkerPublisher {
     ) -> (Self, impl Future<Output = ()>) {
         let (sender, channel) = watch::channel(None);
         let failures = Arc::new(Notify::new());
-        let keep = keep_open(uri, topology, app_id.clone(), sender, failures.clone(), stop);
-        (Self { channel, failures, app_id }, keep)
+        let (replies, hello_replies) = watch::channel(None);
+        let keep = keep_open(uri, topology, app_id.clone(), sender, replies, failures.clone(), stop);
+        (Self { channel, failures, hello_replies, app_id }, keep)
     }
 
     /// Returns true if the channel is open.
@@ -78,6 +89,30 @@ impl WorkerPublisher {
         }
     }
 
+    /// Waits for the next answer of the server to a registration.
+    pub(crate) async fn hello_reply(&mut self) -> HelloReply {
+        loop {
+            if self.hello_replies.changed().await.is_err() {
+                // The task has ended, so there are no further answers.
+                futures::future::pending::<()>().await;
+            }
+            if let Some(reply) = self.hello_replies.borrow_and_update().clone() {
+                return reply;
+            }
+        }
+    }
+
+    /// Publishes a registration, which the server answers. See [`publish`](Self::publish).
+    ///
+    /// # Errors
+    /// Returns [`PublishError`] if the broker did not accept the message, or if that is unknown.
+    pub(crate) fn publish_hello(&self, exchange: &str, body: String) -> BoxFuture<'static, Result<(), PublishError>> {
+        let properties = BasicProperties::default()
+            .with_reply_to(REPLY_TO.into())
+            .with_correlation_id(clock::random_id().to_string().into());
+        self.send(exchange, body, properties)
+    }
+
     /// Publishes a message to an exchange whose queue has the same name. The first poll passes the message to the
     /// connection, so futures that are polled in order send in order. The future completes with the broker's
     /// confirmation.
@@ -85,13 +120,22 @@ impl WorkerPublisher {
     /// # Errors
     /// Returns [`PublishError`] if the broker did not accept the message, or if that is unknown.
     pub(crate) fn publish(&self, exchange: &str, body: String) -> BoxFuture<'static, Result<(), PublishError>> {
+        self.send(exchange, body, BasicProperties::default())
+    }
+
+    fn send(
+        &self,
+        exchange: &str,
+        body: String,
+        properties: BasicProperties,
+    ) -> BoxFuture<'static, Result<(), PublishError>> {
         debug_assert!(body.len() <= MAX_MESSAGE_BYTES, "batches are bounded by their builders");
         let Some(channel) = self.channel.borrow().clone() else {
             return Box::pin(futures::future::ready(Err(PublishError::NotConnected)));
         };
         let failures = self.failures.clone();
         let exchange = exchange.to_owned();
-        let properties = BasicProperties::default()
+        let properties = properties
             .with_content_type("application/json".into())
             .with_delivery_mode(PERSISTENT_DELIVERY_MODE)
             .with_message_id(clock::random_id().to_string().into())
@@ -123,6 +167,7 @@ async fn keep_open(
     topology: Topology,
     app_id: String,
     sender: watch::Sender<Option<Channel>>,
+    replies: watch::Sender<Option<HelloReply>>,
     failures: Arc<Notify>,
     stop: CancellationToken,
 ) {
@@ -144,7 +189,10 @@ async fn keep_open(
                 }
             };
             match opened {
-                Ok(channel) => sender.send_replace(Some(channel)),
+                Ok((channel, consumer)) => {
+                    tokio::spawn(listen(consumer, replies.clone()));
+                    sender.send_replace(Some(channel))
+                }
                 Err(error) => {
                     tracing::warn!(
                         error = log_text(&error),
@@ -180,11 +228,28 @@ async fn pause(backoff: &mut JitteredBackoff, stop: &CancellationToken) {
     }
 }
 
-async fn open_channel(connection: &lapin::Connection, topology: &Topology) -> Result<Channel, lapin::Error> {
+/// Opens a channel with confirms, and consumes the replies to what it sends.
+async fn open_channel(
+    connection: &lapin::Connection,
+    topology: &Topology,
+) -> Result<(Channel, Consumer), lapin::Error> {
     let channel = connection.create_channel().await?;
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
     topology::declare_shared(&channel, topology).await?;
-    Ok(channel)
+    let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
+    let replies =
+        channel.basic_consume(REPLY_TO.into(), ShortString::default(), options, FieldTable::default()).await?;
+    Ok((channel, replies))
+}
+
+/// Passes on the answers to registrations until the channel closes.
+async fn listen(mut consumer: Consumer, replies: watch::Sender<Option<HelloReply>>) {
+    while let Some(Ok(delivery)) = consumer.next().await {
+        match serde_json::from_slice(&delivery.data) {
+            Ok(reply) => drop(replies.send_replace(Some(reply))),
+            Err(error) => tracing::warn!(error = %error, "cannot decode the server's answer to the registration"),
+        }
+    }
 }
 
 /// Waits until the connection or its channel fails. Logs when the broker blocks and unblocks publishers.

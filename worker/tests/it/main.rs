@@ -11,6 +11,7 @@ mod executor;
 mod health;
 mod options;
 mod outbox;
+mod permissions;
 mod readme;
 mod shutdown;
 mod singleton;

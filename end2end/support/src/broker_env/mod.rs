@@ -58,6 +58,8 @@ pub struct WorkerTestEnv {
     pub outbox: PathBuf,
     amqp_url: String,
     redis_url: String,
+    /// The URL of the test itself, if its workers have another one.
+    admin_redis_url: Option<String>,
     key_prefix: String,
     channel: Channel,
     connection: Connection,
@@ -72,21 +74,32 @@ impl WorkerTestEnv {
     ///
     /// Panics if `AMQP_URL` or `REDIS_URL` is not set, or RabbitMQ does not respond.
     pub async fn new() -> Self {
-        let (amqp_url, name) = (services::amqp_url(), services::unique("t"));
+        let name = services::unique("t");
+        let key_prefix = format!("{name}:");
+        Self::on(services::amqp_url(), services::redis_url(), &name, &key_prefix).await
+    }
+
+    /// Connects to other services, with these prefixes, and starts responding to claims.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the services do not respond.
+    pub async fn on(amqp_url: String, redis_url: String, name: &str, key_prefix: &str) -> Self {
         let connection = Connection::connect(&amqp_url, ConnectionProperties::default())
             .await
             .expect("RabbitMQ at AMQP_URL responds");
         let channel = connection.create_channel().await.expect("a channel");
         channel.confirm_select(ConfirmSelectOptions::default()).await.expect("publisher confirms");
-        let topology = Topology::new(name.as_str());
+        let topology = Topology::new(name);
         let claim_server = FakeClaimServer::start(&connection, &topology.claims()).await;
         let env = Self {
             topology,
             worker_id: "w".to_owned(),
-            outbox: std::env::temp_dir().join(format!("milvaion-{name}")),
+            outbox: std::env::temp_dir().join(services::unique("milvaion-outbox")),
             amqp_url,
-            redis_url: services::redis_url(),
-            key_prefix: format!("{name}:"),
+            admin_redis_url: None,
+            redis_url,
+            key_prefix: key_prefix.to_owned(),
             channel,
             connection,
             reports: Mutex::default(),
@@ -100,6 +113,12 @@ impl WorkerTestEnv {
     #[must_use]
     pub fn claim_server(&self) -> &FakeClaimServer {
         &self.claim_server
+    }
+
+    /// Makes the workers that are built from now on sign in with other accounts.
+    pub fn sign_in_with(&mut self, amqp_url: String, redis_url: String) {
+        self.amqp_url = amqp_url;
+        self.admin_redis_url = Some(std::mem::replace(&mut self.redis_url, redis_url));
     }
 
     /// Puts a network that can lose connections between Redis and the workers that are built from now on.

@@ -101,7 +101,8 @@ impl WorkerTestEnv {
     }
 
     pub(super) async fn redis<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> T {
-        let client = redis::Client::open(self.redis_url.as_str()).expect("a valid URL");
+        let url = self.admin_redis_url.as_deref().unwrap_or(&self.redis_url);
+        let client = redis::Client::open(url).expect("a valid URL");
         let mut redis = client.get_multiplexed_async_connection().await.expect("Redis at REDIS_URL responds");
         command.query_async(&mut redis).await.expect("the command succeeds")
     }
