@@ -9,21 +9,21 @@
 //! (`docs/conformance.md`). The file proves what reports cannot: a run that started twice, or that started and was never
 //! reported.
 //!
-//! Reading order: [`stage`] is the world of one case, with [`broker`] as the server's side, [`proxy`] as the network with
-//! its faults, and [`worker_process`]. [`cases`] has the catalogue, and one module for each group of cases. [`runner`] runs
-//! them side by side, and [`verdict`] prints what they found.
+//! Reading order: `context` is everything that one case uses, with `broker` as the server's side, `proxy` as the network with
+//! its faults, and `worker_process`. `cases` has the catalogue, and one module for each group of cases. `runner` runs them
+//! side by side, and `verdict` prints the verdicts.
 
 mod arguments;
 mod broker;
 mod cases;
 mod clock;
+mod context;
 mod failure;
 mod proxy;
 mod reading;
 mod record;
 mod runner;
 mod settings;
-mod stage;
 mod verdict;
 mod worker_process;
 

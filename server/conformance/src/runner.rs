@@ -11,9 +11,9 @@ use crate::{
     arguments::{ConformanceArguments, ConformanceLevel},
     cases::{CASES, ConformanceCase},
     clock,
+    context::CaseContext,
     failure::{CaseFailure, ConformanceError},
     settings::{ConformanceSettings, KitSettings},
-    stage::Stage,
     verdict::{CaseVerdict, ConformanceReport},
 };
 
@@ -103,8 +103,8 @@ async fn judge(case: &'static ConformanceCase, kit: Arc<KitSettings>) -> CaseVer
     let since = Instant::now();
     // A task of its own: a case that computes for long delays no other one.
     let judging = tokio::spawn(async move {
-        let stage = Stage::open(kit).await?;
-        let outcome = match tokio::time::timeout(CASE_TIMEOUT, (case.check)(&stage)).await {
+        let context = CaseContext::open(kit).await?;
+        let outcome = match tokio::time::timeout(CASE_TIMEOUT, (case.check)(&context)).await {
             Ok(outcome) => outcome,
             Err(_) => {
                 let expected = format!("the end of the case within {} s", CASE_TIMEOUT.as_secs());
@@ -112,8 +112,8 @@ async fn judge(case: &'static ConformanceCase, kit: Arc<KitSettings>) -> CaseVer
             }
         };
         // What breaks a rule for every message is the cause of what follows from it.
-        let outcome = stage.judge_everything().and(outcome);
-        stage.close().await;
+        let outcome = context.judge_everything().and(outcome);
+        context.close().await;
         outcome
     });
     let outcome =

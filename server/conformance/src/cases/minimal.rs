@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use super::CaseOutcome;
 use crate::{
     broker::dead_letter,
+    context::{CaseContext, END_WITHIN, TestJob},
     failure::CaseFailure,
     proxy::NetworkFault,
     record::WorkerMessage,
-    stage::{END_WITHIN, Stage, TestJob},
     worker_process::WorkerProcess,
 };
 
@@ -24,208 +24,211 @@ const ECHO: &[TestJob] = &[TestJob::Echo];
 /// The time within which the broker delivers a message again after a connection has ended.
 const REDELIVERED_WITHIN: Duration = Duration::from_secs(20);
 
-pub(crate) async fn echo(stage: &Stage) -> CaseOutcome {
-    let worker = stage.begin(ECHO).await?;
-    let job = stage.job(TestJob::Echo, json!({ "greeting": "hello" }));
-    stage.send(&job).await?;
-    echoes(stage, &job).await?;
-    let first = stage.server.record().reports(job.occurrence_id, 1).into_iter().next();
+pub(crate) async fn echo(context: &CaseContext) -> CaseOutcome {
+    let worker = context.begin(ECHO).await?;
+    let job = context.job(TestJob::Echo, json!({ "greeting": "hello" }));
+    context.send(&job).await?;
+    echoes(context, &job).await?;
+    let first = context.server.record().reports(job.occurrence_id, 1).into_iter().next();
     let is_in_order = first.is_some_and(|report| report.status == OccurrenceStatus::Running);
-    stage.expect(is_in_order, "the report Running before the end", || stage.describe(&job))?;
-    stage.settles(&worker, TestJob::Echo, END_WITHIN).await
+    context.expect(is_in_order, "the report Running before the end", || context.describe(&job))?;
+    context.settles(&worker, TestJob::Echo, END_WITHIN).await
 }
 
-pub(crate) async fn many(stage: &Stage) -> CaseOutcome {
-    let worker = stage.begin(ECHO).await?;
+pub(crate) async fn many(context: &CaseContext) -> CaseOutcome {
+    let worker = context.begin(ECHO).await?;
     let mut jobs = Vec::new();
     for number in 0..30 {
-        let job = stage.job(TestJob::Echo, json!({ "number": number }));
-        stage.send(&job).await?;
+        let job = context.job(TestJob::Echo, json!({ "number": number }));
+        context.send(&job).await?;
         jobs.push(job);
     }
     for job in &jobs {
-        echoes(stage, job).await?;
-        let ends = stage.server.record().reports(job.occurrence_id, 1);
+        echoes(context, job).await?;
+        let ends = context.server.record().reports(job.occurrence_id, 1);
         let ends = ends.iter().filter(|report| report.status == OccurrenceStatus::Completed).count();
-        stage.expect(ends == 1, "one report Completed", || stage.describe(job))?;
+        context.expect(ends == 1, "one report Completed", || context.describe(job))?;
     }
-    stage.settles(&worker, TestJob::Echo, END_WITHIN).await
+    context.settles(&worker, TestJob::Echo, END_WITHIN).await
 }
 
-pub(crate) async fn attempt_number(stage: &Stage) -> CaseOutcome {
-    let _worker = stage.begin(ECHO).await?;
-    let mut job = stage.job(TestJob::Echo, json!({ "third": true }));
+pub(crate) async fn attempt_number(context: &CaseContext) -> CaseOutcome {
+    let _worker = context.begin(ECHO).await?;
+    let mut job = context.job(TestJob::Echo, json!({ "third": true }));
     (job.attempt, job.retry_count) = (3, 2);
-    stage.send(&job).await?;
-    echoes(stage, &job).await.map(drop)
+    context.send(&job).await?;
+    echoes(context, &job).await.map(drop)
 }
 
-pub(crate) async fn big_input(stage: &Stage) -> CaseOutcome {
-    let _worker = stage.begin(ECHO).await?;
+pub(crate) async fn big_input(context: &CaseContext) -> CaseOutcome {
+    let _worker = context.begin(ECHO).await?;
     let text = "ä".repeat(MAX_JOB_DATA_BYTES / 2 - 20);
-    let job = stage.job(TestJob::Echo, json!({ "text": text }));
-    stage.send(&job).await?;
+    let job = context.job(TestJob::Echo, json!({ "text": text }));
+    context.send(&job).await?;
     // The result may be truncated, so its length is not compared.
-    stage.ends_as(&job, OccurrenceStatus::Completed).await.map(drop)
+    context.ends_as(&job, OccurrenceStatus::Completed).await.map(drop)
 }
 
-pub(crate) async fn values(stage: &Stage) -> CaseOutcome {
-    let _worker = stage.begin(ECHO).await?;
+pub(crate) async fn values(context: &CaseContext) -> CaseOutcome {
+    let _worker = context.begin(ECHO).await?;
     let input = json!({
         "text": "Zürich 東京 \u{1F600} \"quoted\" \\ \n end", "empty": "", "nothing": null, "whole": 9_007_199_254_740_991_i64,
         "negative": -12, "fraction": 0.5, "flag": true, "list": [1, [2, { "deep": [] }]], "object": {},
     });
-    let job = stage.job(TestJob::Echo, input);
-    stage.send(&job).await?;
-    echoes(stage, &job).await.map(drop)
+    let job = context.job(TestJob::Echo, input);
+    context.send(&job).await?;
+    echoes(context, &job).await.map(drop)
 }
 
-pub(crate) async fn unknown_fields(stage: &Stage) -> CaseOutcome {
-    let _worker = stage.begin(ECHO).await?;
-    let job = stage.job(TestJob::Echo, json!({ "known": 1 }));
+pub(crate) async fn unknown_fields(context: &CaseContext) -> CaseOutcome {
+    let _worker = context.begin(ECHO).await?;
+    let job = context.job(TestJob::Echo, json!({ "known": 1 }));
     let mut body = to_value(&job)?;
     body["conformance"] = json!({ "unknown": ["to", "this", "version"] });
     body["checkpoint"] = json!({ "of": "an optional part" });
-    stage.publish_body(&job, TestJob::Echo, body.to_string().as_bytes()).await?;
-    echoes(stage, &job).await.map(drop)
+    context.publish_body(&job, TestJob::Echo, body.to_string().as_bytes()).await?;
+    echoes(context, &job).await.map(drop)
 }
 
-pub(crate) async fn missing_fields(stage: &Stage) -> CaseOutcome {
-    let _worker = stage.begin(ECHO).await?;
-    let job = stage.job(TestJob::Echo, json!({ "known": 1 }));
+pub(crate) async fn missing_fields(context: &CaseContext) -> CaseOutcome {
+    let _worker = context.begin(ECHO).await?;
+    let job = context.job(TestJob::Echo, json!({ "known": 1 }));
     let mut body = to_value(&job)?;
     for field in ["jobName", "attempt", "retryCount", "maxRetries", "timeoutSeconds", "priority", "traceparent"] {
         body.as_object_mut().map(|fields| fields.remove(field));
     }
-    stage.publish_body(&job, TestJob::Echo, body.to_string().as_bytes()).await?;
-    echoes(stage, &job).await.map(drop)
+    context.publish_body(&job, TestJob::Echo, body.to_string().as_bytes()).await?;
+    echoes(context, &job).await.map(drop)
 }
 
-pub(crate) async fn unreadable_body(stage: &Stage) -> CaseOutcome {
-    let job = stage.job(TestJob::Echo, Value::Null);
-    is_rejected(stage, &job, b"{\"occurrenceId\": ").await
+pub(crate) async fn unreadable_body(context: &CaseContext) -> CaseOutcome {
+    let job = context.job(TestJob::Echo, Value::Null);
+    is_rejected(context, &job, b"{\"occurrenceId\": ").await
 }
 
-pub(crate) async fn attempt_zero(stage: &Stage) -> CaseOutcome {
-    let mut job = stage.job(TestJob::Echo, json!({}));
+pub(crate) async fn attempt_zero(context: &CaseContext) -> CaseOutcome {
+    let mut job = context.job(TestJob::Echo, json!({}));
     job.attempt = 0;
-    is_rejected(stage, &job, to_value(&job)?.to_string().as_bytes()).await
+    is_rejected(context, &job, to_value(&job)?.to_string().as_bytes()).await
 }
 
-pub(crate) async fn other_job_type(stage: &Stage) -> CaseOutcome {
-    let mut job = stage.job(TestJob::Echo, json!({}));
+pub(crate) async fn other_job_type(context: &CaseContext) -> CaseOutcome {
+    let mut job = context.job(TestJob::Echo, json!({}));
     job.job_type = "conformance-other".to_owned();
-    is_rejected(stage, &job, to_value(&job)?.to_string().as_bytes()).await
+    is_rejected(context, &job, to_value(&job)?.to_string().as_bytes()).await
 }
 
-pub(crate) async fn job_type_case(stage: &Stage) -> CaseOutcome {
-    let _worker = stage.begin(ECHO).await?;
-    let job = stage.job(TestJob::Echo, json!({ "case": "upper" }));
+pub(crate) async fn job_type_case(context: &CaseContext) -> CaseOutcome {
+    let _worker = context.begin(ECHO).await?;
+    let job = context.job(TestJob::Echo, json!({ "case": "upper" }));
     let mut body = to_value(&job)?;
     body["jobType"] = json!(job.job_type.to_uppercase());
-    stage.publish_body(&job, TestJob::Echo, body.to_string().as_bytes()).await?;
-    echoes(stage, &job).await.map(drop)
+    context.publish_body(&job, TestJob::Echo, body.to_string().as_bytes()).await?;
+    echoes(context, &job).await.map(drop)
 }
 
-pub(crate) async fn too_large(stage: &Stage) -> CaseOutcome {
-    let job = stage.job(TestJob::Echo, json!({ "text": "x".repeat(MAX_MESSAGE_BYTES) }));
-    is_rejected(stage, &job, to_value(&job)?.to_string().as_bytes()).await
+pub(crate) async fn too_large(context: &CaseContext) -> CaseOutcome {
+    let job = context.job(TestJob::Echo, json!({ "text": "x".repeat(MAX_MESSAGE_BYTES) }));
+    is_rejected(context, &job, to_value(&job)?.to_string().as_bytes()).await
 }
 
 /// The confirm of the report *Running* never arrives, and the worker dies. It must not have acknowledged the message.
-pub(crate) async fn unconfirmed_start(stage: &Stage) -> CaseOutcome {
-    let mut first = stage.begin(ECHO).await?;
+pub(crate) async fn unconfirmed_start(context: &CaseContext) -> CaseOutcome {
+    let mut first = context.begin(ECHO).await?;
     first.broker.set(NetworkFault { without_confirms: true, ..NetworkFault::default() });
-    let job = stage.job(TestJob::Echo, json!({ "kept": true }));
-    stage.send(&job).await?;
-    stage.is_running(&job).await?;
-    stage.expect(first.tap.unanswered() == 1, "a delivery without an answer", || stage.describe(&job))?;
+    let job = context.job(TestJob::Echo, json!({ "kept": true }));
+    context.send(&job).await?;
+    context.is_running(&job).await?;
+    context.expect(first.tap.unanswered() == 1, "a delivery without an answer", || context.describe(&job))?;
     first.kill().await;
     drop(first);
-    let second = stage.worker(ECHO, 1).await?;
+    let second = context.worker(ECHO, 1).await?;
     // With claims the server's answer decides, and the kit has a report Running of the first instance; the second one then
     // drops the message, and the server would send the next attempt.
     let answered = || second.tap.answers(job.occurrence_id).first().copied();
-    stage
-        .until(REDELIVERED_WITHIN, "a redelivery of the message, and its answer", answered, || stage.describe(&job))
+    context
+        .until(REDELIVERED_WITHIN, "a redelivery of the message, and its answer", answered, || context.describe(&job))
         .await?;
     Ok(())
 }
 
 /// The broker returns every report, because the queue is missing.
-pub(crate) async fn returned_report(stage: &Stage) -> CaseOutcome {
-    let mut worker = stage.begin(ECHO).await?;
-    stage.server.delete_status_queue().await?;
-    let job = stage.job(TestJob::Echo, json!({ "returned": true }));
-    stage.send(&job).await?;
+pub(crate) async fn returned_report(context: &CaseContext) -> CaseOutcome {
+    let mut worker = context.begin(ECHO).await?;
+    context.server.delete_status_queue().await?;
+    let job = context.job(TestJob::Echo, json!({ "returned": true }));
+    context.send(&job).await?;
     let tap = worker.tap.clone();
     // The delivery ends without an answer if the worker ends, which a minimal one may.
     let mut is_over = || !tap.answers(job.occurrence_id).is_empty() || worker.ended().is_some();
     let seen_delivery = || (tap.unanswered() > 0 || is_over()).then_some(());
-    stage.until(END_WITHIN, "a delivery of the message", seen_delivery, || stage.describe(&job)).await?;
+    context.until(END_WITHIN, "a delivery of the message", seen_delivery, || context.describe(&job)).await?;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    stage.server.restore_status_queue().await?;
-    let restarted = restart_if_ended(stage, &mut worker).await?;
-    stage.ends_as_within(&job, OccurrenceStatus::Completed, REDELIVERED_WITHIN).await?;
+    context.server.restore_status_queue().await?;
+    let restarted = restart_if_ended(context, &mut worker).await?;
+    context.ends_as_within(&job, OccurrenceStatus::Completed, REDELIVERED_WITHIN).await?;
     drop(restarted);
     Ok(())
 }
 
-pub(crate) async fn second_instance(stage: &Stage) -> CaseOutcome {
-    let first = stage.begin(ECHO).await?;
-    let second = stage.worker(ECHO, 2).await?;
+pub(crate) async fn second_instance(context: &CaseContext) -> CaseOutcome {
+    let first = context.begin(ECHO).await?;
+    let second = context.worker(ECHO, 2).await?;
     let mut jobs = Vec::new();
     for number in 0..20 {
-        let job = stage.job(TestJob::Echo, json!({ "number": number }));
-        stage.send(&job).await?;
+        let job = context.job(TestJob::Echo, json!({ "number": number }));
+        context.send(&job).await?;
         jobs.push(job);
     }
     let mut instances = Vec::new();
     for job in &jobs {
-        instances.push(echoes(stage, job).await?.instance_id);
+        instances.push(echoes(context, job).await?.instance_id);
     }
     instances.sort();
     instances.dedup();
-    stage.expect(instances.len() == 2, "reports of two instances, each with an instanceId of its own", || {
+    context.expect(instances.len() == 2, "reports of two instances, each with an instanceId of its own", || {
         format!("{instances:?}")
     })?;
-    stage.settles(&first, TestJob::Echo, END_WITHIN).await?;
-    stage.settles(&second, TestJob::Echo, END_WITHIN).await
+    context.settles(&first, TestJob::Echo, END_WITHIN).await?;
+    context.settles(&second, TestJob::Echo, END_WITHIN).await
 }
 
 /// Waits for the successful end of a job that returns its input, and compares the result.
-pub(crate) async fn echoes(stage: &Stage, job: &JobMessage) -> Result<StatusReport, CaseFailure> {
-    let report = stage.ends_as(job, OccurrenceStatus::Completed).await?;
+pub(crate) async fn echoes(context: &CaseContext, job: &JobMessage) -> Result<StatusReport, CaseFailure> {
+    let report = context.ends_as(job, OccurrenceStatus::Completed).await?;
     let result = report.result.clone().unwrap_or_default();
     let returned = serde_json::from_str::<Value>(&result).ok();
-    stage.expect(returned.as_ref() == Some(&job.job_data), format!("the result {}", job.job_data), || result)?;
+    context.expect(returned.as_ref() == Some(&job.job_data), format!("the result {}", job.job_data), || result)?;
     Ok(report)
 }
 
 /// Sends a body that must be rejected and then a message, which must run.
-async fn is_rejected(stage: &Stage, job: &JobMessage, body: &[u8]) -> CaseOutcome {
-    let worker = stage.begin(ECHO).await?;
-    stage.publish_body(job, TestJob::Echo, body).await?;
+async fn is_rejected(context: &CaseContext, job: &JobMessage, body: &[u8]) -> CaseOutcome {
+    let worker = context.begin(ECHO).await?;
+    context.publish_body(job, TestJob::Echo, body).await?;
     let expected = dead_letter(job.occurrence_id, "rejected");
     let is_dead = || {
-        let record = stage.server.record();
+        let record = context.server.record();
         let found = record
             .messages
             .iter()
             .any(|received| matches!(&received.message, WorkerMessage::DeadLetter(letter) if *letter == expected));
         found.then_some(())
     };
-    let seen = || format!("{}{}", stage.describe(job), worker.last_output());
-    stage.until(END_WITHIN, "a rejection without requeue", is_dead, seen).await?;
-    let next = stage.job(TestJob::Echo, json!({ "next": true }));
-    stage.send(&next).await?;
-    echoes(stage, &next).await?;
-    stage.expect(stage.starts(job.occurrence_id).is_empty(), "no start", || stage.describe(job))
+    let seen = || format!("{}{}", context.describe(job), worker.last_output());
+    context.until(END_WITHIN, "a rejection without requeue", is_dead, seen).await?;
+    let next = context.job(TestJob::Echo, json!({ "next": true }));
+    context.send(&next).await?;
+    echoes(context, &next).await?;
+    context.expect(context.starts(job.occurrence_id).is_empty(), "no start", || context.describe(job))
 }
 
 /// Starts the worker again if it has ended, as a supervisor would.
-async fn restart_if_ended(stage: &Stage, worker: &mut WorkerProcess) -> Result<Option<WorkerProcess>, CaseFailure> {
-    if worker.ended().is_none() { Ok(None) } else { Ok(Some(stage.worker(ECHO, 1).await?)) }
+async fn restart_if_ended(
+    context: &CaseContext,
+    worker: &mut WorkerProcess,
+) -> Result<Option<WorkerProcess>, CaseFailure> {
+    if worker.ended().is_none() { Ok(None) } else { Ok(Some(context.worker(ECHO, 1).await?)) }
 }
 
 /// Returns a job message as JSON.

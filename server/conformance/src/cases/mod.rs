@@ -1,6 +1,6 @@
 //! The catalogue of cases, in the order in which they are reported.
 //!
-//! A case is a function that starts one or more instances of the worker on a stage of its own, and fails with the expected
+//! A case is a function that starts one or more instances of the worker in a context of its own, and fails with the expected
 //! and the observed behaviour. Each names the sentence of `docs/protocol` on which it rests; a test compares the sentences
 //! with the page, so that a changed rule leads to its case.
 
@@ -13,7 +13,7 @@ mod reporting;
 
 use std::{future::Future, pin::Pin};
 
-use crate::{arguments::ConformanceLevel, failure::CaseFailure, stage::Stage};
+use crate::{arguments::ConformanceLevel, context::CaseContext, failure::CaseFailure};
 
 /// The outcome of a case.
 pub(crate) type CaseOutcome = Result<(), CaseFailure>;
@@ -32,7 +32,7 @@ pub(crate) struct ConformanceCase {
     /// The sentence of that section.
     pub(crate) rule: &'static str,
     /// The check.
-    pub(crate) check: for<'a> fn(&'a Stage) -> CheckFuture<'a>,
+    pub(crate) check: for<'a> fn(&'a CaseContext) -> CheckFuture<'a>,
 }
 
 /// Writes the catalogue: level, name, summary, section, rule and function of each case.
@@ -45,7 +45,7 @@ macro_rules! catalogue {
             summary: $summary,
             section: $section,
             rule: $rule,
-            check: |stage| Box::pin($check(stage)),
+            check: |context| Box::pin($check(context)),
         }),*];
     };
 }
