@@ -1,8 +1,8 @@
 #!/bin/sh
 # Installs whatever is missing, and prints what it installs. Each step is skipped if it is done.
 #   install.sh run    what `make run` needs
-#   install.sh test   the same, a browser and Prometheus for the tests, and Python packages for the worker in Python and for
-#                     the API
+#   install.sh test   the same, a browser and Prometheus for the tests, Python packages for the worker in Python and for the
+#                     API, and npm packages for the worker in Node.js
 set -eu
 cd "$(dirname "$0")/.."
 purpose=${1:-run}
@@ -93,7 +93,7 @@ if [ "$purpose" = test ]; then
     done
 fi
 
-# --- npm packages: style/ for the browser side, end2end/ for the browser tests. ---
+# --- npm packages: style/ for the browser side, end2end/ for the browser tests, and those of the worker in Node.js. ---
 packages() {
     [ -f "$1/package-lock.json" ] || return 0
     # npm writes this file last, so an interrupted installation does not count.
@@ -105,7 +105,10 @@ packages() {
         die "npm could not install the packages of $1/: see its message above"
 }
 packages style
-if [ "$purpose" = test ]; then packages end2end; fi
+if [ "$purpose" = test ]; then
+    packages end2end
+    packages examples/node-worker
+fi
 
 # --- Python packages, in a folder of their own: the program that checks the API against its document. ---
 if [ "$purpose" = test ]; then

@@ -38,8 +38,10 @@ def report(message, status, **more):
 def run(_channel, method, _properties, body):
     try:
         message = json.loads(body)
+        if len(body) > 1024 * 1024 or message.setdefault("attempt", 1) < 1 or message["jobType"].lower() != JOB_TYPE:
+            raise ValueError("the message is too large, has no valid attempt, or names another job type")
         report(message, 1)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return channel.basic_reject(method.delivery_tag, requeue=False)  # It becomes a dead letter.
     try:
         result = json.dumps(message["jobData"])

@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import random
+import re
 import signal
 import socket
 import sys
@@ -43,12 +44,17 @@ MAX_BUFFERED_LINES = 10_000  # log lines of all runs that wait for the broker
 HEARTBEAT_INTERVAL = 5.0  # seconds
 LEASE_MS = 15_000
 CLAIM_RETENTION_MS = 24 * 3600 * 1000
+UNREPORTED_MS = 600_000  # after which an end that is recorded in Redis should have been reported
 DEFAULT_TIMEOUT = 3600  # seconds
 PERMIT_TIMEOUT = 2.0  # seconds that a delivery waits for a permit before it is handed back
 CLAIM_CHECK_TIMEOUT = 10.0  # seconds that a claim check waits for the reply of the server
 
 QUEUED, RUNNING, COMPLETED, FAILED, CANCELLED, TIMED_OUT, UNKNOWN = range(7)
 BROKER_ERRORS = (pika.exceptions.AMQPError, OSError)
+# Of a traceparent; no id consists of zeros.
+TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+PROGRESS_INTERVAL = 0.25  # seconds between two progress reports of a run
+CLOCK_DIFFERENCE_MS = 2000  # between the clocks of the server, which dates messages, and of Redis
 REDIS_ERRORS = (redis.RedisError, OSError) if redis else ()
 
 log = logging.getLogger("worker")
@@ -107,7 +113,8 @@ JOBS = {}
 
 
 def job(name, *, concurrency=10, timeout=DEFAULT_TIMEOUT):
-    """Registers a function as a job type, described by its docstring's first line. Its last parameter is the input."""
+    """Registers a function as a job type, described by its docstring's first line. Its last parameter is the input: a
+    dataclass, or a dict for any object."""
 
     def add(function):
         hints = [hint for key, hint in typing.get_type_hints(function).items() if key != "return"]
@@ -122,6 +129,7 @@ class Context:
 
     def __init__(self, run, reporter):
         self._run, self._reporter, self._lines, self._lock = run, reporter, 0, threading.Lock()
+        self._next_progress = 0.0
         self.occurrence_id, self.attempt = run.key
         self.scheduled_for = run.message.get("scheduledFor")
         self.max_retries = run.message.get("maxRetries", 0)
@@ -147,9 +155,11 @@ class Context:
         self.log("warn", message, **data)
 
     def progress(self, percent, message=""):
-        """Reports the progress in percent, from 0 to 100."""
-        progress = {"percent": max(0, min(100, int(percent))), "message": cut(message, 200)}
-        self._reporter.report(self._run.report(RUNNING, progress=progress))
+        """Reports the progress in percent, from 0 to 100. At most four reports a second are sent; others are left out."""
+        if time.monotonic() >= self._next_progress:
+            self._next_progress = time.monotonic() + PROGRESS_INTERVAL
+            progress = {"percent": max(0, min(100, int(percent))), "message": cut(message, 200)}
+            self._reporter.report(self._run.report(RUNNING, progress=progress))
         self.check()
 
     def check(self):
@@ -173,6 +183,8 @@ TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: 
 
 
 def schema_of(cls):
+    if cls is dict:
+        return {"type": "object"}
     hints, properties, required = typing.get_type_hints(cls), {}, []
     for field in dataclasses.fields(cls):
         hint = hints[field.name]
@@ -194,6 +206,8 @@ def schema_of(cls):
 def read_input(cls, data):
     if not isinstance(data, dict):
         raise Permanent(f"the input must be an object, not {json.dumps(data)[:100]}")
+    if cls is dict:
+        return data
     hints, values = typing.get_type_hints(cls), {}
     for field in dataclasses.fields(cls):
         if field.name not in data:
@@ -265,6 +279,14 @@ class Settings:
 
     def key(self, what):
         return f"{self.key_prefix}{what}"
+
+
+def published(message):
+    """Returns the instant at which a message was created, in milliseconds since 1970; 0 if that is unknown."""
+    try:
+        return int(datetime.datetime.fromisoformat(message["timestamp"]).timestamp() * 1000)
+    except (ValueError, KeyError, TypeError):
+        return 0
 
 
 # --- The broker: names, topology, publishing. ---
@@ -463,8 +485,9 @@ class ClaimChecker:
         self.publisher = Publisher(settings, "claims")
         self.used = 0.0
 
-    def ask(self, key, timeout=CLAIM_CHECK_TIMEOUT):
-        """Returns the server's reply, or None without one."""
+    def ask(self, key, timeout=CLAIM_CHECK_TIMEOUT, starts=False):
+        """Returns the server's reply, or None without one. With `starts` the server records the start of the run, which
+        follows if it is granted."""
         request_id, until = str(uuid.uuid4()), time.monotonic() + timeout
         if not self.lock.acquire(timeout=timeout):
             return None
@@ -477,6 +500,8 @@ class ClaimChecker:
                     channel = self.publisher.channel
                     channel.basic_consume("amq.rabbitmq.reply-to", self.on_reply, auto_ack=True)
                 request = {"occurrenceId": key[0], "attempt": key[1], "instanceId": self.settings.instance_id}
+                if starts:
+                    request["startsAt"] = now()
                 self.publisher.send("claims", request, reply_to="amq.rabbitmq.reply-to", correlation_id=request_id)
                 while request_id not in self.replies and (left := until - time.monotonic()) > 0:
                     self.publisher.channel.connection.process_data_events(left)
@@ -503,6 +528,12 @@ local other = held and held ~= mark and tonumber(string.match(held, ':(%d+)$'))
 if other and other >= tonumber(ARGV[2]) then return {held, redis.call('PTTL', KEYS[1]), ''} end
 redis.call('SET', KEYS[1], mark, 'PX', ARGV[3])
 return {'', 0, redis.call('GET', KEYS[2]) or ''}
+"""
+# KEYS: claims_since. Returns the time since when Redis has held claims, in milliseconds, and sets it if there is none.
+SINCE = """
+local time = redis.call('TIME')
+redis.call('SET', KEYS[1], string.format('%d%03d', time[1], math.floor(time[2] / 1000)), 'NX')
+return redis.call('GET', KEYS[1])
 """
 # KEYS: running:{occurrence}. ARGV: instance, attempt, retention in milliseconds. Keeps the claim of a later attempt.
 END = """
@@ -543,6 +574,7 @@ class Claims:
             settings.redis_url, decode_responses=True, socket_timeout=1, socket_connect_timeout=1
         )
         self.claim_script = self.redis.register_script(CLAIM)
+        self.since_script = self.redis.register_script(SINCE)
         self.end_script = self.redis.register_script(END)
         self.give_back_script = self.redis.register_script(GIVE_BACK)
         self.renew_script = self.redis.register_script(RENEW)
@@ -554,19 +586,23 @@ class Claims:
         return self.settings.key(f"cancel:{key[0]}")
 
     def claim(self, key):
-        """Claims a run. Returns the holder, the rest of its lease in milliseconds, and the value of the cancel key.
+        """Claims a run. Returns the holder, the rest of its lease in milliseconds, the value of the cancel key, and the time
+        since when Redis has held claims, in milliseconds.
 
         Without a holder the claim is ours. The lease is None if it has expired: its holder no longer renews it, and may
-        have started the run."""
+        have started the run; or if the attempt has ended, and its end should have been reported long ago."""
+        since = self.since_script([self.settings.key("claims_since")])
         keys = [self.running(key), self.cancel_key(key)]
         arguments = [self.settings.instance_id, key[1], LEASE_MS + CLAIM_RETENTION_MS]
         held, left, request = self.claim_script(keys, arguments)
         holder, _, attempt = held.rpartition(":")
         if holder == "done" or (holder and int(attempt) > key[1]):
-            return "done", 0, request
+            # The end of this attempt should have been reported within minutes.
+            is_unreported = int(attempt) == key[1] and left < CLAIM_RETENTION_MS - UNREPORTED_MS
+            return "done", None if is_unreported else 0, request, int(since)
         # Some workers keep the key for the lease only; then no more than a lease is left.
         lease = left if left <= LEASE_MS else left - CLAIM_RETENTION_MS if left > CLAIM_RETENTION_MS else None
-        return holder, lease, request
+        return holder, lease, request, int(since)
 
     def end(self, key):
         self.end_script([self.running(key)], [self.settings.instance_id, key[1], CLAIM_RETENTION_MS])
@@ -710,7 +746,9 @@ class Run:
     def report(self, status, **more):
         occurrence, attempt = self.key
         source = {"occurrenceId": occurrence, "attempt": attempt, "instanceId": self.worker.settings.instance_id}
-        if "progress" not in more and type(traceparent := self.message.get("traceparent")) is str:
+        if "progress" not in more and TRACEPARENT.fullmatch(
+            traceparent := str(self.message.get("traceparent"))
+        ):
             source["traceparent"] = traceparent  # This worker records no spans, so it repeats that of the message.
         return {**source, "status": status, "timestamp": now(), **more}
 
@@ -969,13 +1007,13 @@ class Worker:
             if not self.claims:
                 return "run"
             try:
-                holder, lease, request = self.claims.claim(run.key)
+                holder, lease, request, since = self.claims.claim(run.key)
             except REDIS_ERRORS as error:
                 if may_be_duplicate:
                     run.stop.wait(1.0)
                     return "hand back"
                 # Redis would contain a cancellation. Without it only the server does, which gets one second to reply.
-                reply = self.claim_checker.ask(run.key, timeout=1.0)
+                reply = self.claim_checker.ask(run.key, timeout=1.0, starts=True)
                 if reply is not None and not reply["granted"]:
                     log.info("%s is dropped: %s", run.key, reply.get("reason"))
                     return "drop"
@@ -986,13 +1024,26 @@ class Worker:
                 if request and (attempt is None or run.key[1] <= attempt):
                     self.finish(run, CANCELLED, exception=reason)
                     return "done"
-                return "run"
+                if may_be_duplicate or published(run.message) > since + CLOCK_DIFFERENCE_MS:
+                    return "run"
+                # Redis has lost its data since, and with them the end or the cancellation of what the message is about.
+                reply = self.claim_checker.ask(run.key)
+                if reply is not None and reply["granted"]:
+                    return "run"
+                self.claims.give_back(run.key)
+                if reply is not None:
+                    log.info("the old message of %s is dropped: %s", run.key, reply.get("reason"))
+                    return "drop"
+                run.stop.wait(1.0)
+                return "hand back"
             if lease is None:
                 if not may_be_duplicate:
                     may_be_duplicate = True
                     continue
-                log.warning("%s was claimed by %s, whose lease has expired; it is reported as lost", run.key, holder)
+                log.warning("%s was claimed by %s, which reports nothing; it is reported as lost", run.key, holder)
                 reason = f"lost: {holder} claimed it, and its lease expired before it reported the start"
+                if holder == "done":
+                    holder, reason = self.settings.instance_id, "lost: it ended, and its end was never reported"
                 self.finish(run, UNKNOWN, instanceId=holder, exception=reason)
                 return "done"
             # The holder may have died, which causes a redelivery. Only a renewed lease shows that it lives.

@@ -2,6 +2,7 @@
 
 use std::{io, path::PathBuf};
 
+use milvaion_conformance::ConformanceError;
 use milvaion_server::{embedded::EmbeddedError, lifecycle::ServerError, store::StoreError};
 
 /// A failure of a subcommand. The message leaves out the text of its source.
@@ -10,6 +11,10 @@ pub(crate) enum CliError {
     /// The server or a private service failed.
     #[error(transparent)]
     Server(#[from] ServerError),
+
+    /// The conformance kit could judge nothing.
+    #[error(transparent)]
+    Conformance(#[from] ConformanceError),
 
     /// `milvaion services` was called without a command.
     #[error("No command is given. Add the command to run after `--`.")]

@@ -1,6 +1,7 @@
 //! The subcommands of `milvaion`. Those that use a running server over its API are in the crate of the client.
 
 mod admin;
+mod conformance;
 mod cron;
 mod error;
 mod run;
@@ -45,6 +46,8 @@ enum CliCommand {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
+    /// Judge whether a worker follows the protocol: play deliveries and faults against it, on private services.
+    Conformance(conformance::ConformanceCommand),
     /// List the users, or create a link for a new passphrase.
     #[command(subcommand)]
     Admin(admin::AdminCommand),
@@ -70,6 +73,7 @@ impl CliArguments {
 pub(crate) async fn run_command(arguments: CliArguments) -> Result<ExitCode, CliError> {
     match arguments.command.unwrap_or(CliCommand::Run { with_worker: None, data: None }) {
         CliCommand::Run { with_worker, data } => Ok(run::run(with_worker, data).await?),
+        CliCommand::Conformance(command) => conformance::conformance(command).await,
         CliCommand::Admin(command) => admin::admin(command).await,
         CliCommand::Cron(command) => cron::cron(command),
         CliCommand::Remote(command) => Ok(milvaion_client::cli::run::<CliArguments>(command).await),

@@ -1,0 +1,87 @@
+// Names, numbers and small helpers of docs/protocol.
+
+export const VERSION = '1.0.0'
+export const MAX_MESSAGE = 1024 * 1024
+export const MAX_TEXT = 64 * 1024
+export const MAX_LINE = 8 * 1024
+export const MAX_LINES = 10_000 // log lines of one attempt
+export const MAX_BUFFERED_LINES = 10_000 // log lines of all runs that wait for the broker
+export const HEARTBEAT_MS = 5_000
+export const LEASE_MS = 15_000
+export const CLAIM_RETENTION_MS = 24 * 3600 * 1000
+export const CLOCK_DIFFERENCE_MS = 2_000 // between the clocks of the server, which dates messages, and of Redis
+
+export const Status = { queued: 0, running: 1, completed: 2, failed: 3, cancelled: 4, timedOut: 5, unknown: 6 }
+
+const TRACEPARENT = /^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$/
+const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
+
+export const now = () => new Date().toISOString()
+export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
+
+/** Returns a name as one word of a routing key: lower case, without the dot that separates words. */
+export const word = (name) => name.toLowerCase().replaceAll('_', '__').replaceAll('.', '_d')
+
+/** Cuts a text to `most` bytes, with a mark, and replaces NUL characters, which the database cannot store. */
+export function cut(text, most) {
+  const clean = text.replaceAll('\0', '\ufffd')
+  const bytes = Buffer.from(clean)
+  if (bytes.length <= most) return clean
+  const end = most - 40
+  return `${new TextDecoder().decode(bytes.subarray(0, end)).replace(/\ufffd+$/, '')}… [${bytes.length - end} bytes cut]`
+}
+
+/** A growing pause with jitter between two attempts to connect. */
+export class Backoff {
+  #ms = 200
+
+  next() {
+    const pause = this.#ms * (0.8 + 0.4 * Math.random())
+    this.#ms = Math.min(this.#ms * 2, 10_000)
+    return pause
+  }
+}
+
+export function settings(env) {
+  const read = (name, fallback) => env[name] || fallback
+  const workerId = read('MILVAION_WORKER_ID', 'node')
+  const digits = Math.floor(Math.random() * 2 ** 32).toString(16).padStart(8, '0')
+  const [prefix, keyPrefix] = [read('MILVAION_PREFIX', 'milvaion'), read('MILVAION_KEY_PREFIX', 'Milvaion:JobScheduler:')]
+  return {
+    workerId,
+    instanceId: `${workerId}-${digits}`,
+    amqpUrl: read('AMQP_URL', 'amqp://127.0.0.1:5672/%2f'),
+    redisUrl: read('REDIS_URL', 'redis://127.0.0.1:6379/0'),
+    graceMs: 1000 * Number(read('MILVAION_SHUTDOWN_GRACE_SECONDS', '20')),
+    name: (what) => `${prefix}.${what}`,
+    key: (what) => `${keyPrefix}${what}`,
+  }
+}
+
+/** Reads a job message. Throws if it is invalid or for another job type. */
+export function readJobMessage(content, jobType) {
+  if (content.length > MAX_MESSAGE) throw new Error(`it has ${content.length} bytes, more than ${MAX_MESSAGE}`)
+  const message = JSON.parse(content.toString('utf8'))
+  message.occurrenceId = String(message.occurrenceId).toLowerCase()
+  if (!UUID.test(message.occurrenceId)) throw new Error(`its occurrenceId is ${message.occurrenceId}`)
+  message.attempt ??= 1
+  if (!Number.isInteger(message.attempt) || message.attempt < 1) {
+    throw new Error(`its attempt is ${message.attempt}; attempts count from 1`)
+  }
+  if (String(message.jobType).toLowerCase() !== jobType.toLowerCase()) {
+    throw new Error(`its job type is ${message.jobType}, and that of this queue is ${jobType}`)
+  }
+  // A malformed traceparent counts as missing.
+  if (!TRACEPARENT.test(message.traceparent)) delete message.traceparent
+  return message
+}
+
+/** Reads a cancel message, from its key or from the channel. */
+export function readCancelRequest(text) {
+  try {
+    const request = JSON.parse(text)
+    return { id: String(request.occurrenceId).toLowerCase(), attempt: request.attempt ?? 1, reason: request.reason || 'cancelled on request' }
+  } catch {
+    return null
+  }
+}
