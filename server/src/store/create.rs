@@ -104,6 +104,10 @@ pub(super) struct CreatedRun {
     pub(super) skip_note: Option<String>,
     /// Position in the trace that it continues.
     pub(super) traceparent: Option<String>,
+    /// Time until which it is delayed.
+    pub(super) not_before: Option<DateTime<Utc>>,
+    /// Occurrence that enqueued it.
+    pub(super) parent_id: Option<Uuid>,
 }
 
 /// Creates occurrences, and returns those that were created, skipped ones included. A leader's `epoch` must be the newest
