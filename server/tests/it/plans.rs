@@ -376,10 +376,12 @@ async fn table_of_open_occurrences_has_no_further_index() {
     database::open(&url).await;
     let known = "SELECT count(*) FROM pg_indexes WHERE tablename = 'runs' AND indexname IN
                  ('runs_pkey', 'runs_by_job', 'runs_begun_or_quarantined', 'runs_unsent', 'runs_delayed',
-                  'runs_cancel_requested', 'runs_waiting', 'runs_replacing', 'runs_with_slot', 'runs_with_key')";
+                  'runs_cancel_requested', 'runs_waiting', 'runs_replacing', 'runs_with_slot', 'runs_with_key',
+                  'runs_by_parent')";
     let all = "SELECT count(*) FROM pg_indexes WHERE tablename = 'runs'";
     let mut connection = TestConnection::open(&url).await;
-    assert_eq!((connection.count(known).await, connection.count(all).await), (10, 10), "each costs every dispatch");
+    // The last one costs nothing but the rows that another occurrence has enqueued.
+    assert_eq!((connection.count(known).await, connection.count(all).await), (11, 11), "each costs every dispatch");
 }
 
 #[tokio::test]
