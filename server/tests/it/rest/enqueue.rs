@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use milvaion_api::permissions::Role;
-use milvaion_client::{Client, ClientOptions, Enqueue, EnqueueClient, Enqueued};
+use milvaion_client::{Client, Enqueue, EnqueueClient, Enqueued};
 use serde_json::json;
 
 use super::harness::ApiHarness;
@@ -43,7 +43,7 @@ async fn client_library_enqueues_with_a_token() {
     let job = json!({"displayName": "Hello", "workerId": "w", "jobType": "echo", "schedule": {"kind": "manual"}});
     harness.call(&token, "PUT", "/jobs/by-key/hello", job).await.ok();
     let url = format!("http://127.0.0.1:{}", harness.server.address.port());
-    let client = EnqueueClient::new(Client::new(&url, &token, ClientOptions::default()).expect("a valid address"));
+    let client = EnqueueClient::new(Client::new(&url, &token).expect("a valid address"));
     let first = client.enqueue(Enqueue::job("hello").unique("a")).await.expect("accepted");
     assert_eq!(
         client.enqueue(Enqueue::job("hello").unique("a")).await.expect("answered"),
