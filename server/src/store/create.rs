@@ -1,4 +1,5 @@
-//! The birth of occurrences: one statement for all of them, whether the schedule, a user or a retry asks for it.
+//! The birth of occurrences: one statement for all of them, whether the schedule, a user or a retry asks for it. Those that
+//! programs enqueue in bulk have [another](super::enqueue), which counts nothing.
 //!
 //! The statement copies the job's present definition into the row, decides whether the occurrence runs, waits for a slot
 //! or is skipped, and counts it. A request is one round trip, because a user waits for it.
