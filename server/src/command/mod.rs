@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod declared_jobs;
 pub mod definitions;
 pub mod due_times;
+pub mod enqueue;
 pub mod failures;
 pub mod files;
 pub mod invite;

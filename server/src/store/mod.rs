@@ -24,6 +24,7 @@ pub mod declared_jobs;
 mod definition_batch;
 pub mod delayed;
 pub mod due_times;
+pub mod enqueue;
 pub mod failures;
 pub mod finish;
 pub mod jobs;
