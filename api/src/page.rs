@@ -105,6 +105,10 @@ pub struct OccurrenceFilter {
     pub job_id: Option<JobId>,
     /// Only occurrences with this status.
     pub status: Option<OccurrenceStatus>,
+    /// Only occurrences that are delayed.
+    pub delayed: bool,
+    /// Only occurrences that this one has enqueued.
+    pub parent_id: Option<OccurrenceId>,
     /// The cursor: only occurrences older than this one. Ids sort by time.
     pub before: Option<OccurrenceId>,
     /// The earliest time of creation.

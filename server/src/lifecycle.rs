@@ -67,8 +67,8 @@ use crate::{
         rest::{ApiState, guard::RateLimits},
     },
     ingest::{
-        claims::ClaimConsumer, dead_letters::DeadLetterConsumer, logs::LogConsumer, registration::RegistrationConsumer,
-        status::StatusConsumer,
+        claims::ClaimConsumer, dead_letters::DeadLetterConsumer, enqueue::EnqueueConsumer, logs::LogConsumer,
+        registration::RegistrationConsumer, status::StatusConsumer,
     },
     live::{Hub, bridge::EventBridge},
     metrics::Metrics,
@@ -395,6 +395,7 @@ fn start_consumers(supervisor: &Supervisor, context: &Context) {
     supervisor.consume(context, names.logs(), LogConsumer::new(context));
     supervisor.consume(context, names.registration(), RegistrationConsumer::new(context));
     supervisor.consume(context, names.claims(), ClaimConsumer::new(context));
+    supervisor.consume(context, names.ingest(), EnqueueConsumer::new(context));
     supervisor.consume(context, names.dead_letter_queue(), DeadLetterConsumer::new(context));
 }
 

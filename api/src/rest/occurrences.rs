@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
-    message::{LogLine, RunProgress},
+    message::{IngestResult, LogLine, NewOccurrence, RunProgress},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -23,6 +23,12 @@ pub struct OccurrenceQuery {
     pub job_id: Option<JobId>,
     /// Only occurrences with this status.
     pub status: Option<StatusName>,
+    /// Only occurrences that are delayed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub delayed: bool,
+    /// Only occurrences that this one has enqueued.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent_id: Option<OccurrenceId>,
     /// Only occurrences that are open or ended in this window.
     pub window: Option<TimeWindow>,
     /// The earliest time of creation.
@@ -55,7 +61,7 @@ pub struct Occurrence {
     pub attempt: i32,
     /// The due time.
     pub scheduled_for: DateTime<Utc>,
-    /// The time until which it is delayed, for a retry or a delay that the job asked for.
+    /// The time until which it is delayed: by the program that enqueued it, for a retry, or by a delay that the job asked for.
     pub delayed_until: Option<DateTime<Utc>>,
     /// The start of the latest attempt.
     pub started_at: Option<DateTime<Utc>>,
@@ -141,6 +147,9 @@ pub struct OccurrenceDetail {
     pub trigger_reason: Option<String>,
     /// The failed occurrence that it retries.
     pub retry_of: Option<OccurrenceId>,
+    /// The occurrence that enqueued it.
+    #[serde(default)]
+    pub parent_id: Option<OccurrenceId>,
     /// The id of its trace, 32 hexadecimal digits.
     pub trace_id: String,
     /// The address of its trace in a viewer, if the server has the setting `TRACE_URL_TEMPLATE`.
@@ -178,6 +187,7 @@ impl From<OccurrenceView> for OccurrenceDetail {
             triggered_by: view.triggered_by,
             trigger_reason: view.trigger_reason,
             retry_of: view.repeats,
+            parent_id: view.parent_id,
             trace_id: view.trace_id,
             trace_url: view.trace_url,
             published_at: view.published_at,
@@ -227,6 +237,106 @@ pub struct CancelOccurrence {
     /// The reason, at most 500 characters.
     #[cfg_attr(feature = "schema", schemars(length(max = 500)))]
     pub reason: String,
+}
+
+/// A request to create occurrences.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, rename_all = "camelCase")]
+pub struct EnqueueOccurrences {
+    /// The occurrences, 1 to 500.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 500)))]
+    pub occurrences: Vec<EnqueueOccurrence>,
+}
+
+/// An occurrence to create. It names a job, or a worker and one of its job types. A value out of its bounds is a result and
+/// fails no other occurrence.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, rename_all = "camelCase")]
+pub struct EnqueueOccurrence {
+    /// The id, a UUIDv7 that is at most seven days old; an id that was accepted before creates nothing. Without one, the server
+    /// makes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<OccurrenceId>,
+    /// The key of the job to run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job_key: Option<String>,
+    /// The worker whose job type runs, if no job is named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker_id: Option<String>,
+    /// The job type to run, if no job is named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job_type: Option<String>,
+    /// The input, at most 64 KiB. Without one, the input of the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<Value>,
+    /// The time before which the occurrence does not start, at most 366 days ahead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<DateTime<Utc>>,
+    /// The priority, from 1 (idle) to 5 (critical). Without one, that of the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u8>,
+    /// The uniqueness key, at most 200 characters: nothing is created while an occurrence of the same job with the same key is
+    /// open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uniqueness_key: Option<String>,
+    /// The time for which the key applies after the creation even if the occurrence has ended, in seconds, at most 30 days.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unique_for_seconds: Option<u32>,
+    /// The occurrence that creates this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent_id: Option<OccurrenceId>,
+    /// The position in a trace that the occurrence continues, as a `traceparent`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+}
+
+impl EnqueueOccurrence {
+    /// Returns the new occurrence with the id `made` if the request has none.
+    #[must_use]
+    pub fn into_new(self, made: OccurrenceId) -> NewOccurrence {
+        NewOccurrence {
+            id: self.id.unwrap_or(made),
+            job_key: self.job_key,
+            worker_id: self.worker_id,
+            job_type: self.job_type,
+            input: self.input,
+            not_before: self.not_before,
+            priority: self.priority,
+            uniqueness_key: self.uniqueness_key,
+            unique_for_seconds: self.unique_for_seconds,
+            parent_id: self.parent_id,
+            traceparent: self.traceparent,
+        }
+    }
+}
+
+impl From<NewOccurrence> for EnqueueOccurrence {
+    fn from(new: NewOccurrence) -> Self {
+        Self {
+            id: Some(new.id),
+            job_key: new.job_key,
+            worker_id: new.worker_id,
+            job_type: new.job_type,
+            input: new.input,
+            not_before: new.not_before,
+            priority: new.priority,
+            uniqueness_key: new.uniqueness_key,
+            unique_for_seconds: new.unique_for_seconds,
+            parent_id: new.parent_id,
+            traceparent: new.traceparent,
+        }
+    }
+}
+
+/// The results of a request to create occurrences, one for each in its order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct EnqueueResults {
+    /// The results.
+    pub results: Vec<IngestResult>,
 }
 
 /// A request to retry a failed occurrence as a new one.

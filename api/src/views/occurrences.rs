@@ -23,6 +23,8 @@ pub enum TriggerSource {
     Api,
     /// A retry of a failed occurrence.
     Retry,
+    /// A program or another occurrence that enqueued it.
+    Enqueue,
 }
 
 impl TriggerSource {
@@ -34,13 +36,16 @@ impl TriggerSource {
             Self::Manual => "manual",
             Self::Api => "api",
             Self::Retry => "retry",
+            Self::Enqueue => "enqueue",
         }
     }
 
     /// Returns the trigger of an [`as_str`](Self::as_str) word.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
-        [Self::Schedule, Self::Manual, Self::Api, Self::Retry].into_iter().find(|trigger| trigger.as_str() == word)
+        [Self::Schedule, Self::Manual, Self::Api, Self::Retry, Self::Enqueue]
+            .into_iter()
+            .find(|trigger| trigger.as_str() == word)
     }
 }
 
@@ -76,7 +81,8 @@ pub struct OccurrenceRow {
     pub progress: Option<RunProgress>,
     /// The first line of the exception, or the reason of a skip.
     pub note: Option<String>,
-    /// The time until which a queued occurrence is delayed, for a retry or a delay that the job asked for.
+    /// The time until which a queued occurrence is delayed: by the program that enqueued it, for a retry, or by a delay that
+    /// the job asked for.
     #[serde(default)]
     pub waits_until: Option<DateTime<Utc>>,
     /// The time at which a user requested the cancellation of the run. The status changes when its worker ends the run.
@@ -131,6 +137,15 @@ pub struct OccurrenceView {
     /// The failed occurrence that it retries.
     #[serde(default)]
     pub repeats: Option<OccurrenceId>,
+    /// The occurrence that enqueued it.
+    #[serde(default)]
+    pub parent_id: Option<OccurrenceId>,
+    /// The newest 50 occurrences that it has enqueued.
+    #[serde(default)]
+    pub children: Vec<OccurrenceRow>,
+    /// True if it has enqueued more than those.
+    #[serde(default)]
+    pub has_more_children: bool,
     /// The id of its trace, 32 hexadecimal digits.
     #[serde(default)]
     pub trace_id: String,

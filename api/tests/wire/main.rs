@@ -82,6 +82,7 @@ fn triggers_and_roles_keep_their_words() {
         (TriggerSource::Manual, "manual"),
         (TriggerSource::Api, "api"),
         (TriggerSource::Retry, "retry"),
+        (TriggerSource::Enqueue, "enqueue"),
     ] {
         golden(&trigger, json!(word));
         assert_eq!(trigger.as_str(), word, "the database stores the same word; {CONTRACT_RULE}");

@@ -329,6 +329,9 @@ fn insert(entries: &mut Vec<OccurrenceEntry>, new: Vec<OccurrenceEntry>) {
 fn fits(filter: &OccurrenceFilter, row: &OccurrenceRow) -> bool {
     filter.job_id.is_none_or(|id| id == row.job_id)
         && filter.status.is_none_or(|status| status == row.status)
+        && (!filter.delayed || row.waits_until.is_some())
+        // A row does not name its parent, so a list of children changes when it is read again.
+        && filter.parent_id.is_none()
         && filter.before.is_none_or(|before| row.id < before)
         && filter.since.is_none_or(|since| row.id.created_at() >= since)
 }

@@ -38,6 +38,7 @@ pub const fn trigger_icon(trigger: TriggerSource) -> &'static str {
         TriggerSource::Manual => "hand",
         TriggerSource::Api => "terminal",
         TriggerSource::Retry => "rotate-cw",
+        TriggerSource::Enqueue => "list-plus",
     }
 }
 

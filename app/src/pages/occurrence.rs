@@ -183,6 +183,7 @@ fn OccurrenceContent(
                 <Timeline data/>
             </div>
             <OccurrenceOutcome data/>
+            <Children id data/>
             <section aria-labelledby="log-title">
                 <h2 id="log-title">"Log"</h2>
                 <LogView id lines open is_earlier_page/>
@@ -270,6 +271,46 @@ fn ProgressBar(data: RwSignal<OccurrenceView>) -> impl IntoView {
     }
 }
 
+/// Lists the newest occurrences that this one has enqueued, if there are any.
+#[component]
+fn Children(id: OccurrenceId, data: RwSignal<OccurrenceView>) -> impl IntoView {
+    let children = Memo::new(move |_| data.with(|data| (data.children.clone(), data.has_more_children)));
+    move || {
+        let (rows, has_more) = children.get();
+        if rows.is_empty() {
+            return None;
+        }
+        let count = rows.len();
+        let items: Vec<_> = rows
+            .into_iter()
+            .map(|row| {
+                view! {
+                    <li class="cluster">
+                        <StatusBadge status=Signal::stored(row.status) cancelling=Signal::stored(row.is_cancelling())/>
+                        <a href=format!("/occurrences/{}", row.id)>{row.job_name}</a>
+                        <Time at=row.scheduled_for/>
+                    </li>
+                }
+            })
+            .collect();
+        let more = has_more.then(|| {
+            view! {
+                <p class="muted">
+                    {format!("The newest {count} are shown. ")}
+                    <a href=format!("/occurrences?parent={id}")>"List all"</a>
+                </p>
+            }
+        });
+        Some(view! {
+            <section class="card" aria-labelledby="children-title">
+                <h2 class="card-title" id="children-title">"Enqueued occurrences"</h2>
+                <ul class="stack">{items}</ul>
+                {more}
+            </section>
+        })
+    }
+}
+
 /// Lists the facts of the occurrence.
 #[component]
 fn OccurrenceFacts(data: RwSignal<OccurrenceView>) -> impl IntoView {
@@ -295,6 +336,12 @@ fn OccurrenceFacts(data: RwSignal<OccurrenceView>) -> impl IntoView {
         view! {
             <dt>"Retry of"</dt>
             <dd><a class="mono" href=format!("/occurrences/{failed}")>{failed.to_string()}</a></dd>
+        }
+    });
+    let parent = first.parent_id.map(|parent| {
+        view! {
+            <dt>"Enqueued by"</dt>
+            <dd><a class="mono" href=format!("/occurrences/{parent}")>{parent.to_string()}</a></dd>
         }
     });
     let started = Signal::derive(move || data.with(|data| data.row.started_at));
@@ -323,6 +370,7 @@ fn OccurrenceFacts(data: RwSignal<OccurrenceView>) -> impl IntoView {
                 <dt>"Trigger"</dt>
                 <dd>{first.row.trigger.as_str()}{by}</dd>
                 {repeats}
+                {parent}
                 <dt>"Due"</dt>
                 <dd><Time at=first.row.scheduled_for/></dd>
                 <dt>"Started"</dt>

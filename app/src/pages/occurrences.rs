@@ -28,7 +28,7 @@ use crate::{
 /// The filter, its page of rows and the name of its job.
 type ListedPage = (OccurrenceFilter, ListPage<OccurrenceRow>, Option<String>);
 
-/// `/occurrences`. The filter is in the address: `status`, `job`, `window` and `before`.
+/// `/occurrences`. The filter is in the address: `status`, `delayed`, `job`, `parent`, `window` and `before`.
 #[component]
 pub fn OccurrencesPage() -> impl IntoView {
     let query = use_query_map();
@@ -80,8 +80,8 @@ async fn read(filter: OccurrenceFilter) -> Result<ListedPage, AppError> {
 #[component]
 fn FilterChips(filter: Memo<OccurrenceFilter>) -> impl IntoView {
     let status_chip = move |status: Option<OccurrenceStatus>| {
-        let href = move || address(&OccurrenceFilter { status, before: None, ..filter.get() });
-        let is_current = move || filter.with(|filter| filter.status == status);
+        let href = move || address(&OccurrenceFilter { status, delayed: false, before: None, ..filter.get() });
+        let is_current = move || filter.with(|filter| filter.status == status && !filter.delayed);
         view! {
             <a class="chip" href=href aria-current=move || is_current().then_some("true")>
                 {status.map(|status| view! { <Icon name=icon_of(status)/> })}
@@ -98,12 +98,18 @@ fn FilterChips(filter: Memo<OccurrenceFilter>) -> impl IntoView {
             </a>
         }
     };
+    let delayed = move || address(&OccurrenceFilter { status: None, delayed: true, before: None, ..filter.get() });
+    let is_delayed = move || filter.with(|filter| filter.delayed);
     let statuses = ALL_STATUSES.into_iter().map(|status| status_chip(Some(status))).collect::<Vec<_>>();
     let windows = TimeWindow::ALL.into_iter().map(|window| window_chip(Some(window))).collect::<Vec<_>>();
     view! {
         <nav class="chips" aria-label="Filter by status">
             {status_chip(None)}
             {statuses}
+            <a class="chip" href=delayed aria-current=move || is_delayed().then_some("true")>
+                <Icon name="timer"/>
+                "Delayed"
+            </a>
         </nav>
         <nav class="chips" aria-label="Filter by time">
             {window_chip(None)}
@@ -169,6 +175,18 @@ fn OccurrencesContent(
             </nav>
         }
     });
+    let one_parent = filter.parent_id.map(|id| {
+        let href = address(&OccurrenceFilter { parent_id: None, before: None, ..filter.clone() });
+        view! {
+            <nav class="chips" aria-label="Filter by parent">
+                <a class="chip" href=href aria-current="true">
+                    <span>"Enqueued by " {id.to_string()}</span>
+                    <Icon name="x"/>
+                    <span class="sr-only">", show occurrences of all origins"</span>
+                </a>
+            </nav>
+        }
+    });
     let meaning = filter.window.map(|window| {
         view! { <p class="muted">{format!("Occurrences that are open or ended in the {}.", window.label())}</p> }
     });
@@ -185,6 +203,7 @@ fn OccurrencesContent(
     };
     view! {
         {one_job}
+        {one_parent}
         {meaning}
         <div>{table}</div>
         <nav class="pager" aria-label="Pages">{newest_link}{older_link}</nav>
@@ -196,6 +215,8 @@ fn empty_state(filter: &OccurrenceFilter, job: Option<&str>) -> AnyView {
     let removals = [
         (filter.before.is_some(), "Show the newest", without_page.clone()),
         (filter.status.is_some(), "Show all statuses", OccurrenceFilter { status: None, ..without_page.clone() }),
+        (filter.delayed, "Show all", OccurrenceFilter { delayed: false, ..without_page.clone() }),
+        (filter.parent_id.is_some(), "Show all origins", OccurrenceFilter { parent_id: None, ..without_page.clone() }),
         (filter.window.is_some(), "Show all times", OccurrenceFilter { window: None, ..without_page.clone() }),
         (filter.job_id.is_some(), "Show all jobs", OccurrenceFilter { job_id: None, ..without_page }),
     ];

@@ -26,6 +26,9 @@ use crate::clock;
 const AMQP_HEARTBEAT_SECONDS: u16 = 10;
 /// Maximum time for opening a connection with its channel.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time for the broker to confirm a message. After it, the connection counts as lost, because a network can lose it
+/// without a sign.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time for the broker to confirm that a connection is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// AMQP delivery mode of messages that survive a restart of the broker.
@@ -40,6 +43,8 @@ pub(super) enum BrokerError {
     Broker(#[from] lapin::Error),
     #[error("the broker did not accept a connection within {} s", CONNECT_TIMEOUT.as_secs())]
     ConnectTimeout,
+    #[error("the broker did not confirm the message within {} s", CONFIRM_TIMEOUT.as_secs())]
+    Unconfirmed,
     #[error("the broker rejected the message")]
     Nacked,
     #[error("the broker has no ingest queue; check the prefix, and that a server of this version has started")]
@@ -138,8 +143,15 @@ impl IngestChannel {
             reply = Some(receiver);
         }
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let confirm = self.channel.basic_publish(exchange.into(), exchange.into(), options, body, properties).await?;
-        match confirm.await? {
+        let confirming = async {
+            self.channel.basic_publish(exchange.into(), exchange.into(), options, body, properties).await?.await
+        };
+        let Ok(confirmed) = timeout(CONFIRM_TIMEOUT, confirming).await else {
+            // The other requests on this channel have no hope either.
+            lock(&self.pending).take();
+            return Err(BrokerError::Unconfirmed);
+        };
+        match confirmed? {
             Confirmation::Ack(None) => {}
             Confirmation::Ack(Some(_)) => return Err(BrokerError::Unroutable),
             Confirmation::Nack(_) | Confirmation::NotRequested => return Err(BrokerError::Nacked),

@@ -225,7 +225,8 @@ impl BrokerClient {
             return Ok(channel.clone());
         }
         if let Some(old) = current.take() {
-            old.close().await;
+            // In the background, because a connection that was lost takes its time.
+            tokio::spawn(async move { old.close().await });
         }
         let name = if self.producer.is_empty() { "milvaion client" } else { &self.producer };
         let channel = Arc::new(IngestChannel::open(&self.shared.uri, name).await?);

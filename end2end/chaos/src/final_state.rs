@@ -103,6 +103,7 @@ impl ChaosCluster<'_> {
             self.names.logs(),
             self.names.registration(),
             self.names.claims(),
+            self.names.ingest(),
             self.names.dead_letter_queue(),
         ];
         for kind in ["quick", "flaky", "failing", "panics", "long", "crasher", "obedient"] {

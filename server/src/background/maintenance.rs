@@ -71,6 +71,10 @@ pub struct MaintenanceReport {
     pub dead_letters: u64,
     /// Expired idempotency keys of manual runs deleted.
     pub trigger_keys: u64,
+    /// Free uniqueness keys deleted.
+    pub uniqueness_keys: u64,
+    /// Checkpoints of ended occurrences deleted.
+    pub checkpoints: u64,
     /// Expired idempotency keys of API requests deleted.
     pub api_requests: u64,
     /// Jobs whose due time belongs to another version, so that they are never due. They indicate a bug.
@@ -162,6 +166,8 @@ impl Service for Maintenance {
         report.redeliveries = self.store.delete_old_redeliveries(now - REDELIVERY_MEMORY).await?;
         report.instances = self.store.delete_old_instances(now - INSTANCE_RETENTION).await?;
         report.trigger_keys = self.store.delete_old_trigger_keys(now).await?;
+        report.uniqueness_keys = self.store.delete_free_uniqueness_keys(now).await?;
+        report.checkpoints = self.store.delete_old_checkpoints(now).await?;
         report.api_requests = self.store.delete_old_api_requests(now - API_REQUEST_RETENTION).await?;
         report.failures = self.store.delete_old_failures(now - self.retention.failed).await?;
         report.dead_letters = self.store.delete_old_dead_letters(now - self.retention.dead_letters).await?;

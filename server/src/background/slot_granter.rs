@@ -118,18 +118,6 @@ impl Service for SlotGranter {
             report.replaced = self.jobs.cancel_all(&replaced, why, edit).await?.len();
         }
         let slice_end = Self::slice_end();
-        loop {
-            let queued = self.store.grant_slots(GRANT_BATCH, self.clock.now()).await?;
-            if queued.is_empty() {
-                break;
-            }
-            report.granted += queued.len();
-            self.send(queued).await;
-            if Instant::now() > slice_end {
-                report.has_more = true;
-                break;
-            }
-        }
         let delays = self.store.next_delayed_times().await?;
         let is_due = |at: Option<DateTime<Utc>>| at.is_some_and(|at| at <= self.clock.now());
         if is_due(delays.in_quarantine) {
@@ -157,6 +145,19 @@ impl Service for SlotGranter {
         // Not each change of the run ahead of it activates this task, so the quarantine is polled while a run waits in it.
         let quarantined = delays.in_quarantine.map(|at| at.max(self.clock.now() + QUARANTINE_POLL_INTERVAL));
         self.next = delays.outside_quarantine.into_iter().chain(quarantined).min();
+        // After the delays have ended, because some of the released occurrences wait for a slot now.
+        loop {
+            let queued = self.store.grant_slots(GRANT_BATCH, self.clock.now()).await?;
+            if queued.is_empty() {
+                break;
+            }
+            report.granted += queued.len();
+            self.send(queued).await;
+            if Instant::now() > slice_end {
+                report.has_more = true;
+                break;
+            }
+        }
         let paused = self.begin_pauses().await?;
         report.paused = paused.len();
         if !paused.is_empty() {

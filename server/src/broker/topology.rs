@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | jobs exchange | topic, durable | none |
 //! | dead letter exchange and queue | fanout, durable | none |
-//! | status, logs, registration, claims | direct exchange and queue, durable | none |
+//! | status, logs, registration, claims, ingest | direct exchange and queue, durable | none |
 //! | job queue | durable | `x-max-priority`, so that a critical occurrence overtakes; `x-dead-letter-exchange`, so that a rejected message is kept |
 
 use futures::future::{join_all, try_join};
@@ -28,7 +28,7 @@ pub async fn declare(channel: &Channel, names: &Topology) -> Result<()> {
     exchange(channel, &names.dead_letter_exchange(), ExchangeKind::Fanout).await?;
     queue(channel, &names.dead_letter_queue(), FieldTable::default()).await?;
     bind(channel, &names.dead_letter_queue(), &names.dead_letter_exchange(), "").await?;
-    for name in [names.status(), names.logs(), names.registration(), names.claims()] {
+    for name in [names.status(), names.logs(), names.registration(), names.claims(), names.ingest()] {
         exchange(channel, &name, ExchangeKind::Direct).await?;
         queue(channel, &name, FieldTable::default()).await?;
         bind(channel, &name, &name, &name).await?;

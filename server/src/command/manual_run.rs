@@ -100,7 +100,7 @@ impl JobCommands {
 
     /// Publishes new occurrences to browsers, and sends those to the broker that need not wait for a slot. The user
     /// does not wait for the broker.
-    pub(super) fn send_created(&self, created: Vec<CreatedOccurrence>, start: SpanStart) {
+    pub(crate) fn send_created(&self, created: Vec<CreatedOccurrence>, start: SpanStart) {
         let now = self.clock.now();
         for occurrence in created.iter().filter(|occurrence| occurrence.queued.traceparent.is_none()) {
             record_creation(occurrence.row.id, "request", &occurrence.row.job_name, start);

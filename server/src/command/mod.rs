@@ -10,6 +10,7 @@ pub mod calendars;
 pub mod cluster;
 pub mod definitions;
 pub mod due_times;
+pub mod enqueue;
 pub mod failures;
 pub mod files;
 pub mod invite;

@@ -41,6 +41,10 @@ pub struct QueuedOccurrence {
     pub timeout_seconds: Option<i32>,
     /// Position in the trace that it continues; none for a trace of its own.
     pub traceparent: Option<String>,
+    /// The occurrence that enqueued it.
+    pub parent_id: Option<OccurrenceId>,
+    /// The last checkpoint of an earlier attempt.
+    pub checkpoint: Option<Value>,
 }
 
 /// Builds the message at `now`.
@@ -62,8 +66,8 @@ pub fn message(queued: QueuedOccurrence, now: DateTime<Utc>) -> JobMessage {
         timeout_seconds: queued.timeout_seconds.and_then(|s| u32::try_from(s).ok()),
         priority: u8::try_from(queued.priority).unwrap_or(3),
         traceparent: queued.traceparent,
-        checkpoint: None,
-        parent_id: None,
+        checkpoint: queued.checkpoint,
+        parent_id: queued.parent_id,
     }
 }
 
@@ -88,10 +92,13 @@ mod tests {
             priority: 1,
             timeout_seconds: Some(9),
             traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()),
+            parent_id: None,
+            checkpoint: Some(Value::from(7)),
         };
         let message = message(queued, now);
         assert_eq!((message.attempt, message.retry_count, message.max_retries), (3, 1, 5));
         assert_eq!((message.priority, message.timeout_seconds), (1, Some(9)));
         assert!(message.traceparent.is_some(), "a later attempt continues the trace");
+        assert_eq!(message.checkpoint, Some(Value::from(7)));
     }
 }

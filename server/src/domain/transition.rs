@@ -11,9 +11,11 @@ use chrono::{DateTime, Utc};
 use milvaion_api::{failures::FailureCause, views::StatusChange};
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::{MAX_RESULT_BYTES, RunProgress, StatusReport, truncate_text},
+    message::{MAX_CHECKPOINT_BYTES, MAX_RESULT_BYTES, RunProgress, StatusReport, truncate_text},
     status::OccurrenceStatus,
 };
+
+use serde_json::Value;
 
 use super::fingerprint::fingerprint;
 
@@ -66,6 +68,8 @@ pub struct AttemptChange {
     pub fingerprint: Option<String>,
     /// The last progress by the worker's clock, with its time.
     pub progress: Option<(DateTime<Utc>, RunProgress)>,
+    /// The last checkpoint by the worker's clock, with its time.
+    pub checkpoint: Option<(DateTime<Utc>, Value)>,
     /// The status changes, oldest first; the first one is Running exactly if `started_at` is known.
     pub steps: Vec<StatusChange>,
 }
@@ -111,7 +115,25 @@ pub fn sanitize_report(report: StatusReport) -> StatusReport {
     let progress = report
         .progress
         .map(|progress| RunProgress { percent: progress.percent.min(100), message: bounded(progress.message) });
-    StatusReport { instance_id: bounded(report.instance_id), progress, ..report }
+    let checkpoint = report.checkpoint.filter(|checkpoint| {
+        let is_storable = is_storable_checkpoint(checkpoint);
+        if !is_storable {
+            tracing::warn!(
+                occurrence.id = %report.occurrence_id,
+                "a checkpoint of occurrence {} is larger than {MAX_CHECKPOINT_BYTES} bytes or contains NUL and is dropped; \
+                 the next attempt gets the one before",
+                report.occurrence_id
+            );
+        }
+        is_storable
+    });
+    StatusReport { instance_id: bounded(report.instance_id), progress, checkpoint, ..report }
+}
+
+/// Returns true if a checkpoint is within its bound, and jsonb, which cannot hold NUL, can store it.
+fn is_storable_checkpoint(checkpoint: &Value) -> bool {
+    let text = checkpoint.to_string();
+    text.len() <= MAX_CHECKPOINT_BYTES && !text.contains("\\u0000")
 }
 
 fn begin(report: StatusReport) -> AttemptChange {
@@ -137,13 +159,20 @@ fn begin(report: StatusReport) -> AttemptChange {
         cause: None,
         fingerprint: None,
         progress: None,
+        checkpoint: None,
         steps: Vec::with_capacity(2),
     };
     add(&mut change, report);
     change
 }
 
-fn add(change: &mut AttemptChange, report: StatusReport) {
+fn add(change: &mut AttemptChange, mut report: StatusReport) {
+    // Reports of one attempt may arrive in another order than the worker sent them, so the end does not matter.
+    if let Some(checkpoint) = report.checkpoint.take()
+        && change.checkpoint.as_ref().is_none_or(|(at, _)| *at <= report.timestamp)
+    {
+        change.checkpoint = Some((report.timestamp, checkpoint));
+    }
     let is_start = report.status == OccurrenceStatus::Running && report.progress.is_none();
     if change.is_over() && is_start && change.started_at.is_none() {
         // The start arrived after the end: it adds only the start time.
@@ -304,6 +333,29 @@ mod tests {
         // A job may set its progress back, and of two reports at the same time the second counts.
         let changes = fold(vec![progress(60, 1), progress(5, 2), progress(7, 2)]);
         assert_eq!(changes[0].progress.as_ref().map(|(_, progress)| progress.percent), Some(7));
+    }
+
+    #[test]
+    fn newest_checkpoint_counts_even_if_it_arrives_after_the_end() {
+        let checkpoint = |value: i32, second| StatusReport {
+            checkpoint: Some(Value::from(value)),
+            ..report(1, OccurrenceStatus::Running, second)
+        };
+        let changes =
+            fold(vec![checkpoint(5, 5), report(1, OccurrenceStatus::Failed, 9), checkpoint(3, 3), checkpoint(7, 7)]);
+        assert_eq!(changes[0].checkpoint.as_ref().map(|(_, value)| value.clone()), Some(Value::from(7)));
+        assert_eq!(changes[0].status, OccurrenceStatus::Failed);
+    }
+
+    #[test]
+    fn checkpoint_over_its_bound_is_dropped() {
+        let with = |checkpoint: Value| {
+            let report = StatusReport { checkpoint: Some(checkpoint), ..report(1, OccurrenceStatus::Running, 1) };
+            sanitize_report(report).checkpoint.is_some()
+        };
+        assert!(with(Value::from("x".repeat(MAX_CHECKPOINT_BYTES - 2))));
+        assert!(!with(Value::from("x".repeat(MAX_CHECKPOINT_BYTES - 1))));
+        assert!(!with(Value::from("\0")));
     }
 
     #[test]

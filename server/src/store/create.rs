@@ -1,4 +1,5 @@
-//! The birth of occurrences: one statement for all of them, whether the schedule, a user or a retry asks for it.
+//! The birth of occurrences: one statement for all of them, whether the schedule, a user or a retry asks for it. Those that
+//! programs enqueue in bulk have [another](super::enqueue), which counts nothing.
 //!
 //! The statement copies the job's present definition into the row, decides whether the occurrence runs, waits for a slot
 //! or is skipped, and counts it. A request is one round trip, because a user waits for it.
@@ -104,6 +105,10 @@ pub(super) struct CreatedRun {
     pub(super) skip_note: Option<String>,
     /// Position in the trace that it continues.
     pub(super) traceparent: Option<String>,
+    /// Time until which it is delayed.
+    pub(super) not_before: Option<DateTime<Utc>>,
+    /// Occurrence that enqueued it.
+    pub(super) parent_id: Option<Uuid>,
 }
 
 /// Creates occurrences, and returns those that were created, skipped ones included. A leader's `epoch` must be the newest

@@ -59,7 +59,12 @@ asked AS (
                    OR (j.is_active AND NOT EXISTS (SELECT 1 FROM cluster_pause)
                        AND (j.overlap_policy <> 0
                             OR (w.has_lock AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id OFFSET 0)))))
-              AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id OFFSET $18::bigint - 1))
+              -- Occurrences that are delayed take no part, however many there are: the second look, which few jobs need,
+              -- reads the newest ones.
+              AND NOT (EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id OFFSET $18::bigint - 1)
+                       AND EXISTS (SELECT 1 FROM (SELECT r.not_before FROM runs r WHERE r.job_id = j.id
+                                                   ORDER BY r.created_at DESC LIMIT 2 * $18::bigint) n
+                                    WHERE n.not_before IS NULL OFFSET $18::bigint - 1)))
 ),
 -- Of two requests with the same key, the later one waits here for the earlier one and then creates nothing.
 keyed AS (
@@ -97,6 +102,9 @@ judged AS (
                 WHEN j.overlap_policy = 0 AND EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id OFFSET 0)
                     THEN 'Skipped: the previous occurrence is still open.'
                 WHEN EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id OFFSET $18::bigint - 1)
+                     AND EXISTS (SELECT 1 FROM (SELECT r.not_before FROM runs r WHERE r.job_id = j.id
+                                                 ORDER BY r.created_at DESC LIMIT 2 * $18::bigint) n
+                                  WHERE n.not_before IS NULL OFFSET $18::bigint - 1)
                     THEN 'Skipped: ' || $18::bigint || ' occurrences of the job are open already.' END AS skip_note
       FROM chosen c CROSS JOIN LATERAL (SELECT * FROM jobs j WHERE j.id = c.job_id OFFSET 0) j
 ),
@@ -150,5 +158,6 @@ counted AS (
 SELECT id AS "id!", job_id AS "job_id!", display_name AS "job_name!", worker_id AS "worker_id!", job_type AS "job_type!",
        CASE WHEN is_asked THEN coalesce(own_input, job_data) END AS job_data, scheduled_for AS "scheduled_for!",
        trigger AS "trigger!", priority AS "priority!", max_retries AS "max_retries!", timeout_seconds,
-       NOT has_slot AS "is_held!", retry_of, skip_note, traceparent
+       NOT has_slot AS "is_held!", retry_of, skip_note, traceparent,
+       NULL::timestamptz AS not_before, NULL::uuid AS parent_id
   FROM judged

@@ -26,6 +26,8 @@ macro_rules! queued_occurrence {
             priority: $row.priority,
             timeout_seconds: $row.timeout_seconds,
             traceparent: $row.traceparent,
+            parent_id: $row.parent_id.map(milvaion_protocol::id::OccurrenceId),
+            checkpoint: $row.checkpoint,
         }
     };
 }
@@ -43,27 +45,31 @@ pub struct NextDelayedTimes {
 impl Store {
     /// Releases at most `limit` occurrences whose delay has ended and that are not quarantined, longest overdue first.
     /// Releases none while the cluster is paused. Servers may call this concurrently; each gets different occurrences.
+    /// Returns those whose messages can be sent. The others wait for a slot now.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then nothing was released.
     pub async fn release_delayed(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<QueuedOccurrence>> {
+        // An enqueued occurrence of a job with a limit joins the queue of its group now; see enqueue.sql.
         let rows = sqlx::query!(
             "UPDATE runs
-                SET not_before = NULL, publish_after = CASE WHEN has_slot THEN $1 END, version = version + 1
+                SET not_before = NULL, publish_after = CASE WHEN has_slot THEN $1 END, version = version + 1,
+                    slot_group = CASE WHEN has_slot THEN slot_group ELSE job_id END
               WHERE id = ANY (ARRAY (
                     SELECT id FROM runs
                      WHERE not_before <= $1 AND NOT is_quarantined AND NOT EXISTS (SELECT 1 FROM cluster_pause)
                      ORDER BY not_before LIMIT $2 FOR UPDATE SKIP LOCKED))
             RETURNING id, job_id, job_name, worker_id, job_type,
                       run_input(id, own_input, has_long_input, job_id, job_version) AS job_data, scheduled_for, attempt,
-                      failures, max_retries, priority, timeout_seconds, traceparent",
+                      failures, max_retries, priority, timeout_seconds, traceparent, parent_id,
+                      run_checkpoint(id, attempt) AS checkpoint, has_slot",
             now,
             limit
         )
         .fetch_all(self.pool())
         .await?;
-        Ok(rows.into_iter().map(|row| queued_occurrence!(row)).collect())
+        Ok(rows.into_iter().filter(|row| row.has_slot).map(|row| queued_occurrence!(row)).collect())
     }
 
     /// Releases the oldest quarantined occurrence of each worker that has no other quarantined run under way. Releases
@@ -98,7 +104,8 @@ impl Store {
                      ORDER BY id FOR UPDATE))
             RETURNING id, job_id, job_name, worker_id, job_type,
                       run_input(id, own_input, has_long_input, job_id, job_version) AS job_data, scheduled_for, attempt,
-                      failures, max_retries, priority, timeout_seconds, traceparent",
+                      failures, max_retries, priority, timeout_seconds, traceparent, parent_id,
+                      run_checkpoint(id, attempt) AS checkpoint",
             now,
             now - MAX_RELEASE_WAIT
         )

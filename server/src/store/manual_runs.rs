@@ -57,7 +57,7 @@ pub struct CreatedOccurrence {
     pub row: OccurrenceRow,
     /// Its content for the message.
     pub queued: QueuedOccurrence,
-    /// True while it waits for a slot: its message must not be sent yet.
+    /// True while it waits for a slot or is delayed: its message must not be sent yet.
     pub is_held: bool,
 }
 
@@ -117,7 +117,7 @@ impl TryFrom<CreatedRun> for CreatedOccurrence {
             instance_id: None,
             progress: None,
             note: None,
-            waits_until: None,
+            waits_until: run.not_before,
             cancel_requested_at: None,
         })?;
         let queued = QueuedOccurrence {
@@ -134,6 +134,8 @@ impl TryFrom<CreatedRun> for CreatedOccurrence {
             priority: run.priority,
             timeout_seconds: run.timeout_seconds,
             traceparent: run.traceparent,
+            parent_id: run.parent_id.map(OccurrenceId),
+            checkpoint: None,
         };
         Ok(Self { row, queued, is_held: run.is_held })
     }
@@ -204,6 +206,9 @@ impl Store {
                       (SELECT reason FROM cluster_pause) AS stopped,
                       j.overlap_policy = 0 AND EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id) AS "is_open!",
                       EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id OFFSET $4::bigint - 1)
+                      AND EXISTS (SELECT 1 FROM (SELECT r.not_before FROM runs r WHERE r.job_id = j.id
+                                                  ORDER BY r.created_at DESC LIMIT 2 * $4::bigint) n
+                                   WHERE n.not_before IS NULL OFFSET $4::bigint - 1)
                           AS "is_full!"
                  FROM jobs j WHERE j.id = $1"#,
             request.job_id.0,

@@ -23,6 +23,7 @@ pub mod dead_letters;
 mod definition_batch;
 pub mod delayed;
 pub mod due_times;
+pub mod enqueue;
 pub mod failures;
 pub mod finish;
 pub mod jobs;

@@ -110,6 +110,8 @@ const ROW_COLUMNS: &str = "id, job_id, job_name, status::text AS status, version
                    started_at, ended_at, duration_ms, instance_id, progress, note, not_before AS waits_until, \
                    cancel_requested_at";
 
+/// Maximum number of enqueued occurrences on the page of the one that enqueued them.
+const MAX_SHOWN_CHILDREN: u32 = 50;
 /// The age beyond which an ended occurrence is found by the index `history_slow_end`, which repeats it.
 const SLOW_END: Duration = Duration::minutes(10);
 /// The time by which a worker's clock, which dates an end, may be ahead of the server's, which files it.
@@ -130,6 +132,13 @@ fn push_filter(query: &mut QueryBuilder<Postgres>, filter: &OccurrenceFilter) {
         // at infinity, and the planner then leaves out the history.
         query.push(format!(" AND status = '{}'", status.slug()));
         query.push(if status.is_final() { " AND filed_at < 'infinity'" } else { " AND filed_at = 'infinity'" });
+    }
+    if filter.delayed {
+        query.push(" AND not_before IS NOT NULL AND filed_at = 'infinity'");
+    }
+    if let Some(parent) = filter.parent_id {
+        query.push(" AND parent_id = ").push_bind(parent.0);
+        query.push(" AND filed_at >= ").push_bind(filed_since(parent));
     }
     if let Some(before) = filter.before {
         query.push(" AND id < ").push_bind(before.0);
@@ -196,7 +205,7 @@ impl Store {
         let limit = page::effective_limit(filter.limit);
         let fetched = i64::from(limit) + 1;
         // An open occurrence is in every window.
-        let is_open = filter.status.is_some_and(|status| !status.is_final());
+        let is_open = filter.delayed || filter.status.is_some_and(|status| !status.is_final());
         let mut query = match filter.ended_since.filter(|_| !is_open) {
             Some(since) => ended_since(filter, since, fetched),
             None => {
@@ -248,7 +257,7 @@ impl Store {
                       o.trigger AS "trigger!", o.attempt AS "attempt!", o.scheduled_for AS "scheduled_for!", o.started_at,
                       o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, o.not_before AS waits_until,
                       o.cancel_requested_at, o.worker_id AS "worker_id!", o.job_type AS "job_type!",
-                      o.job_version AS "job_version!", o.job_data, o.triggered_by, o.trigger_reason, o.retry_of,
+                      o.job_version AS "job_version!", o.job_data, o.triggered_by, o.trigger_reason, o.retry_of, o.parent_id,
                       o.published_at, o.is_held AS "is_held!", o.result, o.exception,
                       o.status_changes AS "status_changes!", o.traceparent,
                       EXISTS (SELECT 1 FROM jobs j WHERE j.id = o.job_id) AS "job_exists!",
@@ -296,6 +305,9 @@ impl Store {
                 duplicates::record_start_after_end(&mut changes, end, attempt, &instance, at);
             }
         }
+        let enqueued =
+            OccurrenceFilter { parent_id: Some(id), limit: MAX_SHOWN_CHILDREN, ..OccurrenceFilter::default() };
+        let children = self.occurrences(&enqueued).await?;
         Ok(Some(OccurrenceView {
             row: occurrence_row!(row)?,
             worker_id: row.worker_id,
@@ -305,6 +317,9 @@ impl Store {
             triggered_by: row.triggered_by,
             trigger_reason: row.trigger_reason,
             repeats: row.retry_of.map(OccurrenceId),
+            parent_id: row.parent_id.map(OccurrenceId),
+            has_more_children: children.next.is_some(),
+            children: children.rows,
             trace_id: trace_id_text(id, row.traceparent.as_deref()),
             trace_url: None,
             published_at: row.published_at,

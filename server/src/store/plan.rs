@@ -298,7 +298,8 @@ impl Store {
              UPDATE runs r SET publish_after = $6 WHERE id = ANY (ARRAY (SELECT id FROM unsent))
              RETURNING id, job_id, job_name, worker_id, job_type,
                        run_input(id, own_input, has_long_input, job_id, job_version) AS job_data,
-                       scheduled_for, attempt, failures, max_retries, priority, timeout_seconds, traceparent",
+                       scheduled_for, attempt, failures, max_retries, priority, timeout_seconds, traceparent,
+                       parent_id, run_checkpoint(id, attempt) AS checkpoint",
             before,
             limit,
             &known_unsent,

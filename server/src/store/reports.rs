@@ -11,6 +11,7 @@ use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     status::OccurrenceStatus,
 };
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::{
@@ -22,6 +23,13 @@ use super::{
     pool::StoreTransaction,
 };
 use crate::domain::{claim::RecordedAttempt, lost_run::LostRunRule, retry::RetryContext, transition::AttemptChange};
+
+/// The time after which a checkpoint of an occurrence that is no longer open is deleted.
+const CHECKPOINT_GRACE: chrono::Duration = chrono::Duration::hours(1);
+/// Maximum number of rows that one statement deletes, so that no statement holds its locks for long.
+const DELETE_BATCH_SIZE: i64 = 1_000;
+/// Maximum number of such statements in one call; the rest follows in the next call.
+const MAX_DELETE_BATCHES: usize = 100;
 
 /// The effects of a batch of changes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -66,8 +74,19 @@ impl Store {
             changes.iter().partition(|change| change.status.is_final());
         let ends: Vec<RunEnd> = ends.into_iter().map(end).collect();
         let advances: Vec<RunAdvance> = advances.into_iter().map(advance).collect();
+        let has_checkpoints = changes.iter().any(|change| change.checkpoint.is_some());
         // Most batches need one statement, which is a transaction by itself.
         let (advanced, ended) = match (advances.is_empty(), ends.is_empty()) {
+            (false, _) | (_, false) if has_checkpoints => {
+                let mut tx = self.pool().begin().await?;
+                lock_runs(&mut tx, changes).await?;
+                // First, because the statements that follow may begin the next attempt.
+                store_checkpoints(&mut tx, changes, now).await?;
+                let advanced = advance_runs(&mut tx, &advances, now).await?;
+                let ended = finish_runs(&mut tx, &ends, now).await?;
+                tx.commit().await?;
+                (advanced, ended)
+            }
             (true, true) => (Vec::new(), Vec::new()),
             (false, true) => (advance_runs(self.pool(), &advances, now).await?, Vec::new()),
             (true, false) => (Vec::new(), finish_runs(self.pool(), &ends, now).await?),
@@ -95,6 +114,32 @@ impl Store {
             applied.add(run.row, run.was_elsewhere);
         }
         Ok(applied)
+    }
+
+    /// Deletes checkpoints of occurrences that are no longer open, some time after they were stored. Returns their number.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn delete_old_checkpoints(&self, now: DateTime<Utc>) -> Result<u64> {
+        let mut deleted = 0;
+        for _ in 0..MAX_DELETE_BATCHES {
+            let batch = sqlx::query!(
+                "DELETE FROM run_checkpoints WHERE run_id IN (
+                     SELECT c.run_id FROM run_checkpoints c
+                      WHERE c.stored_at < $1 AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.id = c.run_id) LIMIT $2)",
+                now - CHECKPOINT_GRACE,
+                DELETE_BATCH_SIZE
+            )
+            .execute(self.pool())
+            .await?
+            .rows_affected();
+            deleted += batch;
+            if batch < DELETE_BATCH_SIZE.unsigned_abs() {
+                break;
+            }
+        }
+        Ok(deleted)
     }
 
     /// Returns the recorded attempts of some occurrences; unknown occurrences are not included.
@@ -170,6 +215,39 @@ impl Store {
             })
             .collect())
     }
+}
+
+/// Stores the checkpoints of changes about the attempts that are in force. The caller has locked the occurrences.
+async fn store_checkpoints(
+    connection: &mut StoreTransaction,
+    changes: &[AttemptChange],
+    now: DateTime<Utc>,
+) -> Result<()> {
+    let mut found: Vec<_> = changes.iter().filter_map(|change| Some((change, change.checkpoint.as_ref()?))).collect();
+    found.sort_by_key(|(change, _)| change.occurrence_id);
+    let ids: Vec<Uuid> = found.iter().map(|(change, _)| change.occurrence_id.0).collect();
+    let attempts: Vec<i32> = found.iter().map(|(change, _)| change.attempt).collect();
+    let times: Vec<DateTime<Utc>> = found.iter().map(|(_, (at, _))| *at).collect();
+    let values: Vec<&Value> = found.iter().map(|(_, (_, value))| value).collect();
+    sqlx::query!(
+        "INSERT INTO run_checkpoints AS c (run_id, attempt, checkpoint, reported_at, stored_at)
+         SELECT r.id, r.attempt, r.checkpoint, r.at, $5
+           FROM unnest((SELECT $1::uuid[]), (SELECT $2::int[]), (SELECT $3::jsonb[]), (SELECT $4::timestamptz[]))
+                AS r (id, attempt, checkpoint, at)
+          CROSS JOIN LATERAL (SELECT o.id FROM runs o WHERE o.id = r.id AND o.attempt = r.attempt OFFSET 0) o
+         ON CONFLICT (run_id) DO UPDATE
+            SET attempt = excluded.attempt, checkpoint = excluded.checkpoint, reported_at = excluded.reported_at,
+                stored_at = excluded.stored_at
+          WHERE (c.attempt, c.reported_at) <= (excluded.attempt, excluded.reported_at)",
+        &ids,
+        &attempts,
+        &values as &[&Value],
+        &times,
+        now
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
 }
 
 /// Locks the occurrences of a batch in the order of their ids, before two statements lock a part each.

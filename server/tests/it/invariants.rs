@@ -154,7 +154,12 @@ fn crate_dependencies_go_one_way() {
         assert!(!sqlx.contains("postgres"), "{manifest}: sqlx must not have the PostgreSQL driver");
     }
     // A program of a user compiles the client without any part of the server.
-    depends_on_none_of("client/Cargo.toml", &DRIVERS);
+    depends_on_none_of("client/Cargo.toml", &["sqlx", "redis"]);
+    // The worker SDK uses the client of the broker alone, and a program that calls the API uses that alone.
+    for optional in ["lapin", "reqwest", "milvaion-api", "milvaion-schedule"] {
+        let line = format!("{optional} = {{ workspace = true, optional = true }}");
+        assert!(read("client/Cargo.toml").contains(&line), "client/Cargo.toml must have {line:?}");
+    }
     depends_on_none_of("client/Cargo.toml", &["milvaion-server", "milvaion-app", "milvaion-worker", "leptos", "axum"]);
     // The two programs share their log lines and traces, and users of the SDK compile none of it.
     depends_on_none_of("telemetry/Cargo.toml", &DRIVERS);
@@ -181,7 +186,7 @@ fn domain_does_no_io() {
 
 #[test]
 fn only_the_clocks_read_the_time() {
-    let clocks = ["server/src/clock.rs", "worker/src/clock.rs"];
+    let clocks = ["server/src/clock.rs", "worker/src/clock.rs", "client/src/clock.rs", "client/src/cli/console.rs"];
     let folders = [
         "protocol/src",
         "schedule/src",
@@ -191,6 +196,7 @@ fn only_the_clocks_read_the_time() {
         "worker/src",
         "worker/builtin/src",
         "worker/address-guard/src",
+        "client/src",
     ];
     for folder in folders {
         for word in ["Utc::now", "Local::now", "Uuid::now_v7", "Uuid::new_v4"] {
@@ -239,6 +245,8 @@ fn rows_are_committed_before_messages_are_sent() {
         ("server/src/background/republisher.rs", ".claim_unsent(", "self.publisher.publish("),
         ("server/src/background/slot_granter.rs", ".grant_slots(", "self.sender.send("),
         ("server/src/command/manual_run.rs", ".insert_manual_run(", "self.send_created("),
+        ("server/src/ingest/enqueue.rs", ".enqueue(", "self.send("),
+        ("server/src/http/rest/occurrences.rs", ".enqueue(", ".send_created("),
     ] {
         let code = without_comments(&read(file));
         let position = |what: &str| {
@@ -255,6 +263,7 @@ fn rows_are_committed_before_messages_are_sent() {
             "server/src/background/slot_granter.rs",
             "server/src/background/republisher.rs",
             "server/src/command/manual_run.rs",
+            "server/src/ingest/enqueue.rs",
         ],
     );
 }
@@ -269,9 +278,12 @@ fn losing_redis_costs_speed_only() {
 
 #[test]
 fn statuses_are_written_by_guarded_statements() {
-    // One statement for every birth, one for every end, and one for every change between them.
+    // Two statements for every birth, of single occurrences and of enqueued ones, one for every end, and one for every change between them.
     for (statement, paths) in [
-        ("INSERT INTO runs", ["server/src/store/create.sql", "server/src/store/advance.sql"].as_slice()),
+        (
+            "INSERT INTO runs",
+            ["server/src/store/create.sql", "server/src/store/enqueue.sql", "server/src/store/advance.sql"].as_slice(),
+        ),
         ("INSERT INTO history", &["server/src/store/create.sql", "server/src/store/finish.sql"]),
         ("DELETE FROM runs", &["server/src/store/finish.sql"]),
         ("SET status = excluded.status", &["server/src/store/advance.sql"]),

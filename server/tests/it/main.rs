@@ -21,6 +21,7 @@ mod dispatch;
 mod due_index;
 mod duplicates;
 mod engine;
+mod enqueue;
 mod event_stream;
 mod failures;
 mod files;

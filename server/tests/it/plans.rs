@@ -12,7 +12,7 @@ use milvaion_schedule::{due::DueAction, schedule::Schedule};
 use milvaion_server::{
     clock::{Clock, machine_now},
     config::database::DatabaseConfig,
-    store::{Store, plan::NewScheduledRun},
+    store::{Store, enqueue::EnqueuedRun, plan::NewScheduledRun},
 };
 use milvaion_test_support::{
     database::{self, TestConnection},
@@ -376,8 +376,53 @@ async fn table_of_open_occurrences_has_no_further_index() {
     database::open(&url).await;
     let known = "SELECT count(*) FROM pg_indexes WHERE tablename = 'runs' AND indexname IN
                  ('runs_pkey', 'runs_by_job', 'runs_begun_or_quarantined', 'runs_unsent', 'runs_delayed',
-                  'runs_cancel_requested', 'runs_waiting', 'runs_replacing', 'runs_with_slot', 'runs_with_key')";
+                  'runs_cancel_requested', 'runs_waiting', 'runs_replacing', 'runs_with_slot', 'runs_with_key',
+                  'runs_by_parent')";
     let all = "SELECT count(*) FROM pg_indexes WHERE tablename = 'runs'";
     let mut connection = TestConnection::open(&url).await;
-    assert_eq!((connection.count(known).await, connection.count(all).await), (10, 10), "each costs every dispatch");
+    // The last one costs nothing but the rows that another occurrence has enqueued.
+    assert_eq!((connection.count(known).await, connection.count(all).await), (11, 11), "each costs every dispatch");
+}
+
+#[tokio::test]
+async fn cost_of_enqueueing_does_not_grow_with_the_queue() {
+    let mut harness = PlanHarness::new().await;
+    let run = |harness: &PlanHarness, job_id| EnqueuedRun {
+        id: harness.clock.occurrence_id(),
+        job_id,
+        input: None,
+        not_before: Some(harness.clock.now() + chrono::Duration::hours(1)),
+        priority: None,
+        uniqueness_key: Some(harness.clock.occurrence_id().to_string()),
+        unique_until: None,
+        parent_id: None,
+        traceparent: None,
+    };
+    // The plan is made while the tables are empty, and about a job that does not exist.
+    for _ in 0..PLANNED_ANEW + 2 {
+        let nothing: Vec<_> = (0..BATCH).map(|_| run(&harness, JobId(harness.clock.occurrence_id().0))).collect();
+        harness.store.enqueue_runs(&nothing, None, harness.clock.now()).await.expect("the statement succeeds");
+    }
+    harness.insert_jobs().await;
+    let job = harness.jobs[0];
+    let delayed = 200_000;
+    let mut connection = TestConnection::open(&harness.url).await;
+    connection.execute("ALTER TABLE runs SET (autovacuum_enabled = false)").await;
+    connection
+        .execute(format!(
+            "INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
+                               status, priority, not_before)
+             SELECT gen_random_uuid(), now(), '{job}', 'x', 1, 'w', 't', now(), 'enqueue', 'queued', 3, now() + interval '1 day'
+               FROM generate_series(1, {delayed})"
+        ))
+        .await;
+    drop(connection);
+    let (scans, read, ..) = harness.counts(delayed).await;
+    let runs: Vec<_> = (0..BATCH).map(|_| run(&harness, job)).collect();
+    harness.store.enqueue_runs(&runs, None, harness.clock.now()).await.expect("the statement succeeds");
+    let batch = i64::try_from(BATCH).expect("a small number");
+    let (scans_after, read_after, ..) = harness.counts(delayed + batch).await;
+    assert_eq!(scans_after, scans, "no table is read as a whole");
+    let read = read_after - read;
+    assert!(read < 10 * batch, "{read} rows were read for {batch} occurrences");
 }

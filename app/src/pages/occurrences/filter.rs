@@ -8,7 +8,7 @@ use milvaion_protocol::status::{ALL_STATUSES, OccurrenceStatus};
 
 use crate::components::filter_error::FilterError;
 
-/// Parses the parameters `status`, `job`, `window` and `before` of an address.
+/// Parses the parameters `status`, `delayed`, `job`, `parent`, `window` and `before` of an address.
 ///
 /// # Errors
 ///
@@ -18,6 +18,9 @@ pub fn parse(query: &ParamsMap) -> Result<OccurrenceFilter, Vec<FilterError>> {
     let statuses = ALL_STATUSES.map(OccurrenceStatus::slug).join(", ");
     let filter = OccurrenceFilter {
         status: read(query, "status", OccurrenceStatus::from_slug, &format!("Use one of {statuses}."), &mut errors),
+        delayed: read(query, "delayed", |word| (word == "true").then_some(true), "Use true.", &mut errors)
+            .unwrap_or_default(),
+        parent_id: read(query, "parent", |id| id.parse().ok(), "Use the id of one occurrence.", &mut errors),
         job_id: read(query, "job", |id| id.parse().ok(), "Use the id of one job.", &mut errors),
         before: read(query, "before", |id| id.parse().ok(), "Use the id of one occurrence.", &mut errors),
         window: read(query, "window", window_or_all, "Use 1h, 24h, 7d or all.", &mut errors).flatten(),
@@ -53,7 +56,9 @@ fn window_or_all(slug: &str) -> Option<Option<TimeWindow>> {
 pub fn address(filter: &OccurrenceFilter) -> String {
     let parts: Vec<String> = [
         filter.status.map(|status| format!("status={}", status.slug())),
+        filter.delayed.then(|| "delayed=true".to_owned()),
         filter.job_id.map(|id| format!("job={id}")),
+        filter.parent_id.map(|id| format!("parent={id}")),
         filter.window.map(|window| format!("window={}", window.slug())),
         filter.before.map(|id| format!("before={id}")),
     ]
@@ -74,7 +79,9 @@ pub fn reason_for_none(filter: &OccurrenceFilter, job: Option<&str>) -> String {
         (None, Some(window)) => format!("is open or ended in the {}", window.label()),
         (None, None) => "exists".to_owned(),
     };
-    format!("No occurrence{job}{older} {rest}.")
+    let rest = if filter.delayed { "is delayed now".to_owned() } else { rest };
+    let parent = filter.parent_id.map(|id| format!(" that {id} has enqueued")).unwrap_or_default();
+    format!("No occurrence{job}{parent}{older} {rest}.")
 }
 
 #[cfg(test)]
@@ -93,16 +100,34 @@ mod tests {
 
     #[test]
     fn address_round_trips() {
-        let pairs = [("status", "timed-out"), ("job", ID), ("window", "24h"), ("before", ID)];
+        let pairs = [
+            ("status", "timed-out"),
+            ("delayed", "true"),
+            ("job", ID),
+            ("parent", ID),
+            ("window", "24h"),
+            ("before", ID),
+        ];
         let filter = parse(&query(&pairs)).expect("a valid filter");
-        assert_eq!(address(&filter), format!("/occurrences?status=timed-out&job={ID}&window=24h&before={ID}"));
+        assert_eq!(
+            address(&filter),
+            format!("/occurrences?status=timed-out&delayed=true&job={ID}&parent={ID}&window=24h&before={ID}")
+        );
         assert_eq!(address(&OccurrenceFilter::default()), "/occurrences");
         assert_eq!(parse(&query(&[("window", "all")])), Ok(OccurrenceFilter::default()));
     }
 
     #[test]
     fn invalid_values_are_errors() {
-        for (name, value) in [("status", "foo"), ("status", ""), ("job", "7"), ("window", "2h"), ("before", "x")] {
+        for (name, value) in [
+            ("status", "foo"),
+            ("status", ""),
+            ("job", "7"),
+            ("delayed", "1"),
+            ("parent", "7"),
+            ("window", "2h"),
+            ("before", "x"),
+        ] {
             let errors = parse(&query(&[(name, value)])).expect_err("an invalid filter");
             assert_eq!((errors.len(), errors[0].parameter, errors[0].value.as_str()), (1, name, value));
         }
@@ -125,6 +150,8 @@ mod tests {
             "No occurrence of report became Failed in the last 24 hours."
         );
         assert_eq!(reason_for_none(&filter(Some(OccurrenceStatus::Queued), day), None), "No occurrence is Queued now.");
+        let delayed = OccurrenceFilter { delayed: true, ..OccurrenceFilter::default() };
+        assert_eq!(reason_for_none(&delayed, None), "No occurrence is delayed now.");
         assert_eq!(reason_for_none(&filter(None, day), None), "No occurrence is open or ended in the last 24 hours.");
     }
 }

@@ -333,6 +333,7 @@ impl WorkerTestEnv {
             topology.logs(),
             topology.registration(),
             topology.claims(),
+            topology.ingest(),
         ];
         queues.extend(job_types.iter().map(|job_type| topology.job_queue(&self.worker_id, job_type)));
         for queue in queues {
@@ -345,6 +346,7 @@ impl WorkerTestEnv {
             topology.logs(),
             topology.registration(),
             topology.claims(),
+            topology.ingest(),
         ];
         for exchange in exchanges {
             let _ = self.channel.exchange_delete(exchange.as_str().into(), Default::default()).await;

@@ -170,6 +170,8 @@ pub(crate) fn outgoing(job: DueJob, fire: &NewScheduledRun, republished: bool, n
         priority: job.priority,
         timeout_seconds: job.timeout_seconds,
         traceparent: None,
+        parent_id: None,
+        checkpoint: None,
     };
     OutgoingMessage { worker_id: job.worker_id, message: message(queued, now), republished }
 }

@@ -320,6 +320,7 @@ impl MetricsReader {
             ("logs", names.logs()),
             ("registration", names.registration()),
             ("claims", names.claims()),
+            ("ingest", names.ingest()),
             ("dead_letters", names.dead_letter_queue()),
         ];
         let of_types = job_types.iter().map(|(worker, job_type)| names.job_queue(worker, job_type));

@@ -3,11 +3,18 @@
 use milvaion_api::{
     failures::FailureSelection,
     page::OccurrenceFilter,
-    permissions::Permission::{CancelOccurrence as MayCancel, Read, SettleFailures},
-    rest::{CancelOccurrence, LogPage, LogQuery, Occurrence, OccurrenceDetail, OccurrenceQuery, Page, RetryOccurrence},
+    permissions::Permission::{CancelOccurrence as MayCancel, Read, RunJob as MayRun, SettleFailures},
+    rest::{
+        CancelOccurrence, EnqueueOccurrences, EnqueueResults, LogPage, LogQuery, Occurrence, OccurrenceDetail,
+        OccurrenceQuery, Page, RetryOccurrence,
+    },
 };
 use milvaion_app::{backend::RetryInput, error::AppError};
-use milvaion_protocol::id::OccurrenceId;
+use milvaion_protocol::{
+    id::OccurrenceId,
+    message::{MAX_MESSAGE_BYTES, NewOccurrence},
+};
+use milvaion_telemetry::occurrences::SpanStart;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -45,6 +52,17 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
     let of_one = Operation { path: "/occurrences/{id}", scope: TagScope::Occurrence, ..read };
     vec![
         Endpoint::json(read, list),
+        Endpoint::json(
+            Operation {
+                method: "POST",
+                id: "enqueueOccurrences",
+                summary: "Create occurrences, at most 500",
+                permission: MayRun,
+                ..read
+            },
+            enqueue,
+        )
+        .with_body_limit(MAX_MESSAGE_BYTES),
         Endpoint::json(Operation { id: "getOccurrence", summary: "Read an occurrence", ..of_one }, get),
         Endpoint::json(
             Operation {
@@ -95,6 +113,8 @@ async fn list(state: ApiState, call: Call<Nothing, OccurrenceQuery, Nothing>) ->
     let filter = OccurrenceFilter {
         job_id: query.job_id,
         status: query.status.map(Into::into),
+        delayed: query.delayed,
+        parent_id: query.parent_id,
         before: query.before,
         since: query.since,
         window: query.window,
@@ -102,6 +122,29 @@ async fn list(state: ApiState, call: Call<Nothing, OccurrenceQuery, Nothing>) ->
         limit: query.limit.unwrap_or_default(),
     };
     Ok(Reply::of(Page::of(state.backend.occurrences(&call.me, filter).await?)))
+}
+
+async fn enqueue(state: ApiState, call: Call<Nothing, Nothing, EnqueueOccurrences>) -> ApiResult<EnqueueResults> {
+    let occurrences: Vec<NewOccurrence> =
+        call.body.occurrences.into_iter().map(|occurrence| occurrence.into_new(state.clock.occurrence_id())).collect();
+    if let Some(tag) = &call.tag {
+        for (index, occurrence) in occurrences.iter().enumerate() {
+            let Some(key) = &occurrence.job_key else {
+                return Err(ApiError::field(
+                    format!("occurrences/{index}/jobKey"),
+                    format!("is needed: this token is limited to jobs with the tag {tag}"),
+                ));
+            };
+            // A key without a job is a result and no refusal.
+            if let Some(job) = state.store.job_id_of_key(key).await.map_err(AppError::from)? {
+                require_job_tag(&state, tag, job).await?;
+            }
+        }
+    }
+    let start = SpanStart::now();
+    let report = state.jobs.enqueue(&occurrences, Some(&call.me.email)).await.map_err(AppError::from)?;
+    state.jobs.send_created(report.created, start);
+    Ok(Reply::of(EnqueueResults { results: report.results }))
 }
 
 async fn show<P, Q, B>(state: &ApiState, call: &Call<P, Q, B>, id: OccurrenceId) -> ApiResult<OccurrenceDetail> {

@@ -44,6 +44,8 @@ fn job_message(id: OccurrenceId, clock: &Clock) -> JobMessage {
         priority: 3,
         timeout_seconds: None,
         traceparent: None,
+        parent_id: None,
+        checkpoint: None,
     };
     message(queued, clock.now())
 }

@@ -4,6 +4,7 @@ mod access;
 mod alerts;
 mod conformance;
 mod document;
+mod enqueue;
 pub(crate) mod harness;
 mod idempotency;
 mod input;

@@ -1,0 +1,260 @@
+//! New occurrences that programs and jobs publish: checked, stored in bulk, answered, and sent to their workers.
+//!
+//! Each message is one transaction of a few statements. It is acknowledged after the commit, so a message that is
+//! redelivered finds its occurrences by their receipts and creates nothing. An answer goes to the direct reply-to address
+//! of the producer; what is refused without an answer becomes a dead letter with the reason, because nothing else shows it.
+
+use std::collections::BTreeMap;
+
+use milvaion_api::events::LiveEvent;
+use milvaion_protocol::{
+    id::OccurrenceId,
+    message::{
+        IngestMessage, IngestOutcome, IngestReply, IngestResult, MAX_INGEST_OCCURRENCES, MAX_MESSAGE_BYTES,
+        NewOccurrence,
+    },
+};
+use milvaion_telemetry::occurrences::{SpanStart, record_creation};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    background::sender::MessageSender,
+    broker::{
+        consumer::{BatchHandler, Channel, Delivery},
+        publisher::OutgoingMessage,
+        reply,
+    },
+    command::{enqueue::rejected, jobs::JobCommands},
+    domain::{message::message, transition::clean},
+    engine::context::Context,
+    faults,
+    store::{
+        dead_letters::{MAX_STORED_BODY_BYTES, NewDeadLetter},
+        manual_runs::CreatedOccurrence,
+    },
+};
+
+/// The longest name of a producer, in characters.
+const MAX_PRODUCER_CHARS: usize = 200;
+
+/// The consumer of the ingest queue.
+#[derive(Clone, Debug)]
+pub struct EnqueueConsumer {
+    /// The commands that create occurrences.
+    pub jobs: JobCommands,
+    /// The sender of job messages.
+    pub sender: MessageSender,
+    /// The name of the queue, for dead letters.
+    pub queue: String,
+}
+
+impl EnqueueConsumer {
+    /// Creates the consumer of a server.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self { jobs: context.jobs(), sender: context.sender.clone(), queue: context.broker.topology().ingest() }
+    }
+
+    /// Stores the occurrences of one message, and returns the answer to it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if PostgreSQL fails; then nothing was stored.
+    pub async fn take(&self, body: &[u8]) -> anyhow::Result<IngestReply> {
+        let (occurrences, producer) = match read(body) {
+            Ok(read) => read,
+            Err(reason) => return Ok(IngestReply { error: Some(reason), ..IngestReply::default() }),
+        };
+        let readable: Vec<NewOccurrence> = occurrences.iter().filter_map(|one| one.as_ref().ok()).cloned().collect();
+        let start = SpanStart::now();
+        let by = Some(producer.as_str()).filter(|name| !name.is_empty());
+        let report = self.jobs.enqueue(&readable, by).await?;
+        faults::crash_point("enqueue.after_commit");
+        self.send(report.created, start).await;
+        let mut results = report.results.into_iter();
+        let results = occurrences.into_iter().filter_map(|occurrence| match occurrence {
+            Ok(_) => results.next(),
+            Err(refused) => Some(refused),
+        });
+        Ok(IngestReply { results: results.collect(), error: None })
+    }
+
+    async fn send(&self, created: Vec<CreatedOccurrence>, start: SpanStart) {
+        if created.is_empty() {
+            return;
+        }
+        let now = self.jobs.clock.now();
+        for occurrence in created.iter().filter(|occurrence| occurrence.queued.traceparent.is_none()) {
+            record_creation(occurrence.row.id, "enqueue", &occurrence.row.job_name, start);
+        }
+        // It grants slots, and sleeps until the next delay ends.
+        if created.iter().any(|occurrence| occurrence.is_held) {
+            self.jobs.activate_slot_granter.notify_one();
+        }
+        let rows = created.iter().map(|occurrence| occurrence.row.clone()).collect();
+        self.jobs.hub.publish(now, vec![LiveEvent::Occurrences { rows }]);
+        let messages = created
+            .into_iter()
+            .filter(|occurrence| !occurrence.is_held)
+            .map(|occurrence| OutgoingMessage {
+                worker_id: occurrence.queued.worker_id.clone(),
+                message: message(occurrence.queued, now),
+                republished: false,
+            })
+            .collect();
+        self.sender.send(messages).await;
+    }
+
+    /// Stores what was refused as dead letters: one for each reason, so that a message with one mistake in each of its 500
+    /// occurrences leaves no 500 of them.
+    async fn store_refused(&self, body: &[u8], reply: &IngestReply) -> anyhow::Result<()> {
+        if let Some(reason) = &reply.error {
+            return self.store_dead_letter(body, reason).await;
+        }
+        let refused = |result: &IngestResult| result.outcome == IngestOutcome::Rejected;
+        if !reply.results.iter().any(refused) {
+            return Ok(());
+        }
+        // The occurrences as they were published, also those that cannot be read.
+        let raw: RawIngestMessage = serde_json::from_slice(body)?;
+        let mut by_reason: BTreeMap<&str, Vec<Vec<&Value>>> = BTreeMap::new();
+        let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
+        for (result, occurrence) in reply.results.iter().zip(&raw.occurrences).filter(|(result, _)| refused(result)) {
+            let reason = result.reason.as_deref().unwrap_or("It was rejected.");
+            let parts = by_reason.entry(reason).or_default();
+            let size = sizes.entry(reason).or_default();
+            let bytes = occurrence.to_string().len() + 1;
+            // A dead letter keeps a part of a long body only.
+            if parts.is_empty() || *size + bytes > MAX_STORED_BODY_BYTES - 1_024 {
+                parts.push(Vec::new());
+                *size = 0;
+            }
+            *size += bytes;
+            if let Some(part) = parts.last_mut() {
+                part.push(occurrence);
+            }
+        }
+        for (reason, parts) in by_reason {
+            for part in parts {
+                let body = json!({ "occurrences": part, "producer": raw.producer }).to_string();
+                self.store_dead_letter(body.as_bytes(), reason).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn store_dead_letter(&self, body: &[u8], reason: &str) -> anyhow::Result<()> {
+        let mut digest = Sha256::new();
+        digest.update(self.queue.as_bytes());
+        digest.update([0]);
+        digest.update(body);
+        let dead_letter = NewDeadLetter {
+            id: self.jobs.clock.dead_letter_id(),
+            digest: digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
+            reason: clean(reason.to_owned()),
+            source: self.queue.clone(),
+            headers: json!({}),
+            body: body[..body.len().min(MAX_STORED_BODY_BYTES)].to_vec(),
+            body_bytes: i64::try_from(body.len()).unwrap_or(i64::MAX),
+        };
+        self.jobs.store.insert_dead_letter(&dead_letter, self.jobs.clock.now()).await?;
+        self.jobs.store.metrics().dead_letter();
+        Ok(())
+    }
+}
+
+/// A message whose occurrences are not interpreted yet, so that one that cannot be read spoils no other.
+#[derive(serde::Deserialize)]
+struct RawIngestMessage {
+    occurrences: Vec<Value>,
+    #[serde(default)]
+    producer: String,
+}
+
+/// The occurrences of a message, each readable or with its result, and the name of the producer.
+type ReadMessage = (Vec<Result<NewOccurrence, IngestResult>>, String);
+
+/// Reads a message, or returns the reason why it is refused as a whole.
+fn read(body: &[u8]) -> Result<ReadMessage, String> {
+    if body.len() > MAX_MESSAGE_BYTES {
+        return Err(format!("The message has {} bytes; the maximum is {MAX_MESSAGE_BYTES}.", body.len()));
+    }
+    let raw = match serde_json::from_slice::<IngestMessage>(body) {
+        Ok(message) => return bounded(message.occurrences.into_iter().map(Ok).collect(), message.producer),
+        Err(error) => serde_json::from_slice::<RawIngestMessage>(body).map_err(|_| {
+            format!("The message cannot be read: {error}. Publish it as the schema ingest-message demands.")
+        })?,
+    };
+    let occurrences = raw.occurrences.into_iter().map(|value| {
+        let id = value.get("id").and_then(Value::as_str).and_then(|text| text.parse().ok());
+        serde_json::from_value::<NewOccurrence>(value).map_err(|error| {
+            rejected(id.unwrap_or_else(OccurrenceId::default), format!("The occurrence cannot be read: {error}."))
+        })
+    });
+    bounded(occurrences.collect(), raw.producer)
+}
+
+fn bounded(occurrences: Vec<Result<NewOccurrence, IngestResult>>, producer: String) -> Result<ReadMessage, String> {
+    if occurrences.len() > MAX_INGEST_OCCURRENCES {
+        let count = occurrences.len();
+        return Err(format!("The message has {count} occurrences; the maximum is {MAX_INGEST_OCCURRENCES}."));
+    }
+    Ok((occurrences, clean(producer.chars().take(MAX_PRODUCER_CHARS).collect())))
+}
+
+impl BatchHandler for EnqueueConsumer {
+    const NAME: &'static str = "milvaion server enqueue";
+    const KEEPS_REFUSED: bool = true;
+
+    fn is_retryable(error: &anyhow::Error) -> bool {
+        super::is_retryable(error)
+    }
+
+    async fn handle(&self, bodies: Vec<Vec<u8>>) -> anyhow::Result<()> {
+        for body in bodies {
+            let reply = self.take(&body).await?;
+            self.store_refused(&body, &reply).await?;
+        }
+        Ok(())
+    }
+
+    async fn handle_deliveries(&self, channel: &Channel, batch: &[Delivery]) -> anyhow::Result<()> {
+        for delivery in batch {
+            let answer = self.take(&delivery.data).await?;
+            if reply::is_requested(delivery) {
+                reply::send(channel, delivery, &serde_json::to_vec(&answer)?).await?;
+            } else {
+                self.store_refused(&delivery.data, &answer).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unreadable_occurrence_spoils_no_other() {
+        let id = "01932f3c-0000-7000-8000-000000000001";
+        let body =
+            json!({ "occurrences": [{ "id": id, "jobKey": "a" }, { "id": id, "jobKey": 7 }, 7], "producer": "p" });
+        let (occurrences, producer) = read(body.to_string().as_bytes()).expect("the message is readable");
+        assert_eq!((occurrences.len(), producer.as_str()), (3, "p"));
+        assert!(occurrences[0].is_ok());
+        let refused = occurrences[1].as_ref().expect_err("a number is no key");
+        assert_eq!((refused.id.to_string().as_str(), refused.outcome), (id, IngestOutcome::Rejected));
+        assert!(occurrences[2].as_ref().expect_err("a number").reason.is_some());
+    }
+
+    #[test]
+    fn whole_message_is_refused_with_a_reason() {
+        let too_many = json!({ "occurrences": vec![json!({}); 501] }).to_string();
+        for (body, expected) in [("{", "cannot be read"), ("{}", "cannot be read"), (&too_many, "maximum is 500")] {
+            let reason = read(body.as_bytes()).err().expect("it is refused");
+            assert!(reason.contains(expected), "{reason}");
+        }
+    }
+}

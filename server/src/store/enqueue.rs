@@ -1,0 +1,337 @@
+//! Enqueued occurrences: the statement that creates those of one message, and the jobs that they belong to.
+//!
+//! Nothing here counts the open occurrences of a job, so the cost of a message depends on its length alone.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, Duration, Utc};
+use milvaion_api::{requests::JobInput, sources::JobSourceKind, views::TriggerSource};
+use milvaion_protocol::{
+    id::{JobId, OccurrenceId},
+    trace::Traceparent,
+};
+use serde_json::Value;
+use sqlx::{Executor, Postgres};
+use uuid::Uuid;
+
+use super::{
+    Result, Store,
+    create::CreatedRun,
+    jobs::{AuditStamp, insert_job},
+    manual_runs::CreatedOccurrence,
+};
+
+/// The age from which on the partitions of an occurrence's creation day may never have been created.
+const MAX_FIRST_PARTITION_AGE: Duration = Duration::days(1);
+/// The time after the last request for a uniqueness key from which on its row may be deleted.
+const UNIQUENESS_KEY_GRACE: Duration = Duration::hours(1);
+/// Maximum number of rows that one statement deletes, so that no statement holds its locks for long.
+const DELETE_BATCH_SIZE: i64 = 1_000;
+/// Maximum number of such statements in one call; the rest follows in the next call.
+const MAX_DELETE_BATCHES: usize = 100;
+
+/// A job that occurrences are enqueued for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnqueueTarget {
+    /// The job; none if the job of a job type does not exist yet.
+    pub job_id: Option<JobId>,
+    /// Its worker.
+    pub worker_id: String,
+    /// Its job type.
+    pub job_type: String,
+    /// False while the job is paused.
+    pub is_active: bool,
+}
+
+/// An occurrence to create, whose values were checked.
+#[derive(Clone, Debug)]
+pub struct EnqueuedRun {
+    /// Identifier.
+    pub id: OccurrenceId,
+    /// The job.
+    pub job_id: JobId,
+    /// Input; none means the job's input.
+    pub input: Option<Value>,
+    /// Time before which it does not start; none means at once.
+    pub not_before: Option<DateTime<Utc>>,
+    /// Priority, from 1 to 5; none means the job's.
+    pub priority: Option<u8>,
+    /// Uniqueness key.
+    pub uniqueness_key: Option<String>,
+    /// Time until which the key is taken even if the occurrence has ended.
+    pub unique_until: Option<DateTime<Utc>>,
+    /// The occurrence that enqueues it.
+    pub parent_id: Option<OccurrenceId>,
+    /// Position in the trace that it continues; none for a trace of its own.
+    pub traceparent: Option<Traceparent>,
+}
+
+/// The result for one occurrence.
+#[derive(Clone, Debug)]
+pub enum EnqueueOutcome {
+    /// It was created now.
+    Created(Box<CreatedOccurrence>),
+    /// An earlier request with the same id has created it.
+    Known,
+    /// This occurrence has the same uniqueness key, so nothing was created.
+    Duplicate(OccurrenceId),
+    /// The job was deleted meanwhile.
+    JobNotFound,
+}
+
+impl Store {
+    /// Returns the jobs with these keys. Keys without a job are left out.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn enqueue_targets_by_key(&self, keys: &[String]) -> Result<HashMap<String, EnqueueTarget>> {
+        let rows = sqlx::query!(
+            r#"SELECT key AS "key!", id, worker_id, job_type, is_active FROM jobs WHERE key = ANY($1)"#,
+            keys
+        )
+        .fetch_all(self.pool())
+        .await?;
+        let target = |job_id, worker_id, job_type, is_active| EnqueueTarget {
+            job_id: Some(JobId(job_id)),
+            worker_id,
+            job_type,
+            is_active,
+        };
+        Ok(rows.into_iter().map(|row| (row.key, target(row.id, row.worker_id, row.job_type, row.is_active))).collect())
+    }
+
+    /// Returns the job types of workers that are registered, with the jobs of their enqueued occurrences. Unknown ones are
+    /// left out.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn enqueue_targets_by_type(
+        &self,
+        wanted: &[(String, String)],
+    ) -> Result<HashMap<(String, String), EnqueueTarget>> {
+        let (workers, types): (Vec<String>, Vec<String>) = wanted.iter().cloned().unzip();
+        let rows = sqlx::query!(
+            r#"SELECT t.worker_id, t.job_type, j.id AS "job_id?", coalesce(j.is_active, true) AS "is_active!"
+                 FROM unnest($1::text[], $2::text[]) AS w (worker_id, job_type)
+                 JOIN worker_job_types t ON t.worker_id = w.worker_id AND t.job_type = w.job_type
+                 LEFT JOIN declared_jobs d ON d.worker_id = t.worker_id AND d.job_type = t.job_type AND d.name = ''
+                 LEFT JOIN jobs j ON j.id = d.job_id"#,
+            &workers,
+            &types
+        )
+        .fetch_all(self.pool())
+        .await?;
+        let targets = rows.into_iter().map(|row| {
+            let target = EnqueueTarget {
+                job_id: row.job_id.map(JobId),
+                worker_id: row.worker_id.clone(),
+                job_type: row.job_type.clone(),
+                is_active: row.is_active,
+            };
+            ((row.worker_id, row.job_type), target)
+        });
+        Ok(targets.collect())
+    }
+
+    /// Creates the job for the enqueued occurrences of a job type, unless another request has created it meanwhile. Returns
+    /// the job, and true if this call has created it.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn create_enqueue_job(&self, id: JobId, job: &JobInput, edit: AuditStamp<'_>) -> Result<(JobId, bool)> {
+        let mut tx = self.pool().begin().await?;
+        // Concurrent requests for the first occurrence of a type are rare, and wait for each other here.
+        sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.enqueue_jobs'))").execute(&mut tx).await?;
+        let before = sqlx::query_scalar!(
+            "SELECT job_id FROM declared_jobs WHERE worker_id = $1 AND job_type = $2 AND name = ''",
+            job.worker_id,
+            job.job_type
+        )
+        .fetch_optional(&mut tx)
+        .await?;
+        if let Some(before) = before {
+            return Ok((JobId(before), false));
+        }
+        insert_job(&mut tx, id, None, job, None, JobSourceKind::Code, edit).await?;
+        sqlx::query!(
+            "INSERT INTO declared_jobs (worker_id, job_type, name, job_id) VALUES ($1, $2, '', $3)",
+            job.worker_id,
+            job.job_type,
+            id.0
+        )
+        .execute(&mut tx)
+        .await?;
+        tx.commit().await?;
+        Ok((id, true))
+    }
+
+    /// Creates occurrences, each at most once, in one transaction. Returns one outcome for each, in their order. `by` is the
+    /// author. No id may be there twice.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then none was created.
+    pub async fn enqueue_runs(
+        &self,
+        runs: &[EnqueuedRun],
+        by: Option<&str>,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<EnqueueOutcome>> {
+        match self.try_enqueue_runs(runs, by, now).await {
+            Err(error) if error.is_missing_partition() => {
+                // A new installation has no partitions for ids that were made days ago.
+                let oldest = runs.iter().map(|run| run.id.created_at()).min().unwrap_or(now);
+                if oldest < now - MAX_FIRST_PARTITION_AGE {
+                    self.ensure_partitions(oldest).await?;
+                }
+                self.ensure_partitions(now).await?;
+                self.try_enqueue_runs(runs, by, now).await
+            }
+            done => done,
+        }
+    }
+
+    async fn try_enqueue_runs(
+        &self,
+        runs: &[EnqueuedRun],
+        by: Option<&str>,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<EnqueueOutcome>> {
+        if runs.iter().all(|run| run.uniqueness_key.is_none()) {
+            // The statement is a transaction by itself.
+            return self.outcomes(enqueue(self.pool(), runs, by, now).await?);
+        }
+        let mut tx = self.pool().begin().await?;
+        // A separate statement: the next one sees what the transactions that held the rows before have created.
+        let (jobs, keys): (Vec<Uuid>, Vec<String>) =
+            runs.iter().filter_map(|run| Some((run.job_id.0, run.uniqueness_key.clone()?))).unzip();
+        sqlx::query!(
+            "INSERT INTO run_uniqueness (job_id, key, claimed_at)
+             SELECT DISTINCT job_id, key, $3::timestamptz FROM unnest($1::uuid[], $2::text[]) AS w (job_id, key) ORDER BY 1, 2
+             ON CONFLICT (job_id, key) DO UPDATE SET claimed_at = excluded.claimed_at",
+            &jobs,
+            &keys,
+            now
+        )
+        .execute(&mut tx)
+        .await?;
+        let rows = enqueue(&mut tx, runs, by, now).await?;
+        tx.commit().await?;
+        self.outcomes(rows)
+    }
+
+    fn outcomes(&self, rows: Vec<EnqueuedRow>) -> Result<Vec<EnqueueOutcome>> {
+        rows.into_iter()
+            .map(|row| match row {
+                EnqueuedRow::Created(run) => {
+                    self.measure_created(std::slice::from_ref(&*run));
+                    Ok(EnqueueOutcome::Created(Box::new(CreatedOccurrence::try_from(*run)?)))
+                }
+                EnqueuedRow::Other(outcome) => Ok(outcome),
+            })
+            .collect()
+    }
+
+    /// Deletes uniqueness keys that are free for an hour or longer. Returns their number.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn delete_free_uniqueness_keys(&self, now: DateTime<Utc>) -> Result<u64> {
+        let mut deleted = 0;
+        for _ in 0..MAX_DELETE_BATCHES {
+            // The age is compared again when the row is locked, so a request that has just taken the key keeps it.
+            let batch = sqlx::query!(
+                "DELETE FROM run_uniqueness WHERE claimed_at < $1 AND (job_id, key) IN (
+                     SELECT u.job_id, u.key FROM run_uniqueness u
+                      WHERE u.claimed_at < $1 AND coalesce(u.until, '-infinity') < $2
+                        AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.id = u.run_id)
+                      LIMIT $3)",
+                now - UNIQUENESS_KEY_GRACE,
+                now,
+                DELETE_BATCH_SIZE
+            )
+            .execute(self.pool())
+            .await?
+            .rows_affected();
+            deleted += batch;
+            if batch < DELETE_BATCH_SIZE.unsigned_abs() {
+                break;
+            }
+        }
+        Ok(deleted)
+    }
+}
+
+/// The result of the statement for one occurrence.
+enum EnqueuedRow {
+    Created(Box<CreatedRun>),
+    Other(EnqueueOutcome),
+}
+
+async fn enqueue<'c>(
+    executor: impl Executor<'c, Database = Postgres>,
+    runs: &[EnqueuedRun],
+    by: Option<&str>,
+    now: DateTime<Utc>,
+) -> Result<Vec<EnqueuedRow>> {
+    let ids: Vec<Uuid> = runs.iter().map(|run| run.id.0).collect();
+    let created: Vec<DateTime<Utc>> = runs.iter().map(|run| run.id.created_at()).collect();
+    let jobs: Vec<Uuid> = runs.iter().map(|run| run.job_id.0).collect();
+    let inputs: Vec<Option<&Value>> = runs.iter().map(|run| run.input.as_ref()).collect();
+    let not_before: Vec<Option<DateTime<Utc>>> = runs.iter().map(|run| run.not_before).collect();
+    let priorities: Vec<Option<i16>> = runs.iter().map(|run| run.priority.map(i16::from)).collect();
+    let keys: Vec<Option<&str>> = runs.iter().map(|run| run.uniqueness_key.as_deref()).collect();
+    let until: Vec<Option<DateTime<Utc>>> = runs.iter().map(|run| run.unique_until).collect();
+    let parents: Vec<Option<Uuid>> = runs.iter().map(|run| run.parent_id.map(|id| id.0)).collect();
+    let traces: Vec<Option<String>> = runs.iter().map(|run| run.traceparent.map(|trace| trace.to_string())).collect();
+    let rows = sqlx::query_file!(
+        "src/store/enqueue.sql",
+        &ids,
+        &created,
+        &jobs,
+        &inputs as &[Option<&Value>],
+        &not_before as &[Option<DateTime<Utc>>],
+        &priorities as &[Option<i16>],
+        &keys as &[Option<&str>],
+        &until as &[Option<DateTime<Utc>>],
+        &parents as &[Option<Uuid>],
+        &traces as &[Option<String>],
+        now,
+        by
+    )
+    .fetch_all(executor)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| match row.holder {
+            _ if row.is_created => EnqueuedRow::Created(Box::new(CreatedRun {
+                id: row.id,
+                job_id: row.job_id,
+                job_name: row.job_name.unwrap_or_default(),
+                worker_id: row.worker_id.unwrap_or_default(),
+                job_type: row.job_type.unwrap_or_default(),
+                job_data: row.job_data,
+                scheduled_for: row.scheduled_for.unwrap_or(now),
+                trigger: TriggerSource::Enqueue.as_str().to_owned(),
+                priority: row.priority.unwrap_or(3),
+                max_retries: row.max_retries.unwrap_or(0),
+                timeout_seconds: row.timeout_seconds,
+                is_held: row.needs_slot.unwrap_or(false) || row.not_before.is_some(),
+                retry_of: None,
+                skip_note: None,
+                traceparent: row.traceparent,
+                not_before: row.not_before,
+                parent_id: row.parent_id,
+            })),
+            _ if row.is_known => EnqueuedRow::Other(EnqueueOutcome::Known),
+            Some(holder) => EnqueuedRow::Other(EnqueueOutcome::Duplicate(OccurrenceId(holder))),
+            None if !row.job_exists => EnqueuedRow::Other(EnqueueOutcome::JobNotFound),
+            // A concurrent request with the same id was first.
+            None => EnqueuedRow::Other(EnqueueOutcome::Known),
+        })
+        .collect())
+}
