@@ -100,6 +100,15 @@
 //! `faults` defines the points at which a test can end the process. [`testing`] runs a job or a loop in a test without any
 //! service.
 
+/// The client with which a job, or another program, enqueues occurrences.
+#[cfg(feature = "client")]
+pub mod client {
+    pub use milvaion_client::{
+        BrokerClient, Enqueue, EnqueueClient, EnqueueError, EnqueueTransport, Enqueued, IngestOutcome, IngestResult,
+        RecordingClient,
+    };
+}
+
 mod api;
 mod control;
 mod delivery;

@@ -77,6 +77,7 @@ pub(crate) fn occurrence_detail(status: StatusName) -> OccurrenceDetail {
         triggered_by: None,
         trigger_reason: None,
         retry_of: None,
+        parent_id: None,
         trace_id: "019a9b3f7c007abc8def0123456789ab".into(),
         trace_url: None,
         published_at: None,

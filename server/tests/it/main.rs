@@ -66,3 +66,4 @@ mod traces;
 mod unreadable;
 mod users;
 mod versions;
+mod worker_permissions;

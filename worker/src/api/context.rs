@@ -23,6 +23,8 @@ use serde_json::Value;
 use tokio::{runtime::Handle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+#[cfg(feature = "client")]
+use crate::api::enqueue::JobEnqueuer;
 use crate::{
     api::outcome::{JobError, strip_nul},
     clock,
@@ -55,6 +57,8 @@ struct JobContextInner {
     reported: Mutex<ReportState>,
     /// The runtime in which the run began. `None` in a test without a runtime.
     runtime: Option<Handle>,
+    #[cfg(feature = "client")]
+    enqueuer: JobEnqueuer,
 }
 
 /// The progress and the checkpoint of a run: what was sent, and what waits until the interval is over.
@@ -104,7 +108,13 @@ impl JobContextInner {
 
 impl JobContext {
     /// Creates the context of a run. Its token is a child of that of the signal.
-    pub(crate) fn new(message: JobMessage, instance_id: String, sink: Arc<dyn ReportSink>, stop: StopSignal) -> Self {
+    pub(crate) fn new(
+        message: JobMessage,
+        instance_id: String,
+        sink: Arc<dyn ReportSink>,
+        stop: StopSignal,
+        #[cfg(feature = "client")] enqueuer: JobEnqueuer,
+    ) -> Self {
         let log_writer = LogWriter::new(message.attempt);
         Self {
             inner: Arc::new(JobContextInner {
@@ -117,8 +127,16 @@ impl JobContext {
                 deadline: Mutex::default(),
                 reported: Mutex::default(),
                 runtime: Handle::try_current().ok(),
+                #[cfg(feature = "client")]
+                enqueuer,
             }),
         }
+    }
+
+    /// Returns the way to the ingest queue.
+    #[cfg(feature = "client")]
+    pub(crate) fn enqueuer(&self) -> &JobEnqueuer {
+        &self.inner.enqueuer
     }
 
     /// Sets the instant at which the timeout of the run expires.
@@ -425,7 +443,6 @@ impl fmt::Debug for JobContext {
 mod tests {
     use futures::{FutureExt, future};
     use milvaion_protocol::message::LogLine;
-    use serde_json::json;
     use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
     use super::*;
@@ -448,14 +465,7 @@ mod tests {
 
     fn run() -> (JobContext, UnboundedReceiver<RunProgress>) {
         let (sender, reports) = unbounded_channel();
-        let id = "01920000-0000-7000-8000-000000000000";
-        let message = json!({
-            "occurrenceId": id, "jobId": id, "jobName": "j", "jobType": "t", "jobData": {}, "correlationId": id,
-            "scheduledFor": "2026-01-01T00:00:00Z", "timestamp": "2026-01-01T00:00:00Z", "attempt": 1,
-            "retryCount": 0, "maxRetries": 0, "priority": 3,
-        });
-        let message = serde_json::from_value(message).expect("a message");
-        (JobContext::new(message, "w-1".into(), Arc::new(ProgressSender(sender)), StopSignal::default()), reports)
+        (crate::testing::TestContext::new().reporting_to(Arc::new(ProgressSender(sender))), reports)
     }
 
     async fn next(reports: &mut UnboundedReceiver<RunProgress>) -> (u8, String) {

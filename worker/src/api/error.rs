@@ -20,6 +20,10 @@ pub enum WorkerError {
     /// The thread that sends heartbeats and reports cannot be started.
     #[error("Cannot start the thread that sends heartbeats and reports.")]
     ControlThread(#[source] io::Error),
+    /// `AMQP_URL` cannot be used to enqueue occurrences.
+    #[cfg(feature = "client")]
+    #[error("AMQP_URL cannot be used to enqueue occurrences.")]
+    Enqueue(#[source] milvaion_client::EnqueueError),
     /// The thread of the singleton loops cannot be started.
     #[error("Cannot start the thread of the singleton loops.")]
     LoopThread(#[source] io::Error),

@@ -10,6 +10,7 @@
 //! | [`job`], [`job_fn`] | The trait [`Job`](crate::Job), and jobs that are functions |
 //! | [`options`] | The rules and schedules that code declares beside a job |
 //! | [`context`] | The context of a run |
+//! | `enqueue` | Occurrences that a job enqueues, with the feature `client` |
 //! | [`layer`], [`events`] | Code around every run, and observers of all runs |
 //! | [`outcome`] | The ways an attempt can end, and the report of each |
 //! | [`config`] | The settings of a worker, from the environment, a file or code |
@@ -19,6 +20,8 @@
 
 pub(crate) mod config;
 pub(crate) mod context;
+#[cfg(feature = "client")]
+pub(crate) mod enqueue;
 pub(crate) mod error;
 pub(crate) mod events;
 pub(crate) mod job;

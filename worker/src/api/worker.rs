@@ -16,6 +16,8 @@ use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+#[cfg(feature = "client")]
+use crate::{api::enqueue::JobEnqueuer, client::BrokerClient};
 use crate::{
     api::config::WorkerConfig,
     api::context::JobContext,
@@ -265,6 +267,16 @@ impl Worker {
         tokio::spawn(tasks.guard("claim batcher", &abandon, batching));
         let permits = PrioritySemaphore::new(config.capacity as usize, jobs.iter().map(|job| job.concurrency.into()));
         let claim_checker = ClaimChecker::new(amqp.clone(), topology.clone(), instance_id.clone());
+        #[cfg(feature = "client")]
+        let enqueuer = JobEnqueuer {
+            worker_id: config.worker_id.as_str().into(),
+            unique: Arc::new(registry::unique_types(&jobs)),
+            transport: Arc::new(
+                BrokerClient::new(&config.amqp_url, &config.prefix)
+                    .map_err(WorkerError::Enqueue)?
+                    .with_producer(&config.worker_id),
+            ),
+        };
         let consumer = Arc::new(DeliveryConsumer {
             worker_id: config.worker_id,
             instance_id: instance_id.clone(),
@@ -289,6 +301,8 @@ impl Worker {
                 interrupt: interrupt.clone(),
                 layers,
                 events,
+                #[cfg(feature = "client")]
+                enqueuer,
             },
             deliveries: TaskTracker::new(),
             runs: TaskTracker::new(),

@@ -325,6 +325,7 @@ mod tests {
             warning: outbox.warning,
             refused_queues: RefusedQueues::default(),
             stopping: CancellationToken::new(),
+            refused_parts: Mutex::default(),
         };
         let beating = tokio::spawn(heartbeater.run(stop.clone()));
         let mut messages = Vec::new();

@@ -26,6 +26,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+#[cfg(feature = "client")]
+use crate::api::enqueue::JobEnqueuer;
 use crate::{
     api::config::MAX_TIMEOUT,
     api::context::JobContext,
@@ -66,6 +68,9 @@ pub(crate) struct Executor {
     pub(crate) layers: Arc<[Arc<dyn Layer>]>,
     /// The observers of all runs.
     pub(crate) events: RunObservers,
+    /// The way of jobs to the ingest queue.
+    #[cfg(feature = "client")]
+    pub(crate) enqueuer: JobEnqueuer,
 }
 
 impl Executor {
@@ -96,7 +101,14 @@ impl Executor {
         let gate = awaits_confirm.then(|| confirmed.clone());
 
         let stopped = stop.token().clone();
-        let ctx = JobContext::new(message, self.instance_id.clone(), self.sink.clone(), stop.clone());
+        let ctx = JobContext::new(
+            message,
+            self.instance_id.clone(),
+            self.sink.clone(),
+            stop.clone(),
+            #[cfg(feature = "client")]
+            self.enqueuer.clone(),
+        );
         ctx.set_deadline(started + timeout);
         // A separate task, which contains a panic, and which `abort` can end at any await point.
         let log = ctx.clone();

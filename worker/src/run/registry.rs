@@ -11,6 +11,8 @@ use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::Serialize;
 use serde_json::Value;
 
+#[cfg(feature = "client")]
+use crate::api::options::Unique;
 use crate::{
     api::{context::JobContext, error::ConfigErrors, job::Job, options::JobOptions, outcome::JobError},
     run::input,
@@ -35,6 +37,8 @@ pub(crate) struct RegisteredJob {
     schema: Value,
     defaults: JobDefaults,
     schedules: Vec<DeclaredSchedule>,
+    #[cfg(feature = "client")]
+    unique: Option<Unique>,
     handler: Arc<dyn JobHandler>,
     /// The mistakes in its options.
     errors: ConfigErrors,
@@ -109,6 +113,8 @@ impl RegisteredJob {
         let mut errors = ConfigErrors::default();
         options.check(job_type, &mut errors);
         let (concurrency, timeout, grace) = (options.concurrency, options.timeout, options.grace);
+        #[cfg(feature = "client")]
+        let unique = options.unique;
         let description = options.description.clone().unwrap_or_else(|| description.to_owned());
         let (defaults, schedules) = options.into_wire();
         Self {
@@ -120,6 +126,8 @@ impl RegisteredJob {
             schema: settings.into_generator().into_root_schema_for::<Input>().to_value(),
             defaults,
             schedules,
+            #[cfg(feature = "client")]
+            unique,
             handler,
             errors,
         }
@@ -213,6 +221,12 @@ impl JobRegistry {
 /// Returns the description of all job types for the registration of the worker.
 pub(crate) fn announce(jobs: &[Arc<RegisteredJob>]) -> Vec<JobTypeInfo> {
     jobs.iter().map(|job| job.info()).collect()
+}
+
+/// Returns the uniqueness of the job types that declare one.
+#[cfg(feature = "client")]
+pub(crate) fn unique_types(jobs: &[Arc<RegisteredJob>]) -> BTreeMap<&'static str, Unique> {
+    jobs.iter().filter_map(|job| Some((job.job_type, job.unique?))).collect()
 }
 
 /// Returns the names of all job types for a log line.

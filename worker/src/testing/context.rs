@@ -12,7 +12,13 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::report::{Recorder, TestReport};
-use crate::{api::context::JobContext, clock, run::stop_signal::StopSignal};
+#[cfg(feature = "client")]
+use crate::{api::enqueue::JobEnqueuer, client::RecordingClient};
+use crate::{
+    api::context::JobContext,
+    clock,
+    run::{report_sink::ReportSink, stop_signal::StopSignal},
+};
 
 /// The context of an attempt under test: the first attempt of a job named `test`, without retries, due now.
 ///
@@ -31,6 +37,8 @@ pub struct TestContext {
     pub(super) message: JobMessage,
     pub(super) stop: StopSignal,
     pub(super) recorder: Arc<Recorder>,
+    #[cfg(feature = "client")]
+    pub(super) enqueuer: JobEnqueuer,
     timeout: Option<Duration>,
 }
 
@@ -63,7 +71,18 @@ impl TestContext {
             checkpoint: None,
             parent_id: None,
         };
-        Self { message, stop: StopSignal::default(), recorder: Arc::default(), timeout: None }
+        Self {
+            message,
+            stop: StopSignal::default(),
+            recorder: Arc::default(),
+            #[cfg(feature = "client")]
+            enqueuer: JobEnqueuer {
+                worker_id: "test".into(),
+                unique: Arc::default(),
+                transport: Arc::new(RecordingClient::new()),
+            },
+            timeout: None,
+        }
     }
 
     /// Sets the id of the occurrence.
@@ -136,14 +155,41 @@ impl TestContext {
         self
     }
 
+    /// Records in `recording` what the contexts enqueue, as occurrences of the worker `test` unless the job names another one.
+    /// Without it, they are accepted and forgotten.
+    #[cfg(feature = "client")]
+    pub fn client(mut self, recording: &RecordingClient) -> Self {
+        self.enqueuer.transport = Arc::new(recording.clone());
+        self
+    }
+
+    /// Declares the uniqueness of a job type, as [`JobOptions::unique`](crate::JobOptions::unique) does in a worker.
+    #[cfg(feature = "client")]
+    pub fn unique(mut self, job_type: &'static str, unique: crate::Unique) -> Self {
+        Arc::make_mut(&mut self.enqueuer.unique).insert(job_type, unique);
+        self
+    }
+
     /// Returns a context. All contexts share the report and the end.
     #[must_use]
     pub fn context(&self) -> JobContext {
-        let ctx = JobContext::new(self.message.clone(), "test".to_owned(), self.recorder.clone(), self.stop.clone());
+        let ctx = self.reporting_to(self.recorder.clone());
         if let Some(timeout) = self.timeout {
             ctx.set_deadline(Instant::now() + timeout);
         }
         ctx
+    }
+
+    /// Returns a context that reports to `sink`.
+    pub(crate) fn reporting_to(&self, sink: Arc<dyn ReportSink>) -> JobContext {
+        JobContext::new(
+            self.message.clone(),
+            "test".to_owned(),
+            sink,
+            self.stop.clone(),
+            #[cfg(feature = "client")]
+            self.enqueuer.clone(),
+        )
     }
 
     /// Asks the contexts to end, like a user who cancels the run in the dashboard.

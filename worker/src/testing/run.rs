@@ -132,6 +132,8 @@ impl TestRun {
 
     /// Runs the attempt to its end.
     pub async fn run(self) -> TestReport {
+        #[cfg(feature = "client")]
+        let enqueuer = self.context.enqueuer.clone();
         let TestContext { mut message, recorder, .. } = self.context;
         message.job_type = self.job.job_type.to_owned();
         message.job_data = self.input;
@@ -143,6 +145,8 @@ impl TestRun {
             interrupt: self.interrupt,
             layers: self.layers.into(),
             events: self.events,
+            #[cfg(feature = "client")]
+            enqueuer,
         };
         let stop = executor.stop_signal();
         let (_, end) = executor.start(&self.job, message, stop.clone(), false);

@@ -11,7 +11,6 @@ mod executor;
 mod health;
 mod options;
 mod outbox;
-mod permissions;
 mod readme;
 mod shutdown;
 mod singleton;
