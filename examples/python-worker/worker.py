@@ -549,14 +549,14 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) 
 return 0
 """
 # KEYS: running:{occurrence} of each run. ARGV: lifetime of the keys in milliseconds, then the mark of each run. Returns
-# the positions of the runs of which another instance has claimed this attempt or a later one.
+# the positions and the values of the keys in which another instance has claimed this attempt or a later one, in turns.
 RENEW = """
 local lost = {}
 for i, key in ipairs(KEYS) do
     local mark, held = ARGV[i + 1], redis.call('GET', key)
     local other = held and held ~= mark and tonumber(string.match(held, ':(%d+)$'))
     if other and other >= tonumber(string.match(mark, ':(%d+)$')) then
-        lost[#lost + 1] = i
+        lost[#lost + 1], lost[#lost + 2] = i, held
     else
         redis.call('SET', key, mark, 'PX', ARGV[1])
     end
@@ -622,7 +622,7 @@ class Claims:
             return []
         marks = [f"{self.settings.instance_id}:{attempt}" for _, attempt in keys]
         lost = self.renew_script([self.running(key) for key in keys], [LEASE_MS + CLAIM_RETENTION_MS, *marks])
-        return [keys[position - 1] for position in lost]
+        return [keys[position - 1] for position in lost[::2]]
 
     def requests(self, keys):
         """Returns each run with its cancel request and the first attempt that is not revoked, where there are any."""

@@ -17,15 +17,15 @@ return {'', 0, redis.call('GET', KEYS[2]) or ''}
 ";
 
 /// Renews the claims of runs, and takes over those that are gone or belong to a lower attempt. KEYS: `running:{id}` of each
-/// run. ARGV: the lifetime of the keys in milliseconds, then `{instance}:{attempt}` of each run. Returns the positions of
-/// the runs that must end, from 1.
+/// run. ARGV: the lifetime of the keys in milliseconds, then `{instance}:{attempt}` of each run. Returns the position, from 1,
+/// and the value of each key that holds this attempt or a higher one for another instance, in turns.
 pub const RENEW_SCRIPT: &str = "\
 local lost = {}
 for i, key in ipairs(KEYS) do
     local mark, held = ARGV[i + 1], redis.call('GET', key)
     local other = held and held ~= mark and tonumber(string.match(held, ':(%d+)$'))
     if other and other >= tonumber(string.match(mark, ':(%d+)$')) then
-        lost[#lost + 1] = i
+        lost[#lost + 1], lost[#lost + 2] = i, held
     else
         redis.call('SET', key, mark, 'PX', ARGV[1])
     end

@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(suspects(&[first.clone(), later(0), later(2)], &[1]), [], "one start");
         let end = StatusReport { status: S::Completed, ..later(20) };
         assert_eq!(suspects(&[first.clone(), end], &[1]), [], "the end is no start");
-        assert_eq!(suspects(&[first, later(10)], &[1]).len(), 2);
+        assert_eq!(suspects(&[first.clone(), later(10)], &[1]).len(), 2);
     }
 
     #[test]

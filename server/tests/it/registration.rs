@@ -10,6 +10,7 @@ use milvaion_server::{
 };
 use milvaion_test_support::{
     database::{self, TestConnection},
+    manual_clock::ManualClockHarness,
     messages,
 };
 
@@ -152,4 +153,42 @@ async fn refused_registration_does_not_affect_its_batch() {
     let body = serde_json::to_vec(&nul).expect("JSON");
     let error = harness.consumer.handle(vec![body]).await.expect_err("it can never be stored");
     assert!(!RegistrationConsumer::is_retryable(&error), "{error}");
+}
+
+#[tokio::test]
+async fn registration_is_answered_after_it_was_stored() {
+    use futures::StreamExt;
+    use lapin::{BasicProperties, Connection, ConnectionProperties, options::BasicConsumeOptions, types::FieldTable};
+    use milvaion_protocol::{message::HelloReply, topology::Topology};
+
+    let harness = ManualClockHarness::open().await;
+    let connection = Connection::connect(&harness.config.broker.url, ConnectionProperties::default())
+        .await
+        .expect("the broker responds");
+    let channel = connection.create_channel().await.expect("a channel");
+    let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
+    let reply_to = "amq.rabbitmq.reply-to";
+    let mut replies =
+        channel.basic_consume(reply_to.into(), "".into(), options, FieldTable::default()).await.expect("a consumer");
+    let now = harness.clock.now();
+    let mut hello = messages::hello("answered", now);
+    hello.job_types = vec![messages::job_type("good"), messages::job_type("not a name")];
+    let body = serde_json::to_vec(&RegistrationMessage::Hello(hello)).expect("JSON");
+    let name = Topology::new(harness.config.broker.prefix.as_str()).registration();
+    let properties = BasicProperties::default().with_reply_to(reply_to.into()).with_correlation_id("7".into());
+    channel
+        .basic_publish(name.as_str().into(), name.as_str().into(), Default::default(), &body, properties)
+        .await
+        .expect("sent");
+    let reply = tokio::time::timeout(std::time::Duration::from_secs(20), replies.next()).await.expect("in time");
+    let reply = reply.expect("a reply").expect("a delivery");
+    assert_eq!(reply.properties.correlation_id().as_ref().map(|id| id.as_str()), Some("7"));
+    let answer: HelloReply = serde_json::from_slice(&reply.data).expect("a reply to a hello");
+    assert!(answer.accepted && answer.features.iter().any(|feature| feature == "claims"));
+    assert_eq!(answer.problems.len(), 1);
+    assert_eq!(answer.problems[0].job_type.as_deref(), Some("not a name"));
+    let workers = harness.server.store.workers(now - chrono::Duration::days(1), now).await.expect("the query succeeds");
+    let stored = workers.iter().flat_map(|worker| &worker.instances).find(|instance| instance.id == "answered");
+    assert_eq!(stored.expect("it is stored").problems.len(), 1);
+    harness.close().await;
 }

@@ -96,7 +96,8 @@ async fn act(store: &Store, clock: &Clock, job_id: JobId, ids: &[OccurrenceId], 
             store.update_lost_runs(&[update], None, now).await.expect("the statement succeeds");
         }
         7 => {
-            let start = ReportedStart { occurrence_id: id, attempt: signed, instance_id: instance, at: now };
+            let start =
+                ReportedStart { occurrence_id: id, attempt: signed, instance_id: instance, at: now, is_start: false };
             store.record_late_starts(&[start]).await.expect("the statement succeeds");
         }
         8 => {

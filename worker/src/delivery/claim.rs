@@ -276,8 +276,13 @@ impl ClaimStore {
                 renew.key(self.keys.running(*occurrence)).arg(self.claim_value(*attempt));
             }
             // The script counts from 1.
-            let indexes: Vec<usize> = self.redis.answer(number, renew.invoke_async(&mut redis)).await?;
-            superseded.extend(indexes.into_iter().filter_map(|index| chunk.get(index.wrapping_sub(1))).copied());
+            let lost: Vec<(usize, String)> = self.redis.answer(number, renew.invoke_async(&mut redis)).await?;
+            // An equal attempt runs twice, and the first end that is reported counts. Ending it here would report that end.
+            superseded.extend(lost.into_iter().filter_map(|(index, held)| {
+                let key = chunk.get(index.wrapping_sub(1)).copied()?;
+                let other: u32 = held.rsplit_once(':')?.1.parse().ok()?;
+                (other > key.1).then_some(key)
+            }));
         }
         Ok(superseded)
     }
@@ -364,5 +369,87 @@ mod tests {
         assert!(
             matches!(held_by("a:b:2", &CLAIM_KEY_TTL_MS.to_string(), 2), ClaimResult::Held { by, .. } if by == "a:b")
         );
+    }
+
+    /// The values of a claim's key before attempt 2 of instance `w-1`.
+    const HELD: [Option<&str>; 8] = [
+        None,
+        Some("w-1:2"),
+        Some("w-2:1"),
+        Some("w-2:2"),
+        Some("w-2:3"),
+        Some("done:1"),
+        Some("done:2"),
+        Some("done:3"),
+    ];
+
+    #[tokio::test]
+    async fn batch_script_settles_like_the_scripts_of_the_page() {
+        let url = std::env::var("REDIS_URL").expect("REDIS_URL names a Redis for tests");
+        let keys = RedisKeys::new(format!("t_{}:", crate::clock::random_id()));
+        let store = ClaimStore::new(&url, keys.clone(), "w-1").expect("a valid URL");
+        let client = redis::Client::open(url.as_str()).expect("a valid URL");
+        let mut redis = client.get_multiplexed_async_connection().await.expect("Redis responds");
+        let occurrence = || {
+            OccurrenceId::from_parts(
+                crate::clock::now(),
+                crate::clock::random_id().as_bytes()[..10].try_into().expect("ten bytes"),
+            )
+        };
+        let (one, other) = (occurrence(), occurrence());
+        let (one_key, other_key) = (keys.running(one), keys.running(other));
+        for held in HELD {
+            for is_end in [false, true] {
+                for key in [&one_key, &other_key] {
+                    let command = match held {
+                        Some(held) => redis::cmd("SET").arg(key).arg(held).to_owned(),
+                        None => redis::cmd("DEL").arg(key).to_owned(),
+                    };
+                    command.query_async::<()>(&mut redis).await.expect("written");
+                }
+                let script = Script::new(if is_end { claims::DONE_SCRIPT } else { claims::CLAIM_SCRIPT });
+                let mut single = script.prepare_invoke();
+                single.key(&one_key).key(keys.cancel_request(one)).arg("w-1").arg(2).arg(60_000);
+                single.invoke_async::<redis::Value>(&mut redis).await.expect("the script runs");
+                let (claims, ends): (&[AttemptKey], &[AttemptKey]) =
+                    if is_end { (&[], &[(other, 2)]) } else { (&[(other, 2)], &[]) };
+                store.settle(claims, ends).await.expect("Redis responds");
+                let mut get = redis::cmd("MGET");
+                get.arg(&one_key).arg(&other_key);
+                let values: Vec<Option<String>> = get.query_async(&mut redis).await.expect("read");
+                assert_eq!(values[0], values[1], "held {held:?}, end {is_end}");
+            }
+        }
+        redis::cmd("DEL")
+            .arg(&one_key)
+            .arg(&other_key)
+            .arg(keys.claims_since())
+            .query_async::<()>(&mut redis)
+            .await
+            .expect("deleted");
+    }
+
+    #[tokio::test]
+    async fn renewal_takes_over_from_lower_attempts_only() {
+        let url = std::env::var("REDIS_URL").expect("REDIS_URL names a Redis for tests");
+        let client = redis::Client::open(url.as_str()).expect("a valid URL");
+        let mut redis = client.get_multiplexed_async_connection().await.expect("Redis responds");
+        let key = format!("t_{}", crate::clock::random_id());
+        for held in HELD {
+            let command = match held {
+                Some(held) => redis::cmd("SET").arg(&key).arg(held).to_owned(),
+                None => redis::cmd("DEL").arg(&key).to_owned(),
+            };
+            command.query_async::<()>(&mut redis).await.expect("written");
+            let mut renew = RENEW_SCRIPT.prepare_invoke();
+            renew.key(&key).arg(60_000).arg("w-1:2");
+            let lost: Vec<(usize, String)> = renew.invoke_async(&mut redis).await.expect("the script runs");
+            let is_lost = matches!(held, Some("w-2:2" | "w-2:3" | "done:2" | "done:3"));
+            let expected = held.filter(|_| is_lost).map(|held| (1, held.to_owned()));
+            assert_eq!(lost, expected.into_iter().collect::<Vec<_>>());
+            let value: Option<String> = redis::cmd("GET").arg(&key).query_async(&mut redis).await.expect("read");
+            assert_eq!(value.as_deref(), if is_lost { held } else { Some("w-1:2") });
+        }
+        redis::cmd("DEL").arg(&key).query_async::<()>(&mut redis).await.expect("deleted");
     }
 }

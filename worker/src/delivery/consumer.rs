@@ -106,8 +106,6 @@ enum MessageError {
     Decode(#[from] serde_json::Error),
     #[error("its job type is {found:?}, and that of this queue is {expected:?}")]
     WrongJobType { found: String, expected: String },
-    #[error("its attempt is 0; attempts count from 1")]
-    NoAttempt,
 }
 
 impl DeliveryConsumer {
@@ -353,9 +351,6 @@ fn read(delivery: &Delivery, job_type: &str) -> Result<JobMessage, MessageError>
     // Queue names are lower case.
     if !message.job_type.eq_ignore_ascii_case(job_type) {
         return Err(MessageError::WrongJobType { found: message.job_type, expected: job_type.to_owned() });
-    }
-    if message.attempt == 0 {
-        return Err(MessageError::NoAttempt);
     }
     Ok(message)
 }
