@@ -293,7 +293,6 @@ export class Worker {
     clearTimeout(timer)
     // The occurrence keeps the exception of its latest attempt only; its log keeps those of all attempts.
     if (status === Status.failed || status === Status.timedOut) this.log(run, 'error', fields.exception)
-    // durationMs is a whole number; the server would not read another one.
     await this.finish(run, status, { durationMs: Math.round(performance.now() - began), ...fields })
   }
 

@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn complaint_names_the_field() {
         let reader = MessageReader::new().expect("the schemas are valid");
-        let complaint = reader.reports(&report("1163.07")).expect_err("it has a fraction");
+        let complaint = reader.reports(&report("\"12 ms\"")).expect_err("a text is no number");
         assert!(complaint.starts_with("durationMs: "), "{complaint}");
         let heartbeat =
             br#"{"kind":"heartbeat","workerId":"a b","instanceId":"w-1","timestamp":"2026-11-21T09:00:00Z"}"#;

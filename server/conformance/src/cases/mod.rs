@@ -131,8 +131,8 @@ catalogue! {
         "drops an attempt with an expired lease if the server denies it",
         "Claim in Redis", "| another instance, this attempt | in between: the lease has expired | any | denied | acknowledge |";
     Claims "claim-lost" claims::lost_to_another,
-        "ends a run that another instance has claimed",
-        "Scripts of a claim", "A run ends only if the key holds this attempt or a higher one for another instance";
+        "ends a run whose later attempt another instance has claimed",
+        "Scripts of a claim", "A higher attempt: end the run, and drop it from the heartbeats";
     Claims "claim-after-an-earlier-end" claims::earlier_done,
         "continues a run whose key has the end of an earlier attempt",
         "Scripts of a claim", "takes over from a lower attempt";

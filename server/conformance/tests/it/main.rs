@@ -105,10 +105,10 @@ async fn worker_without_a_local_table_fails() {
     assert!(!report.is_passed());
 }
 
-/// A worker whose duration is no whole number, which makes the report of each end unreadable.
+/// A worker whose duration is a text, which the schema does not allow.
 #[tokio::test(flavor = "multi_thread")]
 async fn unreadable_report_is_named_with_its_field() {
-    let command = vec![python(), fixture("fractional_duration.py")];
+    let command = vec![python(), fixture("text_duration.py")];
     let report = judge(command, ConformanceLevel::Full, &["echo"]).await;
     let failure = report.verdicts[0].failure.as_ref().expect("it fails");
     assert!(failure.seen.contains("durationMs: "), "{failure}");

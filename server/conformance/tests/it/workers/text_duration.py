@@ -1,14 +1,14 @@
-"""A worker that reports a duration which is no whole number."""
+"""A worker that reports a duration as text."""
 
 import wrong
 import worker
 
 
-class Precise(worker.Worker):
+class Wordy(worker.Worker):
     def finish(self, run, status, **fields):
         if "durationMs" in fields:
-            fields["durationMs"] += 0.07
+            fields["durationMs"] = f"{fields['durationMs']} ms"
         return super().finish(run, status, **fields)
 
 
-wrong.run(Precise)
+wrong.run(Wordy)
