@@ -48,10 +48,12 @@ const QUERY_SET: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'<').a
 #[derive(Debug, Default)]
 pub(crate) struct Redactor(RwLock<KnownSecrets>);
 
+/// Values, each with the label that replaces it.
+type LabelledValues = VecDeque<(String, String)>;
+
 #[derive(Default)]
 struct KnownSecrets {
-    /// Each value and the label that replaces it.
-    values: VecDeque<(String, String)>,
+    values: LabelledValues,
     /// The finder of these values, once a text was searched.
     finder: Option<Arc<SecretFinder>>,
 }
@@ -178,8 +180,8 @@ impl Redactor {
 
 impl SecretFinder {
     /// Returns the finder of some values, which may be one that an earlier run has built.
-    fn of(values: &VecDeque<(String, String)>) -> Arc<Self> {
-        static CACHE: LazyLock<Mutex<LruCache<VecDeque<(String, String)>, Arc<SecretFinder>>>> =
+    fn of(values: &LabelledValues) -> Arc<Self> {
+        static CACHE: LazyLock<Mutex<LruCache<LabelledValues, Arc<SecretFinder>>>> =
             LazyLock::new(|| Mutex::new(LruCache::new(CACHED_FINDERS)));
         if values.is_empty() {
             return Arc::default();
@@ -196,7 +198,7 @@ impl SecretFinder {
         finder
     }
 
-    fn build(values: &VecDeque<(String, String)>) -> Self {
+    fn build(values: &LabelledValues) -> Self {
         let patterns: Vec<SecretPattern> = values
             .iter()
             .flat_map(|(value, shown)| {

@@ -59,7 +59,7 @@ async fn redelivery_to_the_running_instance_needs_no_claim_check() {
     let builder = env.worker().concurrency("count", 2).health(address).job(counter.clone());
     let worker = env.start(builder, "count").await;
     let message = env.message("count", no_input());
-    // The server denies an attempt that has started to everyone, also to the instance that runs it.
+    // The server denies an attempt that has started to all instances, also to the one that runs it.
     env.claim_server().deny(message.occurrence_id, ClaimDenial::Running);
     env.publish(&message).await;
     until("the start of the run", async || counter.runs() == 1).await;
@@ -70,7 +70,7 @@ async fn redelivery_to_the_running_instance_needs_no_claim_check() {
     // The same holds after the end of the run.
     env.republish(&message).await;
     until("another dropped duplicate", async || dropped_duplicates(address).await == 2).await;
-    assert!(!env.claim_server().has_request_for(message.occurrence_id), "the local table knows it");
+    assert!(!env.claim_server().has_request_for(message.occurrence_id), "the run table has it");
     worker.stop().await;
     assert_eq!(counter.runs(), 1);
     assert_eq!(env.queue(&env.topology.job_queue("w", "count")).await, Some((0, 0)));
