@@ -11,10 +11,7 @@ use milvaion_protocol::{message::MAX_UNIQUENESS_KEY_CHARS, trace::Traceparent};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::{
-    Job, JobError, Unique,
-    api::context::JobContext,
-};
+use crate::{Job, JobError, Unique, api::context::JobContext};
 
 /// The way of a worker's jobs to the ingest queue, and what its code declares about enqueued occurrences.
 #[derive(Clone, Debug)]

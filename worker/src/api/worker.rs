@@ -16,8 +16,6 @@ use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-#[cfg(feature = "client")]
-use crate::{api::enqueue::JobEnqueuer, client::BrokerClient};
 use crate::{
     api::config::WorkerConfig,
     api::context::JobContext,
@@ -56,6 +54,8 @@ use crate::{
         options,
     },
 };
+#[cfg(feature = "client")]
+use crate::{api::enqueue::JobEnqueuer, client::BrokerClient};
 
 /// Maximum time for the tasks of unanswered deliveries to end with their worker.
 const ABANDON_TIMEOUT: Duration = Duration::from_secs(1);

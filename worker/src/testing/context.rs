@@ -12,13 +12,13 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::report::{Recorder, TestReport};
-#[cfg(feature = "client")]
-use crate::{api::enqueue::JobEnqueuer, client::RecordingClient};
 use crate::{
     api::context::JobContext,
     clock,
     run::{report_sink::ReportSink, stop_signal::StopSignal},
 };
+#[cfg(feature = "client")]
+use crate::{api::enqueue::JobEnqueuer, client::RecordingClient};
 
 /// The context of an attempt under test: the first attempt of a job named `test`, without retries, due now.
 ///
