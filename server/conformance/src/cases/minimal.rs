@@ -155,6 +155,10 @@ pub(crate) async fn unconfirmed_start(context: &CaseContext) -> CaseOutcome {
 /// The broker returns every report, because the queue is missing.
 pub(crate) async fn returned_report(context: &CaseContext) -> CaseOutcome {
     let mut worker = context.begin(ECHO).await?;
+    // Opens the worker's connection for reports: a new one would declare the queue again.
+    let before = context.job(TestJob::Echo, json!({ "returned": false }));
+    context.send(&before).await?;
+    echoes(context, &before).await?;
     context.server.delete_status_queue().await?;
     let job = context.job(TestJob::Echo, json!({ "returned": true }));
     context.send(&job).await?;
