@@ -115,18 +115,7 @@ pub fn sanitize_report(report: StatusReport) -> StatusReport {
     let progress = report
         .progress
         .map(|progress| RunProgress { percent: progress.percent.min(100), message: bounded(progress.message) });
-    let checkpoint = report.checkpoint.filter(|checkpoint| {
-        let is_storable = is_storable_checkpoint(checkpoint);
-        if !is_storable {
-            tracing::warn!(
-                occurrence.id = %report.occurrence_id,
-                "a checkpoint of occurrence {} is larger than {MAX_CHECKPOINT_BYTES} bytes or contains NUL and is dropped; \
-                 the next attempt gets the one before",
-                report.occurrence_id
-            );
-        }
-        is_storable
-    });
+    let checkpoint = report.checkpoint.filter(is_storable_checkpoint);
     StatusReport { instance_id: bounded(report.instance_id), progress, checkpoint, ..report }
 }
 

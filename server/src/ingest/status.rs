@@ -67,7 +67,7 @@ impl StatusConsumer {
     /// duplicates is missing. Applying the same reports again completes the work.
     pub async fn apply(&self, reports: Vec<StatusReport>) -> anyhow::Result<usize> {
         let (traced, start) = (TracedReports::of(&reports), SpanStart::now());
-        let reports: Vec<StatusReport> = reports.into_iter().map(transition::sanitize_report).collect();
+        let reports: Vec<StatusReport> = reports.into_iter().map(sanitize).collect();
         let starts = ReportedStarts::of(&reports);
         let mut changes = transition::fold(reports);
         SEAMS.reports(&self.store, &mut changes).await?;
@@ -198,6 +198,21 @@ impl StatusConsumer {
         }
         Ok(())
     }
+}
+
+/// Truncates a report to its bounds, and logs a checkpoint that cannot be kept.
+fn sanitize(report: StatusReport) -> StatusReport {
+    let has_checkpoint = report.checkpoint.is_some();
+    let report = transition::sanitize_report(report);
+    if has_checkpoint && report.checkpoint.is_none() {
+        let id = report.occurrence_id;
+        tracing::warn!(
+            occurrence.id = %id,
+            "a checkpoint of occurrence {id} is larger than 32 KiB or contains NUL and is dropped; the next attempt gets the \
+             one before"
+        );
+    }
+    report
 }
 
 /// The newest report of each occurrence in a batch that is traced. Empty if this process records no spans.
