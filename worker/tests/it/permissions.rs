@@ -77,7 +77,7 @@ async fn worker_needs_only_the_permissions_of_the_page() {
     env.ended(cancelled.occurrence_id).await;
     worker.stop().await;
 
-    assert_eq!(publish_job(&amqp_url).await.as_deref(), Err("ACCESS_REFUSED"), "it creates no job messages");
+    assert_eq!(publish_job(&amqp_url).await, Err("ACCESS_REFUSED"), "it creates no job messages");
     let client = redis::Client::open(redis_url).expect("a valid URL");
     let mut mail = client.get_multiplexed_async_connection().await.expect("Redis responds");
     let read = redis::cmd("GET").arg("Milvaion:JobScheduler:schedule").query_async::<Option<String>>(&mut mail).await;
