@@ -6,7 +6,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use milvaion_api::rest::{LogQuery, Occurrence};
+use milvaion_api::rest::{LogQuery, Occurrence, OccurrenceDetail, StatusName};
 use milvaion_protocol::{id::OccurrenceId, message::LogLine};
 use serde::de::DeserializeOwned;
 
@@ -21,6 +21,9 @@ const MAX_FAILURES: u32 = 10;
 /// The doublings of the first wait before a new connection. It is longer than between requests, because a server that
 /// ends each stream at once would otherwise be asked several times a second.
 const RECONNECT_DOUBLINGS: u32 = 3;
+
+/// A sequence number after every line: the largest one that JSON numbers keep exactly.
+pub(crate) const AFTER_ALL_LINES: i64 = (1 << 53) - 1;
 
 /// An event of the log.
 #[derive(Debug)]
@@ -57,7 +60,29 @@ struct Connection {
     parser: FrameParser,
 }
 
+/// Returns true if a status never changes again.
+const fn is_final(status: StatusName) -> bool {
+    !matches!(status, StatusName::Queued | StatusName::Running | StatusName::Unknown)
+}
+
 impl Client {
+    /// Waits for the end of an occurrence, and returns it with its result. The server sends the change of the status, so
+    /// nothing is asked meanwhile. An end is *Completed*, *Failed*, *Cancelled*, *Timed out* or *Skipped*; none of them is an
+    /// error of this method. Limit the wait with `tokio::time::timeout`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no such occurrence, or if the server cannot be reached for about a minute.
+    pub async fn wait(&self, occurrence: OccurrenceId) -> Result<OccurrenceDetail, ClientError> {
+        let mut follower = self.follow_log(occurrence, AFTER_ALL_LINES);
+        while let Some(event) = follower.next().await? {
+            if matches!(&event, LogEvent::Status(now) if is_final(now.status)) {
+                break;
+            }
+        }
+        self.occurrence(occurrence).await
+    }
+
     /// Follows the log of an occurrence, from the line after the sequence number `after`. 0 starts with the first line.
     #[must_use]
     pub fn follow_log(&self, occurrence: OccurrenceId, after: i64) -> LogFollower {

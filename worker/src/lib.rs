@@ -7,7 +7,7 @@
 //! reports its progress and its end.
 //!
 //! ```no_run
-//! use milvaion_worker::{Job, JobContext, JobError, Worker, WorkerConfig};
+//! use milvaion_worker::{Job, JobContext, JobError, Worker};
 //! use schemars::JsonSchema;
 //! use serde::Deserialize;
 //!
@@ -33,7 +33,7 @@
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), milvaion_worker::WorkerError> {
-//!     Worker::builder().config(WorkerConfig::from_env()?).job(Greet).build()?.run().await
+//!     Worker::from_env()?.job(Greet).run().await
 //! }
 //! ```
 //!
@@ -66,6 +66,18 @@
 //! between an effect and the report of it. Make effects idempotent, with [`JobContext::occurrence_id`] as the
 //! idempotency key.
 //!
+//! # Rules and schedules in code
+//!
+//! A job declares its retries, its limits and its schedules beside its code, with [`Job::options`] or
+//! [`WorkerBuilder::job_with`]; see [`JobOptions`]. They are announced with the job type, and the server keeps a job for each
+//! schedule. [`WorkerBuilder::job_fn`] registers a function, without a type. A [`Layer`] wraps every run, and [`Events`]
+//! observes every end.
+//!
+//! # Enqueueing
+//!
+//! [`JobContext::client`] enqueues occurrences of other jobs, now, later and in bulk, with the running occurrence as their
+//! parent. Programs that are no workers use the same client: `milvaion-client` has it for the broker and for the REST API.
+//!
 //! # Singleton loops
 //!
 //! A worker may also have *singleton loops*, declared with [`WorkerBuilder::singleton`]: functions that exactly one instance
@@ -84,7 +96,8 @@
 //!
 //! Each folder is a module that opens with a short essay on its contents. The recommended reading order:
 //!
-//! 1. `api`: [`Job`] and [`outcome`], which users implement and return, and `worker`, which assembles all parts.
+//! 1. `api`: [`Job`], [`JobContext`] and [`JobError`], which users implement, receive and return, and `worker`, which
+//!    assembles all parts.
 //! 2. `run`: `executor` runs one attempt.
 //! 3. `delivery`: `consumer`, `admission`, `claim` and `run_table` ensure that an attempt starts at most once.
 //!    `permits` decides which delivery runs next. `claim_batcher` and `acks` combine the round trips of many
@@ -94,7 +107,7 @@
 //! 5. `control`: `control_thread` and `heartbeat` keep the worker registered, `cancel` receives cancel requests,
 //!    `metrics` serves health checks and metrics, and `shutdown` drains the worker.
 //! 6. `net`: `connection`, `topology` and `publisher` manage the AMQP connections, and `redis` the one to Redis.
-//! 7. `singleton`: `pace` and `term` decide when a loop runs and when a run must end, `looper` is one loop, and `loop_thread`
+//! 7. `singleton`: `pace` and `term` decide when a loop runs and when a run must end, `loop_runner` is one loop, and `loop_thread`
 //!    runs all of them beside the runtime of the program.
 //!
 //! `faults` defines the points at which a test can end the process. [`testing`] runs a job or a loop in a test without any

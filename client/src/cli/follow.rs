@@ -18,10 +18,7 @@ use super::{
     session::Session,
     table::{Cell, Color, printable_lines},
 };
-use crate::{LogEvent, LogFollower};
-
-/// A sequence number after every line: the largest one that JSON numbers keep exactly.
-const AFTER_ALL_LINES: i64 = (1 << 53) - 1;
+use crate::{LogEvent, LogFollower, log_follower::AFTER_ALL_LINES};
 
 /// The event after which a follower is read no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

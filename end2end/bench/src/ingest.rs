@@ -94,7 +94,9 @@ async fn logs_once(harness: &BenchHarness) -> anyhow::Result<RunSample> {
             if over.load(Ordering::Relaxed) {
                 break;
             }
-            sender.send(&serde_json::to_vec(&StatusMessage::One(report(id, OccurrenceStatus::Completed)))?).await?;
+            sender
+                .send(&serde_json::to_vec(&StatusMessage::One(Box::new(report(id, OccurrenceStatus::Completed))))?)
+                .await?;
             sent.push(id.0);
             tokio::time::sleep(STATUS_INTERVAL).await;
         }

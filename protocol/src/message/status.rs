@@ -112,7 +112,7 @@ pub enum StatusMessage {
         reports: Vec<StatusReport>,
     },
     /// A single report.
-    One(StatusReport),
+    One(Box<StatusReport>),
 }
 
 impl StatusMessage {
@@ -121,7 +121,7 @@ impl StatusMessage {
     pub fn into_reports(self) -> Vec<StatusReport> {
         match self {
             Self::Batch { reports } => reports,
-            Self::One(report) => vec![report],
+            Self::One(report) => vec![*report],
         }
     }
 }
@@ -131,7 +131,7 @@ impl<'de> Deserialize<'de> for StatusMessage {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut message = Value::deserialize(deserializer)?;
         match message.get_mut("reports").map(Value::take) {
-            None => read_report(message).map(Self::One),
+            None => read_report(message).map(|report| Self::One(Box::new(report))),
             Some(Value::Array(reports)) => {
                 let read = |(index, report)| read_report(report).map_err(|error| format!("reports[{index}].{error}"));
                 let reports = reports.into_iter().enumerate().map(read).collect::<Result<_, _>>();

@@ -166,7 +166,7 @@ fn status_message_batched_and_alone() {
         json!({ "reports": [report_json(), report_json()] }),
     );
     golden(&StatusMessage::Batch { reports: Vec::new() }, json!({ "reports": [] }));
-    golden(&StatusMessage::One(report()), report_json());
+    golden(&StatusMessage::One(Box::new(report())), report_json());
 }
 
 #[test]

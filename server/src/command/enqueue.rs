@@ -119,7 +119,8 @@ impl JobCommands {
         by: Option<&str>,
         now: DateTime<Utc>,
     ) -> Result<EnqueueTargets, StoreError> {
-        let keys: BTreeSet<String> = occurrences.iter().filter_map(|one| one.job_key.clone()).filter(is_text).collect();
+        let keys: BTreeSet<String> =
+            occurrences.iter().filter_map(|one| one.job_key.clone()).filter(|key| is_text(key)).collect();
         let types: BTreeSet<TypeKey> = occurrences.iter().filter_map(type_key).collect();
         let mut targets = EnqueueTargets::default();
         if !keys.is_empty() {
@@ -190,7 +191,7 @@ pub(crate) fn rejected(id: OccurrenceId, reason: String) -> IngestResult {
 }
 
 /// Returns true if PostgreSQL can compare a text with a name.
-fn is_text(text: &String) -> bool {
+fn is_text(text: &str) -> bool {
     text.chars().count() <= MAX_NAME_CHARS && !text.contains('\0')
 }
 

@@ -253,7 +253,7 @@ mod tests {
     fn whole_message_is_refused_with_a_reason() {
         let too_many = json!({ "occurrences": vec![json!({}); 501] }).to_string();
         for (body, expected) in [("{", "cannot be read"), ("{}", "cannot be read"), (&too_many, "maximum is 500")] {
-            let reason = read(body.as_bytes()).err().expect("it is refused");
+            let reason = read(body.as_bytes()).expect_err("it is refused");
             assert!(reason.contains(expected), "{reason}");
         }
     }
