@@ -60,7 +60,7 @@ pub struct JobSource {
     #[serde(default)]
     pub edited: Option<EditSinceSource>,
     /// The schedule in the code, if the code of a worker declares the job.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub declared: Option<CodeSource>,
 }
 

@@ -155,8 +155,9 @@ class Context:
         self.log("warn", message, **data)
 
     def progress(self, percent, message=""):
-        """Reports the progress in percent, from 0 to 100. At most four reports a second are sent; others are left out."""
-        if time.monotonic() >= self._next_progress:
+        """Reports the progress in percent, from 0 to 100. At most four reports a second are sent; others are left out. One of
+        100 percent is always sent."""
+        if percent >= 100 or time.monotonic() >= self._next_progress:
             self._next_progress = time.monotonic() + PROGRESS_INTERVAL
             progress = {"percent": max(0, min(100, int(percent))), "message": cut(message, 200)}
             self._reporter.report(self._run.report(RUNNING, progress=progress))

@@ -95,7 +95,7 @@ impl Job for GatedJob {
                 () = changed => {}
                 () = ctx.cancelled().cancelled() => {
                     self.state.lock().expect("the mutex is not poisoned").waiting.retain(|waiting| *waiting != id);
-                    return Ok(());
+                    return Err(JobError::cancelled("the run was asked to end"));
                 }
             }
         }

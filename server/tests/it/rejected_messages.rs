@@ -74,7 +74,7 @@ async fn invalid_report_does_not_affect_its_batch() {
     ];
     let reports = [
         report(nul, 1, &json!({"progress": {"percent": 250, "message": "a\u{0}b"}, "instanceId": "w\u{0}1"})),
-        report(malformed, 2, &json!({"durationMs": 12.5})),
+        report(malformed, 2, &json!({"instanceId": 7})),
         report(ancient, 1, &json!({"timestamp": "-4800-01-01T00:00:00Z"})),
         report(good, 2, &json!({})),
     ];
