@@ -19,14 +19,14 @@ use crate::{compress::with_suffix, files, wasm::CHUNK_MANIFEST};
 /// above the sizes that were reached, so that growth is noticed. The aim for pages that users read is 350 kB.
 const GROUP_LIMITS: [(&str, u64); 9] = [
     ("doors", 420),
-    ("lists", 508),
+    ("lists", 530),
     ("overview", 483),
-    ("occurrence", 573),
+    ("occurrence", 590),
     ("failures", 580),
     ("alerts", 610),
     ("govern", 742),
-    ("jobs", 674),
-    ("define", 698),
+    ("jobs", 690),
+    ("define", 712),
 ];
 /// The limit of a group without an entry.
 const OTHER_LIMIT: u64 = 350;
