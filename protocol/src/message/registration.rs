@@ -93,7 +93,7 @@ pub struct JobTypeInfo {
     #[serde(default, deserialize_with = "crate::lenient::optional")]
     pub timeout_seconds: Option<u32>,
     /// The rules that the code declares for this type. They apply to the jobs of its schedules and to occurrences that are
-    /// enqueued by job type. The job form starts with them.
+    /// enqueued by job type.
     #[serde(default, skip_serializing_if = "JobDefaults::is_empty", deserialize_with = "crate::lenient::or_default")]
     pub defaults: JobDefaults,
     /// The schedules that the code declares, at most 100. The server keeps a job for each.

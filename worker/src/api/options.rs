@@ -1,7 +1,7 @@
 //! The rules and schedules that code declares beside a job.
 //!
 //! They are announced with the job type when the worker registers. The server applies the rules to the jobs that it keeps
-//! for the schedules and for enqueued occurrences, and the form of a new job starts with them. So a deployment brings its
+//! for the schedules and for enqueued occurrences; a job that a user defines has its own. So a deployment brings its
 //! schedules along, and the pages show which jobs come from code. What this process alone decides, the concurrency limit
 //! of one process and the time for cleanup, stands here too, because a declaration has one place.
 //!

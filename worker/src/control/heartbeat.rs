@@ -224,7 +224,12 @@ fn refused_parts(instance_id: &str, reply: &HelloReply) -> Option<String> {
             problem.text
         );
     }
-    if !reply.accepted {
+    if reply.accepted {
+        tracing::info!(
+            worker.instance = instance_id,
+            "the server has registered instance {instance_id}; the page Workers of the dashboard shows it"
+        );
+    } else {
         tracing::error!(
             worker.instance = instance_id,
             "the server refused the registration of instance {instance_id}: it is not shown on the page Workers"
