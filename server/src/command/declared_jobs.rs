@@ -105,18 +105,22 @@ impl JobCommands {
                 report.failed += 1;
                 let sentence = |error: &FieldError| format!("{}: {}", json_field(&error.field), error.message);
                 let text = fields.iter().map(sentence).collect::<Vec<_>>().join("; ");
-                tracing::warn!(
-                    worker.id = key.worker_id,
-                    job.r#type = key.job_type,
-                    schedule = key.name,
-                    "schedule {} of job type {} of worker {} was refused: {text}; correct its declaration",
-                    key.name,
-                    key.job_type,
-                    key.worker_id
-                );
-                let (job_type, schedule) = (Some(key.job_type), Some(key.name).filter(|name| !name.is_empty()));
-                let problem = HelloProblem { job_type, schedule, text };
-                Ok(self.store.add_declaration_problem(&key.worker_id, &version, &problem).await?)
+                let job_type = Some(key.job_type.clone());
+                let schedule = Some(key.name.clone()).filter(|name| !name.is_empty());
+                let problem = HelloProblem { job_type, schedule, text: text.clone() };
+                // Each tick tries again, because an operator may remove the cause. Only the first refusal is news.
+                if self.store.add_declaration_problem(&key.worker_id, &version, &problem).await? {
+                    tracing::warn!(
+                        worker.id = key.worker_id,
+                        job.r#type = key.job_type,
+                        schedule = key.name,
+                        "schedule {} of job type {} of worker {} was refused: {text}; correct its declaration",
+                        key.name,
+                        key.job_type,
+                        key.worker_id
+                    );
+                }
+                Ok(())
             }
             // An edit of this moment; the next tick looks again.
             Err(AppError::Conflict(_) | AppError::NotFound(_)) => {

@@ -126,13 +126,19 @@ impl Store {
         Ok(())
     }
 
-    /// Adds a problem with a declared schedule to the instances of a version, for the page *Workers*, once.
+    /// Adds a problem with a declared schedule to the instances of a version, for the page *Workers*, once. Returns true if
+    /// an instance did not have it yet.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn add_declaration_problem(&self, worker_id: &str, version: &str, problem: &HelloProblem) -> Result<()> {
-        sqlx::query!(
+    pub async fn add_declaration_problem(
+        &self,
+        worker_id: &str,
+        version: &str,
+        problem: &HelloProblem,
+    ) -> Result<bool> {
+        let done = sqlx::query!(
             "UPDATE worker_instances SET problems = problems || jsonb_build_array($3::jsonb)
               WHERE id = ANY (ARRAY (
                     SELECT id FROM worker_instances
@@ -145,7 +151,7 @@ impl Store {
         )
         .execute(self.pool())
         .await?;
-        Ok(())
+        Ok(done.rows_affected() > 0)
     }
 }
 
