@@ -24,6 +24,7 @@ const PROBLEM_JSON: &str = "application/problem+json";
 
 /// The limits of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ClientOptions {
     /// The maximum time for a request with its answer; 30 s by default.
     pub request_timeout: Duration,

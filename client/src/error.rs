@@ -8,6 +8,7 @@ use milvaion_api::rest::Problem;
 
 /// A failure of a request.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ClientError {
     /// The text is not the address of a server.
     #[error(

@@ -27,6 +27,7 @@ pub(crate) const AFTER_ALL_LINES: i64 = (1 << 53) - 1;
 
 /// An event of the log.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum LogEvent {
     /// A line.
     Line(LogLine),

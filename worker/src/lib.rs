@@ -85,6 +85,20 @@
 //! [`Tick`] of a run has the epoch of its leader, a fencing token. Loops have no input, no retries and no history, and a
 //! worker that has only loops needs no RabbitMQ. [`testing::TestLoop`] runs one in a test.
 //!
+//! # Features
+//!
+//! | Feature | Default | Contents |
+//! |---|---|---|
+//! | `client` | yes | [`JobContext::client`] and [`JobContext::enqueue`] |
+//! | `cron` | yes | cron expressions of singleton loops, with the time zones of the IANA; schedules of jobs need none |
+//! | `native-tls` | yes | TLS with the library of the system, for `amqps://` and `rediss://` |
+//! | `rustls` | no | TLS with rustls and ring instead |
+//! | `outbox` | yes | the [`Outbox`] on disk, with a bundled SQLite; without it, unsent reports are lost with their process |
+//! | `otel` | no | spans of runs continue the trace of the server |
+//!
+//! SQLite takes about half of the time that the SDK takes to compile, and a program can link one version of it only. Without
+//! it: `default-features = false, features = ["client", "native-tls"]`.
+//!
 //! # Architecture
 //!
 //! ```text

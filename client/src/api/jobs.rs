@@ -67,6 +67,7 @@ impl fmt::Display for JobReference {
 
 /// A job after a PUT to its key.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct SavedJob {
     /// The job.
     pub job: Job,

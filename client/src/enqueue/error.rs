@@ -73,6 +73,7 @@ pub enum EnqueueError {
 
 /// The occurrences without an answer. They may exist: enqueue the same ones again, with the same ids, to find out.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Unanswered {
     /// The occurrences without an answer.
     pub occurrences: Vec<NewOccurrence>,

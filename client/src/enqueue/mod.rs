@@ -51,6 +51,7 @@ pub trait EnqueueTransport: fmt::Debug + Send + Sync {
 
 /// The result of enqueueing one occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Enqueued {
     /// The occurrence exists.
     Accepted(OccurrenceId),

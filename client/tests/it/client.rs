@@ -16,15 +16,14 @@ use crate::{
 };
 
 /// Limits without waits.
-pub(crate) const QUICK: ClientOptions = ClientOptions {
-    request_timeout: Duration::from_secs(30),
-    stream_idle_timeout: Duration::from_secs(45),
-    max_retries: 3,
-    retry_delay: Duration::ZERO,
-};
+pub(crate) fn quick() -> ClientOptions {
+    let mut options = ClientOptions::default();
+    options.retry_delay = Duration::ZERO;
+    options
+}
 
 pub(crate) fn client(url: &str) -> Client {
-    Client::with_options(url, "milvaion_secret", QUICK).expect("a client")
+    Client::with_options(url, "milvaion_secret", quick()).expect("a client")
 }
 
 #[tokio::test]

@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, future};
 use milvaion_api::rest::StatusName;
-use milvaion_client::{Client, ClientError, ClientOptions, LogEvent};
+use milvaion_client::{Client, ClientError, LogEvent};
 use milvaion_protocol::message::LogLine;
 use serde_json::json;
 use tokio::sync::Notify;
 
 use crate::{
-    client::{QUICK, client},
+    client::{client, quick},
     fake::{FakeServer, StreamEnd, document, events, frame, problem},
     samples::{OCCURRENCE, Shell, line, occurrence, occurrence_detail},
 };
@@ -83,7 +83,8 @@ async fn silent_stream_is_replaced() {
         false => events(vec![frame("end", &json!({}))], StreamEnd::Closed),
     })
     .await;
-    let options = ClientOptions { stream_idle_timeout: Duration::from_millis(200), ..QUICK };
+    let mut options = quick();
+    options.stream_idle_timeout = Duration::from_millis(200);
     let client = Client::with_options(&server.url, "milvaion_secret", options).expect("a client");
     let seen = follow(&client).await.expect("the whole log");
     // A slow machine may also lose a connection before its first event.

@@ -14,12 +14,21 @@ use crate::{
     singleton::options::{LoopOverrides, read_overrides},
 };
 
+/// True if the SDK was built with a TLS library.
+const HAS_TLS: bool = cfg!(any(feature = "native-tls", feature = "rustls"));
+
 /// The settings of a worker: its services, its limits and its timeouts.
 ///
 /// [`from_env`](Self::from_env) reads the environment variables named below. [`default`](Self::default) holds the value
 /// of each setting whose variable is unset. [`WorkerBuilder::build`](crate::WorkerBuilder::build) checks the bounds, so
-/// they also apply to values that are set in code.
+/// they also apply to values that are set in code:
+///
+/// ```
+/// let mut config = milvaion_worker::WorkerConfig::default();
+/// config.capacity = 20;
+/// ```
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WorkerConfig {
     /// `AMQP_URL`: the address of RabbitMQ, `amqp://` or `amqps://`. The virtual host `/` is written `%2f`.
     /// Default `amqp://127.0.0.1:5672/%2f`.
@@ -148,7 +157,7 @@ impl Default for WorkerConfig {
             capacity: 50,
             concurrency: BTreeMap::new(),
             shutdown_grace: Duration::from_secs(20),
-            outbox: Outbox::StateDirectory,
+            outbox: Outbox::default(),
             outbox_lines: 100_000,
             outbox_megabytes: 64,
             health: None,
@@ -260,10 +269,14 @@ impl WorkerConfig {
     /// Adds an error for each setting that is outside its bounds.
     pub(crate) fn check(&self, errors: &mut ConfigErrors) {
         // The addresses can contain passwords, so the messages do not repeat them.
-        if let Err(reason) = self.amqp_url.parse::<AMQPUri>() {
+        if self.amqp_url.starts_with("amqps:") && !HAS_TLS {
+            errors.add(without_tls("AMQP_URL", "amqps"));
+        } else if let Err(reason) = self.amqp_url.parse::<AMQPUri>() {
             errors.add(format!("AMQP_URL cannot be read ({reason}): write amqp://user:password@host:5672/%2f."));
         }
-        if let Err(reason) = redis::Client::open(self.redis_url.as_str()) {
+        if self.redis_url.starts_with("rediss:") && !HAS_TLS {
+            errors.add(without_tls("REDIS_URL", "rediss"));
+        } else if let Err(reason) = redis::Client::open(self.redis_url.as_str()) {
             errors.add(format!("REDIS_URL cannot be read ({reason}): write redis://:password@host:6379/0."));
         }
         if !is_valid_name(&self.worker_id, 100) {
@@ -313,6 +326,13 @@ impl WorkerConfig {
             errors.add(format!("The default timeout is {:?}: give 1 second to 7 days.", self.default_timeout));
         }
     }
+}
+
+/// Returns the error of an address that needs a TLS library, which this SDK was built without.
+fn without_tls(name: &str, scheme: &str) -> String {
+    format!(
+        "{name} begins with {scheme}://, and this worker was built without TLS: enable the feature \"native-tls\" or \"rustls\" of milvaion-worker."
+    )
 }
 
 fn out_of_range(name: &str, bounds: &RangeInclusive<u32>, value: &str) -> String {
@@ -380,6 +400,16 @@ mod tests {
             let begins = format!("{name} ");
             assert_eq!(errors.messages().iter().filter(|sentence| sentence.starts_with(&begins)).count(), 1, "{name}");
         }
+    }
+
+    /// Runs in a build of its own: `cargo test -p milvaion-worker --no-default-features`.
+    #[test]
+    #[cfg(not(any(feature = "native-tls", feature = "rustls")))]
+    fn addresses_with_tls_need_a_feature() {
+        let wrong = [("AMQP_URL", "amqps://mq.example.com"), ("REDIS_URL", "rediss://redis.example.com")];
+        let Err(WorkerError::Config(errors)) = read(&wrong) else { panic!("must be refused") };
+        assert_eq!(errors.messages().len(), 2);
+        assert!(errors.messages().iter().all(|sentence| sentence.contains("\"rustls\"")), "{errors}");
     }
 
     #[test]

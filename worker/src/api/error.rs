@@ -10,6 +10,7 @@ use std::{error::Error, fmt, io, iter, net::SocketAddr, path::PathBuf};
 ///
 /// A lost connection to RabbitMQ or Redis is not an error: the worker reconnects.
 #[derive(thiserror::Error)]
+#[non_exhaustive]
 pub enum WorkerError {
     /// The configuration is invalid. Contains all errors, not only the first one.
     #[error(transparent)]
@@ -179,7 +180,7 @@ pub enum OutboxError {
         /// The path of the file.
         path: PathBuf,
         /// The error of SQLite.
-        source: sqlx::Error,
+        source: Box<dyn Error + Send + Sync>,
     },
     /// The file is damaged and could not be replaced.
     #[error("The outbox {path:?} is damaged: {reason}.")]
@@ -189,6 +190,11 @@ pub enum OutboxError {
         /// The finding of SQLite.
         reason: String,
     },
+    /// The SDK was built without the feature `outbox`.
+    #[error(
+        "This worker was built without the feature \"outbox\" of milvaion-worker. Enable the feature, or set MILVAION_OUTBOX to off."
+    )]
+    NotBuilt,
     /// The file belongs to another program.
     #[error("{path:?} is a SQLite file of another program. Set MILVAION_OUTBOX to another file.")]
     Foreign {

@@ -50,20 +50,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let concurrency: u16 = arguments.next().map_or(Ok(100), |text| text.parse())?;
     let name = format!("flood{:08x}", rand::random::<u32>());
     let folder = std::env::temp_dir().join(format!("milvaion-{name}"));
-    let settings = WorkerConfig::from_env()?;
-    let outbox = match &settings.outbox {
-        Outbox::StateDirectory => Outbox::Folder(folder.clone()),
-        other => other.clone(),
-    };
-    let config = WorkerConfig {
-        worker_id: "flood".to_owned(),
-        prefix: name.clone(),
-        key_prefix: format!("{name}:"),
-        capacity: concurrency.into(),
-        concurrency: [("nothing".to_owned(), concurrency)].into(),
-        outbox,
-        ..settings
-    };
+    let mut config = WorkerConfig::from_env()?;
+    if config.outbox == Outbox::StateDirectory {
+        config.outbox = Outbox::Folder(folder.clone());
+    }
+    config.worker_id = "flood".to_owned();
+    config.prefix = name.clone();
+    config.key_prefix = format!("{name}:");
+    config.capacity = concurrency.into();
+    config.concurrency = [("nothing".to_owned(), concurrency)].into();
     let topology = Topology::new(name.as_str());
     let ran = Arc::new(AtomicUsize::new(0));
     let worker = || Worker::builder().config(config.clone()).job(NoopJob(ran.clone())).build();

@@ -1,14 +1,20 @@
 //! Detects damaged files and renames them.
+//!
+//! The list of renamed files is there without the feature `outbox` too, always empty, so that heartbeats need no second
+//! path.
 
+#[cfg(feature = "outbox")]
+use std::{io, path::Path};
 use std::{
-    io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
 };
 
+#[cfg(feature = "outbox")]
 use crate::{api::error::OutboxError, clock};
 
 /// SQLite's error codes for a damaged file (`SQLITE_CORRUPT`) and for a file of another format (`SQLITE_NOTADB`).
+#[cfg(feature = "outbox")]
 const CORRUPTION_CODES: [i32; 2] = [11, 26];
 
 /// The new names of damaged files. Clones share the same list.
@@ -22,12 +28,14 @@ impl CorruptFiles {
     }
 
     /// Adds names.
+    #[cfg(feature = "outbox")]
     pub(super) fn add(&self, names: impl IntoIterator<Item = PathBuf>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(names);
     }
 }
 
 /// Returns true if the error means that the file is damaged.
+#[cfg(feature = "outbox")]
 pub(super) fn is_corruption(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code()).and_then(|code| code.parse::<i32>().ok());
     // The lowest byte is the primary code. The higher bytes hold the extended code.
@@ -38,6 +46,7 @@ pub(super) fn is_corruption(error: &sqlx::Error) -> bool {
 ///
 /// # Errors
 /// Returns [`OutboxError::Unusable`] if the file cannot be renamed.
+#[cfg(feature = "outbox")]
 pub(super) fn set_aside(path: &Path, reason: &str) -> Result<PathBuf, OutboxError> {
     let renamed = rename_all(path).map_err(|source| OutboxError::Unusable { path: path.to_owned(), source })?;
     tracing::error!(
@@ -52,6 +61,7 @@ pub(super) fn set_aside(path: &Path, reason: &str) -> Result<PathBuf, OutboxErro
 }
 
 /// Renames a file and its WAL and shared memory files. Returns the new name.
+#[cfg(feature = "outbox")]
 fn rename_all(path: &Path) -> io::Result<PathBuf> {
     let with_suffix = |path: &Path, suffix: &str| {
         let mut name = path.as_os_str().to_owned();

@@ -22,8 +22,9 @@ use tokio::{
 };
 
 use super::{
+    entry::{DroppedLines, EntryKind, OutboxEntry, OutboxWrite},
     location::LockedOutbox,
-    store::{DroppedLines, EntryKind, OutboxEntry, OutboxStore, OutboxWrite},
+    store::{OutboxStore, WriteError},
 };
 use crate::{api::error::log_text, delivery::claim::AttemptKey, faults};
 
@@ -76,7 +77,7 @@ struct JournalFile {
 struct WriteResult {
     store: OutboxStore,
     write: OutboxWrite,
-    result: sqlx::Result<()>,
+    result: Result<(), WriteError>,
 }
 
 struct PendingEntry {
@@ -298,7 +299,7 @@ impl OutboxJournal {
 
 impl JournalFile {
     /// Opens or closes the gate according to the result of a write, and logs the change.
-    fn apply(&mut self, write: OutboxWrite, result: sqlx::Result<()>) {
+    fn apply(&mut self, write: OutboxWrite, result: Result<(), WriteError>) {
         let now = Instant::now();
         match result {
             Ok(()) => {

@@ -28,11 +28,15 @@ const MAX_OUTBOXES: u32 = 1000;
 
 /// The location in which a worker stores what the broker has not confirmed, so that it survives the process; see
 /// [`WorkerConfig::outbox`](crate::WorkerConfig::outbox).
+///
+/// The default is [`StateDirectory`](Self::StateDirectory), and [`Off`](Self::Off) for an SDK that was built without the
+/// feature `outbox`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Outbox {
     /// In the folder that the environment names: `STATE_DIRECTORY`, as systemd sets it; else `milvaion` below
     /// `XDG_STATE_HOME`; else `.local/state/milvaion` below `HOME`; else `.milvaion/outbox` below the current folder.
-    #[default]
+    #[cfg_attr(feature = "outbox", default)]
     StateDirectory,
     /// In this folder, which is created if it does not exist. Processes of one machine and one operating system can
     /// share it, because file locks and SQLite's memory map do not work across a network. One process sends what
@@ -41,6 +45,7 @@ pub enum Outbox {
     /// In this file, which only one process can use.
     File(PathBuf),
     /// Nowhere: reports that are unsent when the process ends are lost.
+    #[cfg_attr(not(feature = "outbox"), default)]
     Off,
 }
 

@@ -53,13 +53,18 @@
 //! an earlier attempt.
 
 mod corruption;
+mod entry;
 mod journal;
 mod location;
 mod recovery;
+#[cfg(feature = "outbox")]
+mod store;
+#[cfg(not(feature = "outbox"))]
+#[path = "no_store.rs"]
 mod store;
 mod system;
 
-#[cfg(test)]
+#[cfg(all(test, feature = "outbox"))]
 mod tests;
 
 use std::path::PathBuf;
@@ -71,9 +76,9 @@ pub use self::location::Outbox;
 pub(crate) use self::system::OutboxSystem;
 use self::{corruption::CorruptFiles, location::LockedOutboxes, store::OutboxStore};
 pub(crate) use self::{
+    entry::DroppedLines,
     journal::{EntryId, OutboxJournal},
     recovery::RecoveredReports,
-    store::DroppedLines,
 };
 use crate::api::error::{OutboxError, log_text};
 
@@ -148,7 +153,8 @@ pub(crate) struct OpenOutbox {
 /// Locks an outbox and opens its file, which belongs to `system`.
 ///
 /// # Errors
-/// Returns [`OutboxError`] if no file can be locked, created or opened.
+/// Returns [`OutboxError`] if no file can be locked, created or opened, and [`OutboxError::NotBuilt`] if the SDK was built
+/// without the feature `outbox`.
 pub(crate) async fn open(outbox: &Outbox, worker_id: &str, system: &OutboxSystem) -> Result<OpenOutbox, OutboxError> {
     let (sender, gate) = watch::channel(true);
     let gate = WriteGate(gate);
@@ -198,6 +204,10 @@ async fn open_own(
     worker_id: &str,
     system: &OutboxSystem,
 ) -> Result<Option<(OutboxStore, LockedOutboxes)>, OutboxError> {
+    // Checked before a folder is created.
+    if !cfg!(feature = "outbox") && *outbox != Outbox::Off {
+        return Err(OutboxError::NotBuilt);
+    }
     let mut first = 0;
     loop {
         let Some(locked) = location::acquire(outbox, worker_id, system, first)? else { return Ok(None) };

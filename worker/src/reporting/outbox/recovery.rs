@@ -9,8 +9,8 @@ use milvaion_protocol::{
 };
 
 use super::{
+    entry::{DroppedLines, EntryKind, OutboxEntry, StoredEntries},
     journal::EntryId,
-    store::{DroppedLines, EntryKind, OutboxEntry, StoredEntries},
 };
 use crate::{clock, delivery::claim::AttemptKey};
 

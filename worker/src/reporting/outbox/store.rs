@@ -5,16 +5,13 @@
 //! contains all that is needed to report an interruption later.
 
 use std::{
-    collections::HashMap,
     fs::OpenOptions,
     io,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    sync::Arc,
     time::{Duration, Instant},
 };
 
-use milvaion_protocol::id::OccurrenceId;
 use sqlx::{
     ConnectOptions, Connection, QueryBuilder, Row as _, SqliteConnection,
     sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
@@ -22,9 +19,13 @@ use sqlx::{
 
 use super::{
     corruption::{CorruptFiles, is_corruption, set_aside},
+    entry::{EntryKind, OutboxEntry, OutboxWrite, StoredEntries},
     system::OutboxSystem,
 };
 use crate::api::error::{OutboxError, log_text};
+
+/// The error of a write.
+pub(super) type WriteError = sqlx::Error;
 
 /// Identifies the file as an outbox: "MVOX" in ASCII.
 const APPLICATION_ID: i32 = 0x4d56_4f58;
@@ -56,51 +57,6 @@ const CREATE_SYSTEM: &str = "
     -- One row: the system whose reports the file holds.
     CREATE TABLE system (broker TEXT NOT NULL, vhost TEXT NOT NULL, prefix TEXT NOT NULL);
 ";
-
-/// The kind of an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EntryKind {
-    /// A report that the broker has not confirmed.
-    Report = 0,
-    /// The confirmed start of a current run.
-    Begun = 1,
-    /// A log line that the broker has not confirmed.
-    Line = 2,
-}
-
-/// An entry of the file.
-#[derive(Clone, Debug)]
-pub(super) struct OutboxEntry {
-    pub(super) id: i64,
-    pub(super) kind: EntryKind,
-    pub(super) occurrence: OccurrenceId,
-    pub(super) body: Arc<str>,
-}
-
-/// The number of dropped lines of an occurrence, and the number of the last of them.
-pub(crate) type DroppedLines = (u64, i64);
-
-/// The content of a file, in order.
-#[derive(Debug, Default)]
-pub(super) struct StoredEntries {
-    pub(super) entries: Vec<OutboxEntry>,
-    pub(super) dropped_lines: Vec<(OccurrenceId, DroppedLines)>,
-}
-
-/// The changes of one transaction.
-#[derive(Debug, Default)]
-pub(super) struct OutboxWrite {
-    /// Entries to insert.
-    pub(super) entries: Vec<OutboxEntry>,
-    /// Starts that are now confirmed.
-    pub(super) begun: Vec<i64>,
-    /// Entries to delete.
-    pub(super) gone: Vec<i64>,
-    /// New counts of dropped lines. `None` deletes the count.
-    pub(super) dropped_lines: HashMap<OccurrenceId, Option<DroppedLines>>,
-    /// True if the write must survive a loss of power.
-    pub(super) durable: bool,
-}
 
 /// An open outbox file.
 pub(super) struct OutboxStore {
@@ -238,7 +194,7 @@ impl OutboxStore {
         let opened = Self::open(other, &self.system).await?;
         self.corrupt_files.add(opened.corrupt_files.names());
         opened.close().await;
-        let failed = |source| OutboxError::Closed { path: other.to_owned(), source };
+        let failed = |source| closed_error(other, source);
         let name = other.to_string_lossy().into_owned();
         sqlx::query("ATTACH ? AS other").bind(name).execute(&mut self.connection).await.map_err(failed)?;
         let moved = self.move_attached().await;
@@ -278,7 +234,7 @@ impl OutboxStore {
     /// # Errors
     /// Returns [`OutboxError::Closed`] if the file cannot be read.
     pub(super) async fn stored_entries(&mut self) -> Result<StoredEntries, OutboxError> {
-        let closed = |source| OutboxError::Closed { path: self.path.clone(), source };
+        let closed = |source| closed_error(&self.path, source);
         let mut stored = StoredEntries::default();
         let rows = sqlx::query("SELECT id, kind, occurrence, body FROM entry ORDER BY id");
         for row in rows.fetch_all(&mut self.connection).await.map_err(closed)? {
@@ -334,7 +290,7 @@ impl OutboxStore {
             self.recreated_at = Some(Instant::now());
             let renamed = set_aside(&self.path, &reason.to_string())?;
             self.corrupt_files.add([renamed]);
-            let closed = |source| OutboxError::Closed { path: self.path.clone(), source };
+            let closed = |source| closed_error(&self.path, source);
             let in_memory = SqliteConnectOptions::new().in_memory(true).connect().await.map_err(closed)?;
             // Closed after the rename and before a new file exists, because SQLite deletes its files by name.
             let _ = std::mem::replace(&mut self.connection, in_memory).close().await;
@@ -437,12 +393,15 @@ impl OutboxStore {
 }
 
 fn classify(path: &Path, error: sqlx::Error) -> OutboxError {
-    let path = path.to_owned();
     if is_corruption(&error) {
-        OutboxError::Damaged { path, reason: error.to_string() }
+        OutboxError::Damaged { path: path.to_owned(), reason: error.to_string() }
     } else {
-        OutboxError::Closed { path, source: error }
+        closed_error(path, error)
     }
+}
+
+fn closed_error(path: &Path, error: sqlx::Error) -> OutboxError {
+    OutboxError::Closed { path: path.to_owned(), source: error.into() }
 }
 
 fn list(ids: &[i64]) -> String {

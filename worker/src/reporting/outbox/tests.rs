@@ -16,8 +16,9 @@ use tokio::time::{Duration, Instant, timeout};
 use super::{
     OpenOutbox, Outbox, OutboxError, OutboxJournal, OutboxSystem, OutboxWarning, RecoveredReports, WriteGate,
     corruption::CorruptFiles,
+    entry::{EntryKind, OutboxEntry, OutboxWrite},
     location, open,
-    store::{EntryKind, OutboxEntry, OutboxStore, OutboxWrite},
+    store::OutboxStore,
 };
 
 /// A folder that is deleted with the test.
