@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use milvaion_worker::{CaptureLayer, Events, JobContext, JobError, Next, RunEnd, Worker};
-use tracing_subscriber::prelude::*;
+use tracing_subscriber::{filter::LevelFilter, prelude::*};
 
 /// Runs the job with a limit that is stricter than its timeout, and logs how long it took.
 async fn measured(ctx: JobContext, next: Next) -> Result<milvaion_worker::JobOutput, JobError> {
@@ -31,7 +31,8 @@ async fn greet(_: JobContext, name: String) -> Result<String, JobError> {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::registry().with(tracing_subscriber::fmt::layer()).with(CaptureLayer::new()).init();
+    let lines = tracing_subscriber::fmt::layer().with_filter(LevelFilter::INFO);
+    tracing_subscriber::registry().with(lines).with(CaptureLayer::new()).init();
     Worker::from_env()?.job_fn("greet", greet).layer(measured).events(FailureCounter).run().await?;
     Ok(())
 }

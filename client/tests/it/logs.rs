@@ -37,6 +37,7 @@ async fn follow_and(client: &Client, received: impl Fn(i64)) -> Result<Vec<Strin
             LogEvent::Status(occurrence) => occurrence.status.as_str().to_owned(),
             LogEvent::Lost(_) => "lost".to_owned(),
             LogEvent::End => "end".to_owned(),
+            _ => "unknown".to_owned(),
         });
     }
     Ok(seen)

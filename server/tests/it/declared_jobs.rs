@@ -5,7 +5,8 @@ use milvaion_app::error::AppError;
 use milvaion_protocol::message::{DeclaredSchedule, DeclaredTiming, InstanceHello, JobDefaults, JobTypeInfo};
 use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{lifecycle::Server, store::jobs::StoredJob};
-use milvaion_test_support::{jobs, messages, server_env};
+use milvaion_test_support::{jobs, messages, server_env, wait, worker_env};
+use milvaion_worker::{CancellationToken, Cron};
 use serde_json::json;
 
 /// Returns an instance of the worker `w` whose code declares schedules with an interval each.
@@ -124,5 +125,32 @@ async fn key_of_a_user_is_left_alone() {
     register(&server, &[instance(&server, "w-1", "1", &[("hourly", 3_600)])]).await;
     let hourly = job(&server, "hourly").await;
     assert!(hourly.id != of_user && hourly.key.is_none());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn worker_is_told_what_was_refused_and_says_so_in_its_heartbeat() {
+    let config = server_env::config().await;
+    let server = server_env::start(&config).await;
+    let stop = CancellationToken::new();
+    let worker = worker_env::start_with(&config, &stop, |worker| {
+        worker.job_fn_with(
+            "report",
+            async |_, (): ()| Ok(()),
+            |options| options.schedule("nightly", Cron::new("61 2 * * *"), ()),
+        )
+    });
+    let instance = wait::eventually("the notice", || async {
+        let now = server.clock.now();
+        let workers = server.store.workers(now - chrono::Duration::hours(1), now).await.ok()?;
+        let instance = workers.first()?.instances.first()?.clone();
+        instance.notice.is_some().then_some(instance)
+    })
+    .await;
+    let notice = instance.notice.expect("it has one");
+    assert!(notice.contains("refused a part of the registration"), "{notice}");
+    assert!(instance.problems.iter().any(|problem| problem.contains("nightly")), "{:?}", instance.problems);
+    stop.cancel();
+    worker.await.expect("it stops");
     server.stop().await;
 }

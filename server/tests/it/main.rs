@@ -24,6 +24,7 @@ mod duplicates;
 mod engine;
 mod enqueue;
 mod event_stream;
+mod examples;
 mod failures;
 mod files;
 mod invariants;

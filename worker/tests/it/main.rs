@@ -14,3 +14,4 @@ mod outbox;
 mod readme;
 mod shutdown;
 mod singleton;
+mod snippets;
