@@ -8,6 +8,8 @@ echo "==> Checking the formatting"
 cargo fmt --all -- --check
 echo "==> Checking the lints"
 cargo clippy --workspace --all-targets -- -D warnings
+echo "==> Checking the SDK without its optional parts"
+cargo clippy --package milvaion-worker --lib --no-default-features --features rustls -- -D warnings
 echo "==> Checking the documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 echo "==> Checking the language, the links of the documents, and the dependencies"

@@ -4,7 +4,7 @@
 //! worker of a new user is such a program. [`Worker::run`](crate::Worker::run) therefore sets a subscriber if there is none. A
 //! program that wants silence sets `RUST_LOG=off`, and one that embeds a worker with `run_until` keeps what it has.
 
-use std::io;
+use std::io::{self, IsTerminal};
 
 use tracing_subscriber::{EnvFilter, Layer, filter::LevelFilter, layer::SubscriberExt, util::SubscriberInitExt};
 
@@ -16,7 +16,9 @@ pub(crate) fn set_default() {
         return;
     }
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy();
-    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_filter(filter);
+    // Colors are for people: a file and a collector of logs would store the escape sequences.
+    let has_colors = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(has_colors).with_filter(filter);
     // Another thread may have been first; then its subscriber stays.
     let _ = tracing_subscriber::registry().with(lines).with(CaptureLayer::new()).try_init();
 }
