@@ -150,15 +150,17 @@ mod faults;
 pub mod testing;
 
 pub use api::{
+    builder::WorkerBuilder,
     config::WorkerConfig,
     context::JobContext,
     error::{ConfigErrors, ConfigFileError, OutboxError, WorkerError},
     events::{Events, RunEnd},
     job::Job,
     layer::{JobOutput, Layer, Next},
-    options::{Cron, JobOptions, Misfire, OnLost, Overlap, Timing, Unique},
+    options::{JobOptions, Misfire, OnLost, Overlap, Unique},
     outcome::JobError,
-    worker::{Worker, WorkerBuilder},
+    timing::{Cron, Timing},
+    worker::Worker,
 };
 pub use milvaion_protocol::{
     id::{JobId, OccurrenceId},

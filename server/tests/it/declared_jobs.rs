@@ -128,6 +128,12 @@ async fn key_of_a_user_is_left_alone() {
     server.stop().await;
 }
 
+#[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+struct Pages {
+    #[schemars(range(max = 5))]
+    count: u8,
+}
+
 #[tokio::test]
 async fn worker_is_told_what_was_refused_and_says_so_in_its_heartbeat() {
     let config = server_env::config().await;

@@ -8,7 +8,7 @@
 //! | File | Content |
 //! |---|---|
 //! | [`job`], [`job_fn`] | The trait [`Job`](crate::Job), and jobs that are functions |
-//! | [`options`] | The rules and schedules that code declares beside a job |
+//! | [`options`], [`timing`] | The rules and schedules that code declares beside a job |
 //! | [`context`] | The context of a run |
 //! | `enqueue` | Occurrences that a job enqueues, with the feature `client` |
 //! | [`layer`], [`events`] | Code around every run, and observers of all runs |
@@ -16,8 +16,10 @@
 //! | [`config`] | The settings of a worker, from the environment, a file or code |
 //! | [`error`] | The errors that keep a worker from starting |
 //! | [`logging`] | The log of a program that has set up none |
-//! | [`worker`] | The builder and the assembly of all parts |
+//! | [`builder`] | The settings, jobs and layers of a worker before it is built |
+//! | [`worker`] | The assembly of all parts |
 
+pub(crate) mod builder;
 pub(crate) mod config;
 pub(crate) mod context;
 #[cfg(feature = "client")]
@@ -30,4 +32,5 @@ pub(crate) mod layer;
 pub(crate) mod logging;
 pub(crate) mod options;
 pub(crate) mod outcome;
+pub(crate) mod timing;
 pub(crate) mod worker;

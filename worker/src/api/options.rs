@@ -9,13 +9,14 @@
 
 use std::{marker::PhantomData, time::Duration};
 
-use milvaion_protocol::message::{DeclaredSchedule, DeclaredTiming, JobDefaults};
+use milvaion_protocol::message::{DeclaredSchedule, JobDefaults};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::api::{
     config::{MAX_CONCURRENCY, MAX_TIMEOUT, is_valid_name},
     error::ConfigErrors,
+    timing::Timing,
 };
 
 /// Upper bound of the number of retries.
@@ -32,98 +33,8 @@ const MAX_TAGS: usize = 20;
 const MAX_TAG_CHARS: usize = 50;
 /// Upper bound of the number of schedules of a job type.
 const MAX_SCHEDULES: usize = 100;
-/// Upper bound of an interval.
-const MAX_INTERVAL: Duration = Duration::from_secs(366 * 86_400);
 /// Upper bound of the time for which a uniqueness key applies.
 const MAX_UNIQUE_PERIOD: Duration = Duration::from_secs(30 * 86_400);
-
-/// The cron expression of a schedule, in UTC unless [`zone`](Self::zone) names a time zone.
-///
-/// An expression has five fields, or six with the seconds first, as in the dashboard. A local time that a clock change
-/// skips runs at the first instant after it, and one that exists twice runs once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cron {
-    expression: String,
-    zone: String,
-}
-
-impl Cron {
-    /// Creates the due times of an expression, in UTC.
-    #[must_use]
-    pub fn new(expression: impl Into<String>) -> Self {
-        Self { expression: expression.into(), zone: "UTC".to_owned() }
-    }
-
-    /// Sets the time zone by its IANA name, such as `Europe/Berlin`.
-    #[must_use]
-    pub fn zone(mut self, zone: impl Into<String>) -> Self {
-        self.zone = zone.into();
-        self
-    }
-}
-
-/// The due times of a schedule: a [`Cron`] expression, or a [`Duration`] for a fixed interval of whole seconds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Timing(TimingKind);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum TimingKind {
-    Cron(Cron),
-    Every(Duration),
-}
-
-impl From<Cron> for Timing {
-    fn from(cron: Cron) -> Self {
-        Self(TimingKind::Cron(cron))
-    }
-}
-
-impl From<Duration> for Timing {
-    fn from(interval: Duration) -> Self {
-        Self(TimingKind::Every(interval))
-    }
-}
-
-impl Timing {
-    fn check(&self, label: &str, errors: &mut ConfigErrors) {
-        match &self.0 {
-            TimingKind::Cron(cron) => check_cron(cron, label, errors),
-            TimingKind::Every(interval) => {
-                if interval.subsec_nanos() != 0 || !(Duration::from_secs(1)..=MAX_INTERVAL).contains(interval) {
-                    errors.add(format!(
-                        "{label} has an interval of {interval:?}: give whole seconds, 1 second to 366 days. A singleton loop can run more often."
-                    ));
-                }
-            }
-        }
-    }
-
-    fn into_wire(self) -> DeclaredTiming {
-        match self.0 {
-            TimingKind::Cron(Cron { expression, zone }) => DeclaredTiming::Cron { expression, zone },
-            TimingKind::Every(interval) => DeclaredTiming::Every { seconds: interval.as_secs() },
-        }
-    }
-}
-
-/// Checks an expression and its zone with the rules of the server.
-#[cfg(feature = "cron")]
-fn check_cron(cron: &Cron, label: &str, errors: &mut ConfigErrors) {
-    let schedule =
-        milvaion_schedule::schedule::Schedule::Cron { expression: cron.expression.clone(), zone: cron.zone.clone() };
-    if let Err((field, reason)) = schedule.check() {
-        errors.add(format!("{label} has an invalid {field}: {reason}."));
-    }
-}
-
-/// Leaves the check to the server, whose answer to the registration names the mistake: without the feature `cron` this
-/// crate has no parser.
-#[cfg(not(feature = "cron"))]
-fn check_cron(cron: &Cron, label: &str, errors: &mut ConfigErrors) {
-    if cron.expression.trim().is_empty() || cron.zone.is_empty() {
-        errors.add(format!("{label} has an empty cron expression or zone: give both."));
-    }
-}
 
 /// The policy for a due time while the previous occurrence of the job is open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -475,6 +386,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::api::timing::Cron;
 
     #[test]
     fn declaration_is_announced_as_written() {

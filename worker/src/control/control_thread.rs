@@ -28,7 +28,8 @@ use crate::{
     net::publisher::WorkerPublisher,
     reporting::outbox::{OutboxWarning, WriteGate},
     reporting::reporter,
-    reporting::reporter::{ReporterConfig, ReporterReceiver},
+    reporting::reporter::ReporterConfig,
+    reporting::reporter_inbox::ReporterReceiver,
 };
 
 /// Maximum time for each task of the thread to close; the outbox is written during this time.
@@ -129,7 +130,7 @@ mod tests {
         reporting::{
             log_buffer::LogBounds,
             outbox::{self, Outbox},
-            reporter::Reporter,
+            reporter_inbox::Reporter,
         },
         run::report_sink::ReportSink,
     };

@@ -32,7 +32,7 @@ use crate::{
     delivery::run_table::RunTable,
     net::publisher::WorkerPublisher,
     reporting::outbox::OutboxWarning,
-    reporting::reporter::UnconfirmedEnds,
+    reporting::reporter_inbox::UnconfirmedEnds,
 };
 
 /// Maximum duration of one heartbeat. A failed one is not retried, because the next one follows soon.

@@ -30,7 +30,7 @@ use crate::{
     api::error::WorkerError,
     delivery::{claim_batcher::ClaimBatcher, run_table::RunTable},
     faults,
-    reporting::reporter::Reporter,
+    reporting::reporter_inbox::Reporter,
 };
 
 /// Maximum time for interrupted runs to be reported: their last second, and a margin.

@@ -8,9 +8,11 @@
 //! | File | Content |
 //! |---|---|
 //! | [`reporter`] | The loop that sends reports and log lines in batches |
+//! | [`reporter_inbox`] | What runs hand in, until the loop takes it |
 //! | [`log_buffer`] | Bounded buffer of the log lines the broker has not confirmed |
 //! | [`outbox`] | The durable copy on disk, which survives the process |
 
 pub(crate) mod log_buffer;
 pub(crate) mod outbox;
 pub(crate) mod reporter;
+pub(crate) mod reporter_inbox;

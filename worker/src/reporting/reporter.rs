@@ -18,25 +18,12 @@
 //! full are dropped and counted in the log of their run. The inbox holds as many bytes as the log buffer, so a healthy
 //! broker loses no line before both are full.
 
-use std::{
-    collections::{HashMap, HashSet, VecDeque},
-    future::Future,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::Poll,
-};
+use std::{collections::VecDeque, future::Future, sync::Arc, task::Poll};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use milvaion_protocol::{
-    id::OccurrenceId,
-    message::{LogLine, StatusReport},
-    status::OccurrenceStatus,
-    topology::Topology,
-};
+use milvaion_protocol::{message::StatusReport, status::OccurrenceStatus, topology::Topology};
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::oneshot,
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
@@ -48,9 +35,9 @@ use crate::{
     faults,
     net::connection::JitteredBackoff,
     net::publisher::{PublishError, WorkerPublisher},
-    reporting::log_buffer::{EncodedLine, LogBatch, LogBounds, LogBuffer},
-    reporting::outbox::{DroppedLines, EntryId, OutboxJournal, RecoveredReports},
-    run::report_sink::{ConfirmFuture, ReportSink},
+    reporting::log_buffer::{LogBatch, LogBounds, LogBuffer},
+    reporting::outbox::{EntryId, OutboxJournal, RecoveredReports},
+    reporting::reporter_inbox::{ReporterInbox, ReporterMessage, ReporterReceiver},
 };
 
 /// Maximum number of reports in one message.
@@ -61,142 +48,6 @@ const MAX_BATCH_BYTES: usize = 512 * 1024;
 const MAX_LOG_BATCHES_IN_FLIGHT: usize = 64;
 /// Maximum number of messages that the loop takes from the inbox before it sends and lets other tasks run.
 const MAX_INBOX_SLICE: usize = 1024;
-/// Memory of a line in the inbox beside its text, in bytes.
-const LINE_OVERHEAD_BYTES: usize = 64;
-
-enum ReporterMessage {
-    Status { report: Box<StatusReport>, confirmed: Option<oneshot::Sender<()>> },
-    Line { occurrence: OccurrenceId, line: EncodedLine },
-    Flush(oneshot::Sender<()>),
-}
-
-/// The sending end, which runs use.
-#[derive(Clone)]
-pub(crate) struct Reporter {
-    sender: mpsc::UnboundedSender<ReporterMessage>,
-    inbox: Arc<ReporterInbox>,
-}
-
-/// The receiving end, which the reporter loop takes.
-pub(crate) struct ReporterReceiver {
-    receiver: mpsc::UnboundedReceiver<ReporterMessage>,
-    inbox: Arc<ReporterInbox>,
-}
-
-/// The state that both ends share.
-struct ReporterInbox {
-    /// Size in bytes of the lines in the inbox.
-    line_bytes: AtomicUsize,
-    /// Upper bound of `line_bytes`.
-    max_line_bytes: usize,
-    /// The lines that found the inbox full, until the loop has counted them.
-    dropped_lines: Mutex<HashMap<OccurrenceId, DroppedLines>>,
-    unconfirmed_ends: UnconfirmedEnds,
-}
-
-/// The runs that have ended here and whose end the broker has not confirmed. Clones share the same set.
-///
-/// Heartbeats list them as running. Otherwise a server that receives heartbeats and not the end, because confirmations are
-/// slow and reports queue, would take the run for lost and start it again.
-#[derive(Clone, Default)]
-pub(crate) struct UnconfirmedEnds(Arc<Mutex<HashSet<AttemptKey>>>);
-
-impl UnconfirmedEnds {
-    /// Returns the occurrences of the runs.
-    pub(crate) fn occurrences(&self) -> Vec<OccurrenceId> {
-        self.lock().iter().map(|(occurrence, _)| *occurrence).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashSet<AttemptKey>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl ReporterInbox {
-    /// Reserves space for a line. Returns false if the inbox is full.
-    fn reserve(&self, line: &EncodedLine) -> bool {
-        let bytes = line.text.len() + LINE_OVERHEAD_BYTES;
-        let is_free = self.line_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.max_line_bytes;
-        if !is_free {
-            self.line_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        }
-        is_free
-    }
-
-    /// Returns the space of a line that has left the inbox.
-    fn release(&self, line: &EncodedLine) {
-        self.line_bytes.fetch_sub(line.text.len() + LINE_OVERHEAD_BYTES, Ordering::Relaxed);
-    }
-
-    fn dropped_lines(&self) -> MutexGuard<'_, HashMap<OccurrenceId, DroppedLines>> {
-        self.dropped_lines.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Reporter {
-    /// Creates both ends. The inbox holds lines up to the size in `bounds`, in addition to the log buffer of the loop.
-    pub(crate) fn new(bounds: LogBounds) -> (Self, ReporterReceiver) {
-        // Unbounded for reports, because a run must never wait for the broker, and their number is limited by that of the
-        // runs. Lines are bounded by their size.
-        let (sender, receiver) = mpsc::unbounded_channel();
-        let inbox = Arc::new(ReporterInbox {
-            line_bytes: AtomicUsize::new(0),
-            max_line_bytes: bounds.bytes,
-            dropped_lines: Mutex::default(),
-            unconfirmed_ends: UnconfirmedEnds::default(),
-        });
-        (Self { sender, inbox: inbox.clone() }, ReporterReceiver { receiver, inbox })
-    }
-
-    /// Waits until the broker has confirmed everything that was handed in before.
-    pub(crate) async fn flush(&self) {
-        let (done, wait) = oneshot::channel();
-        if self.sender.send(ReporterMessage::Flush(done)).is_ok() {
-            let _ = wait.await;
-        }
-    }
-}
-
-impl ReporterReceiver {
-    /// Returns the runs whose end the broker has not confirmed.
-    pub(crate) fn unconfirmed_ends(&self) -> UnconfirmedEnds {
-        self.inbox.unconfirmed_ends.clone()
-    }
-}
-
-impl ReportSink for Reporter {
-    fn report(&self, report: StatusReport) -> ConfirmFuture {
-        let (confirmed, wait) = oneshot::channel();
-        let sent = self.sender.send(ReporterMessage::Status { report: Box::new(report), confirmed: Some(confirmed) });
-        async move {
-            // Without a reporter nothing is ever confirmed, and the delivery returns to its queue.
-            if sent.is_err() || wait.await.is_err() {
-                futures::future::pending::<()>().await;
-            }
-        }
-        .boxed()
-    }
-
-    fn report_unconfirmed(&self, report: StatusReport) {
-        if report.status != OccurrenceStatus::Running {
-            // Before the run leaves the run table, so that no heartbeat in between lacks it.
-            self.inbox.unconfirmed_ends.lock().insert((report.occurrence_id, report.attempt));
-        }
-        let _ = self.sender.send(ReporterMessage::Status { report: Box::new(report), confirmed: None });
-    }
-
-    fn log(&self, occurrence: OccurrenceId, line: LogLine) {
-        let line = EncodedLine::from(&line);
-        if self.inbox.reserve(&line) {
-            let _ = self.sender.send(ReporterMessage::Line { occurrence, line });
-        } else {
-            let mut dropped_lines = self.inbox.dropped_lines();
-            let dropped = dropped_lines.entry(occurrence).or_default();
-            *dropped = (dropped.0 + 1, dropped.1.max(line.seq));
-        }
-    }
-}
-
 /// A report that waits or is in flight.
 struct PendingReport {
     attempt: AttemptKey,
@@ -507,12 +358,16 @@ fn json(report: &StatusReport) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use milvaion_protocol::{
-        message::{LogLevel, StatusMessage},
+        id::OccurrenceId,
+        message::{LogLevel, LogLine, StatusMessage},
         status::OccurrenceStatus,
     };
 
     use super::*;
+    use crate::{reporting::reporter_inbox::Reporter, run::report_sink::ReportSink};
 
     fn line(n: i64) -> LogLine {
         let at = chrono::DateTime::UNIX_EPOCH;
@@ -546,24 +401,6 @@ mod tests {
         assert!(turns >= LINES / MAX_INBOX_SLICE, "the other task had {turns} turns");
         close.cancel();
         reporting.await.expect("no panic");
-    }
-
-    #[test]
-    fn inbox_is_bounded_by_bytes_and_counts_what_it_drops() {
-        let (reporter, mut receiver) = Reporter::new(LogBounds { lines: 100, bytes: 10_000 });
-        let id = OccurrenceId::default();
-        for n in 0..1_000 {
-            reporter.log(id, line(n));
-        }
-        assert!(reporter.inbox.line_bytes.load(Ordering::Relaxed) <= 10_000);
-        let mut kept = 0;
-        while let Ok(ReporterMessage::Line { line, .. }) = receiver.receiver.try_recv() {
-            reporter.inbox.release(&line);
-            kept += 1;
-        }
-        assert!(kept > 10, "{kept}");
-        assert_eq!(reporter.inbox.dropped_lines().get(&id), Some(&(1_000 - kept, 999)));
-        assert_eq!(reporter.inbox.line_bytes.load(Ordering::Relaxed), 0);
     }
 
     #[test]
