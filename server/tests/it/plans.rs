@@ -12,7 +12,7 @@ use milvaion_schedule::{due::DueAction, schedule::Schedule};
 use milvaion_server::{
     clock::{Clock, machine_now},
     config::database::DatabaseConfig,
-    store::{Store, enqueue::EnqueuedRun, plan::NewScheduledRun},
+    store::{Store, enqueue::EnqueuedRun, jobs::AuditStamp, plan::NewScheduledRun},
 };
 use milvaion_test_support::{
     database::{self, TestConnection},
@@ -385,11 +385,11 @@ async fn table_of_open_occurrences_has_no_further_index() {
     let known = "SELECT count(*) FROM pg_indexes WHERE tablename = 'runs' AND indexname IN
                  ('runs_pkey', 'runs_by_job', 'runs_begun_or_quarantined', 'runs_unsent', 'runs_delayed',
                   'runs_cancel_requested', 'runs_waiting', 'runs_replacing', 'runs_with_slot', 'runs_with_key',
-                  'runs_by_parent')";
+                  'runs_by_parent', 'runs_delayed_by_job')";
     let all = "SELECT count(*) FROM pg_indexes WHERE tablename = 'runs'";
     let mut connection = TestConnection::open(&url).await;
-    // The last one costs nothing but the rows that another occurrence has enqueued.
-    assert_eq!((connection.count(known).await, connection.count(all).await), (11, 11), "each costs every dispatch");
+    // The last two cost nothing but the rows that another occurrence has enqueued, and those that are delayed.
+    assert_eq!((connection.count(known).await, connection.count(all).await), (12, 12), "each costs every dispatch");
 }
 
 #[tokio::test]
@@ -433,4 +433,46 @@ async fn cost_of_enqueueing_does_not_grow_with_the_queue() {
     assert_eq!(scans_after, scans, "no table is read as a whole");
     let read = read_after - read;
     assert!(read < 10 * batch, "{read} rows were read for {batch} occurrences");
+}
+
+#[tokio::test]
+async fn delayed_occurrences_of_a_job_are_found_by_index() {
+    let mut harness = PlanHarness::new().await;
+    let edit = AuditStamp { by: "ann@example.com", at: harness.clock.now(), address: None };
+    for _ in 0..PLANNED_ANEW + 2 {
+        let nothing = JobId(harness.clock.occurrence_id().0);
+        assert_eq!(harness.store.count_delayed(nothing, 10_001).await.expect("the query succeeds"), 0);
+        assert_eq!(harness.store.cancel_delayed(nothing, 500, None, edit).await.expect("it succeeds").len(), 0);
+    }
+    harness.insert_jobs().await;
+    let (job, other) = (harness.jobs[0], harness.jobs[1]);
+    let mut connection = TestConnection::open(&harness.url).await;
+    connection.execute("ALTER TABLE runs SET (autovacuum_enabled = false)").await;
+    let (ready, delayed, of_others) = (100_000, 20_000, 100_000);
+    for (job, rows, not_before) in [
+        (job, ready, "NULL"),
+        (other, of_others, "now() + interval '1 day'"),
+        (job, delayed, "now() + interval '1 day'"),
+    ] {
+        connection
+            .execute(format!(
+                "INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
+                                   status, priority, not_before)
+                 SELECT gen_random_uuid(), now(), '{job}', 'x', 1, 'w', 't', now(), 'enqueue', 'queued', 3, {not_before}
+                   FROM generate_series(1, {rows})"
+            ))
+            .await;
+    }
+    drop(connection);
+    let inserted = ready + delayed + of_others;
+    let (scans, read, blocks) = harness.counts(inserted).await;
+    assert_eq!(harness.store.count_delayed(job, 10_001).await.expect("the query succeeds"), 10_001);
+    let cancelled = harness.store.cancel_delayed(job, 500, None, edit).await.expect("it succeeds");
+    assert!(cancelled.len() == 500 && cancelled.iter().all(|run| run.row.job_id == job));
+    let (scans_after, read_after, blocks_after) = harness.counts(inserted + 500).await;
+    assert_eq!(scans_after, scans, "no table is read as a whole");
+    let (read, blocks) = (read_after - read, blocks_after - blocks);
+    // Nothing has vacuumed the table, so the count looks at the rows, too.
+    assert!(read < 15_000, "{read} rows were read");
+    assert!(blocks < 20_000, "{blocks} blocks of indexes were read");
 }
