@@ -213,8 +213,12 @@ async fn scrapes(store: &Store) -> anyhow::Result<Vec<f64>> {
     let mut took = Vec::new();
     for _ in 0..SCRAPES {
         let begun = Instant::now();
-        store.open_run_counts().await?;
-        store.queued_runs().await?;
+        let counts = store.open_run_counts().await?;
+        if counts.has_many_unready() {
+            store.queued_runs_at_ends().await?;
+        } else {
+            store.queued_runs().await?;
+        }
         took.push(begun.elapsed().as_secs_f64() * 1e3);
     }
     Ok(took)

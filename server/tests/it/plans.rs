@@ -476,3 +476,66 @@ async fn delayed_occurrences_of_a_job_are_found_by_index() {
     assert!(read < 15_000, "{read} rows were read");
     assert!(blocks < 20_000, "{blocks} blocks of indexes were read");
 }
+
+#[tokio::test]
+async fn free_uniqueness_keys_are_found_among_taken_ones_in_parts() {
+    let harness = PlanHarness::new().await;
+    let mut connection = TestConnection::open(&harness.url).await;
+    let (taken, free) = (50_000, 5_000);
+    connection
+        .execute(format!(
+            "WITH made AS (SELECT gen_random_uuid() AS id, n FROM generate_series(1, {taken}) n),
+                  keys AS (INSERT INTO run_uniqueness (job_id, key, run_id, claimed_at)
+                           SELECT gen_random_uuid(), 'taken-' || n, id, now() - interval '2 hours' FROM made)
+             INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
+                               status, priority, not_before)
+             SELECT id, now(), id, 'x', 1, 'w', 't', now(), 'enqueue', 'queued', 3, now() + interval '1 day' FROM made"
+        ))
+        .await;
+    connection
+        .execute(format!(
+            "INSERT INTO run_uniqueness (job_id, key, run_id, claimed_at)
+             SELECT gen_random_uuid(), 'free-' || n, gen_random_uuid(), now() - interval '2 hours'
+               FROM generate_series(1, {free}) n"
+        ))
+        .await;
+    connection.execute("VACUUM ANALYZE runs, run_uniqueness").await;
+    let scans = "SELECT sum(seq_scan)::bigint FROM pg_stat_user_tables WHERE relname IN ('runs', 'run_uniqueness')";
+    drop(connection);
+    let mut connection = TestConnection::open(&harness.url).await;
+    let before = connection.count(scans).await;
+    let deleted = harness.store.delete_free_uniqueness_keys(machine_now()).await.expect("it succeeds");
+    assert_eq!(i64::try_from(deleted), Ok(free));
+    let kept = "SELECT count(*) FROM run_uniqueness WHERE key LIKE 'taken-%'";
+    assert_eq!(connection.count(kept).await, taken);
+    // The session of the store reports its counts with a later statement.
+    let counted = "SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 'run_uniqueness'";
+    while connection.count(counted).await < free {
+        harness.store.is_cluster_paused().await.expect("the query succeeds");
+    }
+    // The look at what was kept is one.
+    assert!(connection.count(scans).await <= before + 1, "no statement reads a table as a whole");
+}
+
+#[tokio::test]
+async fn ready_occurrences_are_counted_beside_many_delayed_ones() {
+    let harness = PlanHarness::new().await;
+    let mut connection = TestConnection::open(&harness.url).await;
+    connection.execute("ALTER TABLE runs SET (autovacuum_enabled = false)").await;
+    let delayed = 200_000;
+    for (rows, not_before) in [(10, "NULL"), (delayed, "now() + interval '1 day'"), (5, "NULL")] {
+        connection
+            .execute(format!(
+                "INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
+                                   status, priority, has_slot, not_before)
+                 SELECT lpad(to_hex((SELECT count(*) FROM runs) + n), 32, '0')::uuid, now(), gen_random_uuid(), 'x', 1, 'w',
+                        't', now(), 'enqueue', 'queued', 3, true, {not_before}
+                   FROM generate_series(1, {rows}) n"
+            ))
+            .await;
+    }
+    assert!(harness.store.open_run_counts().await.expect("the query succeeds").has_many_unready());
+    let found = harness.store.queued_runs_at_ends().await.expect("the query succeeds");
+    assert_eq!(found.iter().map(|queued| queued.count).collect::<Vec<_>>(), [15], "at both ends of the queue");
+    assert_eq!(found, harness.store.queued_runs().await.expect("the query succeeds"));
+}
