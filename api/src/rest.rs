@@ -37,8 +37,8 @@ pub use files::{
 };
 pub use jobs::{CompareQuery, DuplicateJob, Job, JobQuery, JobSummary, NewJob, RecentOccurrence, RunJob, VersionQuery};
 pub use occurrences::{
-    CancelOccurrence, EnqueueOccurrence, EnqueueOccurrences, EnqueueResults, LogPage, LogQuery, Occurrence,
-    OccurrenceDetail, OccurrenceQuery, RetryOccurrence, StatusChangeEntry,
+    CancelDelayed, CancelDelayedResult, CancelOccurrence, EnqueueOccurrence, EnqueueOccurrences, EnqueueResults,
+    LogPage, LogQuery, Occurrence, OccurrenceDetail, OccurrenceQuery, RetryOccurrence, StatusChangeEntry,
 };
 pub use people::{AuditQuery, ChangeRole, InviteUser, JobAuditQuery, OneTimeLink, TeamQuery, TokenQuery};
 pub use problem::{Problem, ProblemField};

@@ -26,6 +26,7 @@ use milvaion_api::{
     page::{JobFilter, ListPage, OccurrenceFilter, TimeWindow},
     permissions::Permission,
     requests::{FieldError, JobForm},
+    rest::CancelDelayedResult,
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
     views::{
         BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterStatus, CurrentUser, InviteInfo,
@@ -173,6 +174,10 @@ pub trait Backend:
     async fn trigger_job(&self, me: &RequestUser, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError>;
     /// Makes a job be as the code of a worker declares again, after an edit has detached it.
     async fn attach_job(&self, me: &RequestUser, id: JobId) -> Result<(), AppError>;
+    /// Counts the delayed occurrences of a job, up to [`MAX_COUNTED_OPEN`](milvaion_api::views::MAX_COUNTED_OPEN) + 1.
+    async fn delayed_count(&self, me: &RequestUser, id: JobId) -> Result<i64, AppError>;
+    /// Cancels delayed occurrences of a job, as many as one request may. The result says whether some may be left.
+    async fn cancel_delayed(&self, me: &RequestUser, id: JobId, reason: &str) -> Result<CancelDelayedResult, AppError>;
     /// Pauses or resumes a job. Returns the reason of the pause that a resume has ended.
     async fn set_job_active(
         &self,

@@ -129,6 +129,9 @@ pub struct Job {
     /// The door through which the job was defined.
     #[serde(default)]
     pub source: JobSource,
+    /// The number of delayed occurrences, counted up to 10,001, which stands for more than 10,000.
+    #[serde(default)]
+    pub delayed_occurrences: i64,
     /// The time of creation.
     pub created_at: DateTime<Utc>,
     /// The user who created it.
@@ -150,6 +153,7 @@ impl From<JobView> for Job {
             unreadable: view.unreadable,
             paused_reason: view.paused_reason,
             source: view.source,
+            delayed_occurrences: view.delayed,
             created_at: view.created_at,
             created_by: view.created_by,
             modified_at: view.modified_at,

@@ -239,6 +239,27 @@ pub struct CancelOccurrence {
     pub reason: String,
 }
 
+/// A request to cancel the delayed occurrences of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, rename_all = "camelCase")]
+pub struct CancelDelayed {
+    /// The reason, at most 500 characters.
+    #[cfg_attr(feature = "schema", schemars(length(max = 500)))]
+    pub reason: String,
+}
+
+/// The result of cancelling the delayed occurrences of a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct CancelDelayedResult {
+    /// The number of occurrences that this request cancelled.
+    pub cancelled: u32,
+    /// True if more of them may be delayed: repeat the request.
+    pub more: bool,
+}
+
 /// A request to create occurrences.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -61,6 +61,9 @@ pub struct JobView {
     pub source: JobSource,
     /// The next due times, at most five.
     pub preview: SchedulePreview,
+    /// The number of delayed occurrences, at most [`MAX_COUNTED_OPEN`](super::MAX_COUNTED_OPEN) + 1.
+    #[serde(default)]
+    pub delayed: i64,
     /// The time of creation.
     pub created_at: DateTime<Utc>,
     /// The user who created it.

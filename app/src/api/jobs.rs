@@ -4,6 +4,7 @@ use leptos::prelude::*;
 use milvaion_api::{
     page::{JobFilter, ListPage},
     requests::{FieldError, JobForm},
+    rest::CancelDelayedResult,
     views::{JobFormContext, JobRow, JobView, SchedulePreview},
 };
 use milvaion_protocol::id::{JobId, OccurrenceId};
@@ -281,6 +282,40 @@ pub async fn attach_job(id: JobId) -> Result<(), AppError> {
     let result = backend.attach_job(&me, id).await;
     let back = format!("/jobs/{id}");
     super::respond("trigger", result, |()| back.clone(), "The job follows the code again.", &back, ()).await
+}
+
+/// Counts the delayed occurrences of a job, up to [`MAX_COUNTED_OPEN`](milvaion_api::views::MAX_COUNTED_OPEN) + 1.
+///
+/// # Errors
+///
+/// `SignedOut`; `Unavailable` if a service is down.
+#[server(input = GetUrl, output = JsonText, endpoint = "delayed_count")]
+pub async fn delayed_count(id: JobId) -> Result<i64, AppError> {
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
+    backend.delayed_count(&me, id).await.map_err(super::with_error_status)
+}
+
+/// Cancels delayed occurrences of a job, as many as one request may. The result says whether some may be left.
+///
+/// # Errors
+///
+/// `NotFound` if neither the job nor a delayed occurrence of it exists; `Denied` below Operator.
+#[server(output = JsonText, endpoint = "cancel_delayed")]
+pub async fn cancel_delayed(id: JobId) -> Result<CancelDelayedResult, AppError> {
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::CancelOccurrence).await?;
+    let result = backend.cancel_delayed(&me, id, "").await;
+    let notice = result.as_ref().map(|result| cancel_delayed_notice(*result)).unwrap_or_default();
+    let back = format!("/jobs/{id}");
+    super::respond("trigger", result, |_| back.clone(), &notice, &back, ()).await
+}
+
+/// Returns the notice after delayed occurrences were cancelled.
+#[must_use]
+pub fn cancel_delayed_notice(CancelDelayedResult { cancelled, more }: CancelDelayedResult) -> String {
+    let count = crate::format::plural(cancelled.into(), "delayed occurrence");
+    let verb = if cancelled == 1 { "is" } else { "are" };
+    let rest = if more { " More may be left: repeat the action." } else { "" };
+    format!("{count} {verb} cancelled.{rest}")
 }
 
 /// Deletes a job and returns its name. Its occurrences are kept for their retention.

@@ -218,6 +218,7 @@ pub(crate) fn job() -> JobView {
         paused_reason: None,
         source: JobSource::default(),
         preview: preview(),
+        delayed: 3,
         created_at: at(0),
         created_by: "Ada".into(),
         modified_at: at(0),

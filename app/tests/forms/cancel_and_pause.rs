@@ -149,3 +149,20 @@ async fn cluster_is_paused_and_resumed_by_plain_forms() {
         .assert_lacks(&["Paused by"]);
     assert_eq!(done(&fake), ["pause everything: the disk is full", "resume everything"]);
 }
+
+#[tokio::test]
+async fn delayed_occurrences_are_counted_and_cancelled_by_operators() {
+    let path = format!("/jobs/{}", samples::job_id());
+    let list = format!("href=\"/occurrences?delayed=true&amp;job={}\"", samples::job_id());
+    let viewer = FakeBackend::signed_in(Role::Viewer).ready();
+    get(&viewer, &path).await.assert_contains(&[&list, "3 occurrences"]).assert_lacks(&["Cancel all delayed"]);
+    let fake = FakeBackend::signed_in(Role::Operator).ready();
+    get(&fake, &path).await.assert_contains(&["Cancel 3 occurrences of nightly report that are delayed?"]);
+    get(&fake, &format!("{path}?confirm=cancel-delayed"))
+        .await
+        .assert_contains(&["id=\"cancel-delayed\"", "action=\"/api/cancel_delayed\""]);
+    let answer = post(&fake, "/api/cancel_delayed", &format!("id={}", samples::job_id())).await;
+    assert_eq!((answer.status, answer.location), (StatusCode::FOUND, Some(path.clone())));
+    assert_eq!(done(&fake), ["cancel delayed "]);
+    get(&fake, &path).await.assert_contains(&["3 delayed occurrences are cancelled."]);
+}

@@ -438,6 +438,7 @@ async fn server_refuses_forbidden_calls_of_any_role() {
         ("/api/check_calendar", calendars::VALID_CALENDAR_FORM.to_owned(), Role::Operator),
         ("/api/delete_calendar", format!("id={}", samples::calendar_id()), Role::Operator),
         ("/api/cancel_occurrence", format!("id={}", samples::occurrence_id(0)), Role::Operator),
+        ("/api/cancel_delayed", format!("id={id}"), Role::Operator),
         ("/api/retry_failure", format!("id={}", samples::occurrence_id(0)), Role::Operator),
         ("/api/retry_failures", format!("ids%5B%5D={}", samples::occurrence_id(0)), Role::Operator),
         ("/api/resolve_failures", format!("ids%5B%5D={}", samples::occurrence_id(0)), Role::Operator),

@@ -10,8 +10,8 @@ use milvaion_api::{
     audit::AuditRow,
     requests::JobInput,
     rest::{
-        CompareQuery, DuplicateJob, Job, JobAuditQuery, JobQuery, JobSummary, NewJob, OccurrenceDetail, Page,
-        PauseRequest, RunJob, VersionQuery,
+        CancelDelayed, CancelDelayedResult, CompareQuery, DuplicateJob, Job, JobAuditQuery, JobQuery, JobSummary,
+        NewJob, OccurrenceDetail, Page, PauseRequest, RunJob, VersionQuery,
     },
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
 };
@@ -195,6 +195,15 @@ impl Client {
     /// Returns an error if no code declares the job or the request fails.
     pub async fn attach_job(&self, id: JobId) -> Result<Job, ClientError> {
         self.post_empty(&["jobs", &id.to_string(), "attach"]).await
+    }
+
+    /// Cancels delayed occurrences of a job, at most 10,000, oldest first. The result says whether another request is needed.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no such job or the request fails.
+    pub async fn cancel_delayed(&self, id: JobId, request: &CancelDelayed) -> Result<CancelDelayedResult, ClientError> {
+        self.post(&["jobs", &id.to_string(), "cancel-delayed"], request).await
     }
 
     /// Creates a paused copy of a job.

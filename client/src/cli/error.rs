@@ -74,6 +74,10 @@ pub(super) enum CliError {
     #[error("{0}")]
     Documents(String),
 
+    /// The server does not accept a new occurrence.
+    #[error("{0}")]
+    Rejected(String),
+
     /// Files were not compared with the server.
     #[error(transparent)]
     NotCompared(Box<CliError>),

@@ -2,7 +2,7 @@
 //!
 //! | Code | Meaning |
 //! |---|---|
-//! | 0 | Success. For `occurrences wait`, `jobs run --wait` and `--follow`: the occurrence completed. |
+//! | 0 | Success. For `occurrences wait`, `enqueue --wait`, `jobs run --wait` and `--follow`: the occurrence completed. |
 //! | 1 | The request failed. The message names the cause. For `diff`: there are differences. |
 //! | 2 | The arguments are invalid, or a change needs `--yes`. For `diff`: the files were not compared. |
 //! | 3 | Not signed in, or the role or the token does not allow it. |

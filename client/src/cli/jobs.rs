@@ -7,7 +7,13 @@ use std::{
 };
 
 use clap::Subcommand;
-use milvaion_api::rest::{Job, JobQuery, JobSummary, OccurrenceDetail, PauseRequest, RunJob, VersionQuery};
+use milvaion_api::{
+    rest::{
+        CancelDelayed, CancelDelayedResult, Job, JobQuery, JobSummary, OccurrenceDetail, PauseRequest, RunJob,
+        VersionQuery,
+    },
+    views::MAX_COUNTED_OPEN,
+};
 use serde_json::Value;
 
 use super::{
@@ -82,6 +88,20 @@ pub enum JobsCommand {
         /// The id or the key of the job.
         job: JobReference,
     },
+    /// Cancels all delayed occurrences of a job, oldest first.
+    ///
+    /// They wait for the time that the program that enqueued them has set, or for a retry. Those that are enqueued during
+    /// the command are cancelled too. A failure on the way leaves the rest delayed; the command can be repeated.
+    CancelDelayed {
+        /// The id or the key of the job.
+        job: JobReference,
+        /// Reason, which the pages of the occurrences show.
+        #[arg(long, default_value = "", hide_default_value = true)]
+        reason: String,
+        /// The consent.
+        #[command(flatten)]
+        yes: Yes,
+    },
     /// Deletes a job. Its occurrences remain.
     Delete {
         /// The id or the key of the job.
@@ -131,6 +151,10 @@ pub(super) async fn run(command: JobsCommand, session: &mut Session<'_>) -> Resu
             let id = session.client.find_job(&job).await?.summary.id;
             let job = session.client.resume_job(id).await?;
             changed(session, &job, "is active")
+        }
+        JobsCommand::CancelDelayed { job, reason, yes } => {
+            let found = session.client.find_job(&job).await?;
+            cancel_delayed(session, &found, reason, yes).await
         }
         JobsCommand::Delete { job, yes } => {
             let found = session.client.find_job(&job).await?;
@@ -194,7 +218,7 @@ async fn started(
 }
 
 /// Reads the input of an occurrence: JSON, the file after `@`, or standard input.
-fn read_input(argument: &str, console: &mut Console) -> Result<Value, CliError> {
+pub(super) fn read_input(argument: &str, console: &mut Console) -> Result<Value, CliError> {
     let (name, text) = match argument.strip_prefix('@') {
         Some(path) => {
             let text = fs::read_to_string(path);
@@ -213,6 +237,29 @@ fn read_input(argument: &str, console: &mut Console) -> Result<Value, CliError> 
             "{name} is not valid JSON: {error}. A text needs quotation marks; a file needs an @ before its name."
         ))
     })
+}
+
+/// Cancels the delayed occurrences of a job in as many requests as it takes.
+async fn cancel_delayed(session: &mut Session<'_>, job: &Job, reason: String, yes: Yes) -> Result<u8, CliError> {
+    let name = &job.summary.display_name;
+    let count = delayed_count(job.delayed_occurrences);
+    session.confirm(yes, &format!("Cancel {count} delayed occurrences of the job {name:?}?"))?;
+    let request = CancelDelayed { reason };
+    let mut total = CancelDelayedResult { cancelled: 0, more: true };
+    while total.more {
+        let result = session.client.cancel_delayed(job.summary.id, &request).await?;
+        total = CancelDelayedResult { cancelled: total.cancelled.saturating_add(result.cancelled), more: result.more };
+    }
+    if session.format == OutputFormat::Table {
+        session.console.message(&format!("{} delayed occurrences of the job {name:?} are cancelled.", total.cancelled));
+        return Ok(exit::SUCCESS);
+    }
+    session.print(&total, |_, _| String::new())
+}
+
+/// Formats a number of delayed occurrences, which ends above [`MAX_COUNTED_OPEN`].
+fn delayed_count(count: i64) -> String {
+    if count > MAX_COUNTED_OPEN { format!("more than {MAX_COUNTED_OPEN}") } else { count.to_string() }
 }
 
 fn changed(session: &mut Session<'_>, job: &Job, state: &str) -> Result<u8, CliError> {
@@ -259,6 +306,7 @@ fn job_text(session: &Session<'_>, job: &Job) -> String {
         .with("State", state(summary))
         .with_some("Paused because", job.paused_reason.as_ref())
         .with_some("File", job.source.file.as_ref())
+        .with_some("Delayed", (job.delayed_occurrences > 0).then(|| delayed_count(job.delayed_occurrences)))
         .with_some("Unreadable", job.unreadable.as_ref())
         .with("Worker", &summary.worker_id)
         .with("Job type", &summary.job_type)

@@ -18,6 +18,7 @@ mod confirm;
 mod console;
 mod credentials;
 mod dead_letters;
+mod enqueue;
 mod error;
 pub mod exit;
 mod failures;
@@ -46,6 +47,7 @@ pub use calendars::CalendarsCommand;
 pub use cluster::ClusterCommand;
 pub use console::{Console, Environment};
 pub use dead_letters::DeadLettersCommand;
+pub use enqueue::{EnqueueOptions, TypeReference};
 pub use failures::{FailureConditions, FailuresCommand};
 pub use files::{ApplyOptions, DiffOptions, ExportOptions, FileOptions, TagSelector};
 pub use jobs::JobsCommand;
@@ -95,6 +97,11 @@ pub enum RemoteCommand {
     /// All documents are checked before anything is changed, and each file is applied completely or not at all. Jobs are
     /// identified by their keys, and calendars and alert rules by their names.
     Apply(ApplyOptions),
+    /// Creates an occurrence of a job or of a job type, now or later, and prints its id.
+    ///
+    /// Unlike `jobs run`, it can be delayed and made unique, and a job type needs no job that a user has defined. An open
+    /// occurrence of the job does not reject it: it waits for a slot if the job's runs must not overlap.
+    Enqueue(EnqueueOptions),
     /// Lists, follows, cancels and retries occurrences.
     Occurrences(Remote<OccurrencesCommand>),
     /// Lists, retries and resolves failures.
@@ -157,6 +164,7 @@ async fn dispatch<P: CommandFactory>(command: RemoteCommand, console: &mut Conso
         RemoteCommand::Export(options) => files::export(&options, console).await,
         RemoteCommand::Diff(options) => files::diff(&options, console).await,
         RemoteCommand::Apply(options) => files::apply(&options, console).await,
+        RemoteCommand::Enqueue(options) => enqueue::enqueue(&options, console).await,
         RemoteCommand::Occurrences(remote) => {
             occurrences::run(remote.command, &mut Session::open(&remote.globals, console)?).await
         }

@@ -61,6 +61,18 @@ pub(super) fn parse_length(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "give a length of time such as 90s, 15m or 2h, at most 365d".into())
 }
 
+/// Parses a time: RFC 3339, with its offset from UTC.
+///
+/// # Errors
+///
+/// Returns a message for a text that is none.
+pub(super) fn parse_time(text: &str) -> Result<DateTime<Utc>, String> {
+    let time = DateTime::parse_from_rfc3339(text.trim()).map(|at| at.to_utc());
+    time.map_err(|_| {
+        "give a time with its offset from UTC, such as 2026-12-24T08:00:00Z or 2026-12-24T09:00:00+01:00".into()
+    })
+}
+
 /// Parses a time: RFC 3339, or a length of time before now.
 ///
 /// # Errors
@@ -121,6 +133,11 @@ mod tests {
         for text in ["", "h", "-1s", "1w", "1.5h", "99999999999999999999s", "366d"] {
             assert!(parse_length(text).is_err(), "{text}");
         }
+        assert_eq!(
+            parse_time("2026-11-25T12:00:00+01:00").map(|at| at.to_rfc3339()),
+            Ok("2026-11-25T11:00:00+00:00".into())
+        );
+        assert!(parse_time("2026-11-25 12:00").is_err());
         assert_eq!(parse_since("15m"), Ok(Since::Before(Duration::from_secs(900))));
         assert!(matches!(parse_since("2026-11-25T12:00:00+01:00"), Ok(Since::At(_))));
     }

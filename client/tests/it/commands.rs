@@ -1,12 +1,13 @@
 //! The commands: their output, questions and exit codes.
 
+use clap::Parser;
 use serde_json::{Value, json};
 
 use milvaion_api::rest::StatusName;
 
 use crate::{
     fake::{FakeServer, StreamEnd, document, events, frame, no_content, page, problem, unused_address},
-    samples::{JOB, OCCURRENCE, Shell, job, occurrence, occurrence_detail},
+    samples::{JOB, OCCURRENCE, Program, Shell, job, occurrence, occurrence_detail},
 };
 
 #[tokio::test]
@@ -235,4 +236,103 @@ async fn loops_are_listed_and_controlled() {
             "DELETE /singleton-loops/price-feed",
         ]
     );
+}
+
+#[tokio::test]
+async fn enqueue_sends_its_options_and_prints_the_id() {
+    let server = FakeServer::start(|_, number| {
+        let result = match number {
+            1 => json!({ "id": OCCURRENCE, "outcome": "accepted" }),
+            2 => json!({ "id": JOB, "outcome": "duplicate", "existingId": OCCURRENCE }),
+            _ => {
+                json!({ "id": OCCURRENCE, "outcome": "rejected", "reason": "notBefore: is more than 366 days ahead." })
+            }
+        };
+        document(200, &json!({ "results": [result] }))
+    })
+    .await;
+    let arguments = [
+        "enqueue",
+        "mail.send",
+        "--input",
+        "{\"to\": 7}",
+        "--after",
+        "15m",
+        "--priority",
+        "5",
+        "--unique",
+        "a",
+        "--unique-for",
+        "1h",
+    ];
+    let new = Shell::signed_in(&server.url).run(&arguments).await;
+    assert_eq!((new.code, new.output.as_str(), new.messages.as_str()), (0, format!("{OCCURRENCE}\n").as_str(), ""));
+    let request = server.received().pop().expect("a request");
+    let sent = &request.json()["occurrences"][0];
+    assert_eq!(request.line(), "POST /api/v1/occurrences");
+    assert_eq!(
+        (&sent["jobKey"], &sent["input"], &sent["priority"]),
+        (&json!("mail.send"), &json!({ "to": 7 }), &json!(5))
+    );
+    assert_eq!((&sent["uniquenessKey"], &sent["uniqueForSeconds"]), (&json!("a"), &json!(3_600)));
+    assert_eq!(sent["notBefore"], json!("2026-11-25T12:15:00Z"));
+
+    let known = Shell::signed_in(&server.url).run(&["enqueue", "--type", "mail/send", "-o", "json"]).await;
+    let result: Value = serde_json::from_str(&known.output).expect("JSON");
+    assert_eq!((known.code, &result["existingId"]), (0, &json!(OCCURRENCE)));
+    assert!(known.messages.contains("has the same uniqueness key"), "{}", known.messages);
+    let sent = server.received().pop().expect("a request").json();
+    assert_eq!(sent["occurrences"][0]["workerId"], json!("mail"));
+
+    let at = ["enqueue", "mail.send", "--at", "2030-01-01T00:00:00Z"];
+    let refused = Shell::signed_in(&server.url).run(&at).await;
+    assert_eq!((refused.code, refused.output.as_str()), (1, ""));
+    assert!(refused.messages.contains("--at or --after: is more than 366 days ahead."), "{}", refused.messages);
+}
+
+#[tokio::test]
+async fn enqueue_refuses_arguments_before_a_request() {
+    for arguments in [
+        &["enqueue"][..],
+        &["enqueue", "mail.send", "--type", "mail/send"],
+        &["enqueue", "--type", "send"],
+        &["enqueue", "mail.send", "--at", "tomorrow"],
+        &["enqueue", "mail.send", "--at", "2026-12-24T08:00:00Z", "--after", "1h"],
+        &["enqueue", "mail.send", "--priority", "6"],
+        &["enqueue", "mail.send", "--unique", ""],
+        &["enqueue", "mail.send", "--unique-for", "1h"],
+        &["enqueue", "mail.send", "--timeout", "1m"],
+    ] {
+        let parsed = Program::try_parse_from(std::iter::once(&"milvaion").chain(arguments));
+        assert_eq!(parsed.expect_err("invalid").exit_code(), 2, "{arguments:?}");
+    }
+    let server = FakeServer::start(|_, _| problem(500, "There is no request.")).await;
+    let input = Shell::signed_in(&server.url).run(&["enqueue", "mail.send", "--input", "a@b.c"]).await;
+    assert_eq!(input.code, 2);
+    assert!(input.messages.contains("--input is not valid JSON"), "{}", input.messages);
+    assert!(server.received().is_empty());
+}
+
+#[tokio::test]
+async fn delayed_occurrences_are_cancelled_in_parts() {
+    let mut found = job();
+    found["delayedOccurrences"] = json!(10_001);
+    let server = FakeServer::start(move |request, number| match request.method.as_str() {
+        "GET" => document(200, &found),
+        _ => document(200, &json!({ "cancelled": 10, "more": number == 3 })),
+    })
+    .await;
+    let arguments = ["jobs", "cancel-delayed", "mail.send", "--reason", "wrong input"];
+    let asked = Shell::signed_in(&server.url).with_answer("n\n").run(&arguments).await;
+    assert!(asked.messages.contains("Cancel more than 10000 delayed occurrences"), "{}", asked.messages);
+    let done = Shell::signed_in(&server.url).with_answer("y\n").run(&arguments).await;
+    assert_eq!(done.code, 0);
+    assert!(
+        done.messages.contains("20 delayed occurrences of the job \"Send mail\" are cancelled."),
+        "{}",
+        done.messages
+    );
+    let request = server.received().pop().expect("a request");
+    assert_eq!(request.line(), format!("POST /api/v1/jobs/{JOB}/cancel-delayed"));
+    assert_eq!(request.json(), json!({ "reason": "wrong input" }));
 }

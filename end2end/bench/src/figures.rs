@@ -9,7 +9,7 @@ use crate::{
     harness::BenchHarness,
     held_open, idle, ingest, lateness, lists, million, million_waiting, overview,
     samples::{FigureSummary, RunSample},
-    throughput, trigger,
+    ten_million_delayed, throughput, trigger,
 };
 
 /// A figure's name, unit and meaning.
@@ -174,6 +174,21 @@ pub(crate) static GROUPS: &[FigureGroup] = &[
         ],
         measured: Measured::Always,
         run: |harness, runs| Box::pin(million_waiting::run(harness, runs)),
+    },
+    FigureGroup {
+        name: "ten-million-delayed",
+        figures: &[
+            named("ten-million-delayed-lateness-p99", "ms", "due time to start beside them, 1,000 runs a second"),
+            named("ten-million-delayed-lateness-ratio", "times", "that p99, compared with the p99 before them"),
+            named("ten-million-delayed-enqueue", "/s", "delayed occurrences with keys, 500 in a message, until stored"),
+            named("ten-million-delayed-enqueue-ratio", "times", "that rate, compared with the rate before them"),
+            named("ten-million-delayed-count-p95", "ms", "the count of delayed occurrences on the page of a job"),
+            named("ten-million-delayed-list-p95", "ms", "a page of the delayed occurrences of a job"),
+            named("ten-million-delayed-scrape-p95", "ms", "the gauges of open and queued runs, for one scrape"),
+            named("ten-million-delayed-keys", "s", "the hourly look for uniqueness keys that are free, none is"),
+        ],
+        measured: Measured::ByName,
+        run: |harness, runs| Box::pin(ten_million_delayed::run(harness, runs)),
     },
     FigureGroup {
         name: "overview-million",

@@ -34,6 +34,7 @@ mod million_waiting;
 mod overview;
 mod seed;
 mod stage_times;
+mod ten_million_delayed;
 mod throughput;
 mod trigger;
 

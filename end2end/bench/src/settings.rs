@@ -16,6 +16,8 @@ pub(crate) struct BenchSettings {
     /// `BENCH_JOBS`: jobs in the groups `million` and `overview-million`, and open runs in the group
     /// `million-waiting`, 10,000 to 10,000,000. Default 1,000,000.
     pub(crate) jobs: i64,
+    /// `BENCH_DELAYED`: delayed runs in the group `ten-million-delayed`, 10,000 to 100,000,000. Default 10,000,000.
+    pub(crate) delayed: i64,
     /// `BENCH_HELD_SECONDS`: seconds for which the group `held-open` holds a snapshot, 120 to 3,600. Default 600.
     pub(crate) held: Duration,
     /// `SEED_ROWS`: occurrences that the lists are read from, 10,000 to 100,000,000. Default 10,000,000.
@@ -37,6 +39,7 @@ impl BenchSettings {
             seconds: Duration::from_secs(number("BENCH_SECONDS", 60, 5, 3_600)?.unsigned_abs()),
             capacity: u32::try_from(number("BENCH_CAPACITY", 500, 1, 1_000)?)?,
             jobs: number("BENCH_JOBS", 1_000_000, 10_000, 10_000_000)?,
+            delayed: number("BENCH_DELAYED", 10_000_000, 10_000, 100_000_000)?,
             held: Duration::from_secs(number("BENCH_HELD_SECONDS", 600, 120, 3_600)?.unsigned_abs()),
             rows: number("SEED_ROWS", 10_000_000, 10_000, 100_000_000)?,
             lists: text("BENCH_LISTS").is_some_and(|value| value == "1"),

@@ -116,7 +116,7 @@ mod tests {
         The token comes from `milvaion login` or from `MILVAION_TOKEN`, and the address from `--url` or `MILVAION_URL`.\n\n\
         ## Exit codes\n\n\
         | Code | Meaning |\n|---|---|\n\
-        | 0 | Success; for `occurrences wait`, `jobs run --wait` and `--follow`: the occurrence completed |\n\
+        | 0 | Success; for `occurrences wait`, `enqueue --wait`, `jobs run --wait` and `--follow`: the occurrence completed |\n\
         | 1 | The command failed; its message names the cause; for `diff`: there are differences |\n\
         | 2 | The arguments are invalid, or a change needs `--yes`; for `diff`: the files were not compared |\n\
         | 3 | Not signed in, or the role or the token does not allow it |\n\

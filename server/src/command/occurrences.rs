@@ -1,8 +1,17 @@
 //! Occurrences: cancel.
+//!
+//! All delayed occurrences of a job are cancelled in statements of bounded size, and a request ends after a bounded number
+//! of them: a million would otherwise be locked at once, and their request would be cut off without a result.
 
-use milvaion_api::events::LiveEvent;
+use std::time::{Duration, Instant};
+
+use milvaion_api::{events::LiveEvent, rest::CancelDelayedResult};
 use milvaion_app::{backend::RequestUser, error::AppError};
-use milvaion_protocol::{id::OccurrenceId, message::CancelMessage, status::OccurrenceStatus};
+use milvaion_protocol::{
+    id::{JobId, OccurrenceId},
+    message::CancelMessage,
+    status::OccurrenceStatus,
+};
 
 use super::jobs::JobCommands;
 use crate::{
@@ -12,6 +21,12 @@ use crate::{
 
 /// The maximum length of a reason, in characters.
 const MAX_REASON_CHARS: usize = 500;
+/// The most delayed occurrences that one statement cancels.
+const DELAYED_BATCH: i64 = 500;
+/// The most delayed occurrences that one request cancels.
+const MAX_CANCELLED_PER_REQUEST: u32 = 10_000;
+/// The time after which a request begins no further batch.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns a reason as it is stored, or `None` if it is empty.
 ///
@@ -77,11 +92,46 @@ impl JobCommands {
         edit: AuditStamp<'_>,
     ) -> Result<Vec<CancelOutcome>> {
         let changed = self.store.cancel(ids, reason, edit).await?;
+        self.announce_cancellations(&changed, edit).await;
+        Ok(changed)
+    }
+
+    /// Cancels delayed occurrences of a job, oldest first, at most [`MAX_CANCELLED_PER_REQUEST`]. The result says whether some
+    /// may be left, for another request. A repeated request finds nothing to cancel, which is not an error.
+    ///
+    /// # Errors
+    ///
+    /// Returns `Fields` for an invalid `reason`, and `NotFound` if neither the job nor a delayed occurrence of it exists.
+    /// After another error, the occurrences of the batches before stay cancelled.
+    pub async fn cancel_delayed(
+        &self,
+        me: &RequestUser,
+        job: JobId,
+        reason_text: &str,
+    ) -> std::result::Result<CancelDelayedResult, AppError> {
+        let reason = reason(reason_text)?;
+        let begun = Instant::now();
+        let mut result = CancelDelayedResult { cancelled: 0, more: true };
+        while result.more && result.cancelled < MAX_CANCELLED_PER_REQUEST && begun.elapsed() < CANCEL_TIMEOUT {
+            let edit = AuditStamp { by: &me.email, at: self.clock.now(), address: me.address };
+            let changed = self.store.cancel_delayed(job, DELAYED_BATCH, reason.as_deref(), edit).await?;
+            self.announce_cancellations(&changed, edit).await;
+            result.more = !changed.is_empty();
+            result.cancelled += u32::try_from(changed.len()).unwrap_or(u32::MAX);
+        }
+        if result.cancelled == 0 && self.store.job_to_show(job).await?.is_none() {
+            return Err(super::jobs::not_found());
+        }
+        Ok(result)
+    }
+
+    /// Notifies Redis, the background tasks and the browsers of cancellations.
+    async fn announce_cancellations(&self, changed: &[CancelOutcome], edit: AuditStamp<'_>) {
         if changed.is_empty() {
-            return Ok(changed);
+            return;
         }
         let (mut ended, mut requests) = (Vec::new(), Vec::new());
-        for CancelOutcome { row, .. } in &changed {
+        for CancelOutcome { row, .. } in changed {
             let attempt = u32::try_from(row.attempt).unwrap_or(1);
             if row.status.is_final() {
                 ended.push((row.id, attempt));
@@ -111,6 +161,5 @@ impl JobCommands {
                  run, whose reports are then ignored", requests.len()
             );
         }
-        Ok(changed)
     }
 }

@@ -44,6 +44,22 @@ pub struct OpenCancelRequest {
     pub reason: String,
 }
 
+/// The occurrences that a cancellation covers.
+#[derive(Clone, Copy, Debug)]
+enum CancelScope<'a> {
+    /// The open ones among these.
+    Ids(&'a [OccurrenceId]),
+    /// The oldest delayed ones of a job.
+    DelayedOf { job: JobId, limit: i64 },
+}
+
+/// An open occurrence whose row is locked.
+struct LockedRun {
+    id: Uuid,
+    attempt: i32,
+    status: String,
+}
+
 impl Store {
     /// Cancels Queued and Unknown occurrences, and stores a cancellation request for Running ones. Also writes the
     /// statistics, the status changes and the audit rows, frees the slots, and leaves the next due time to
@@ -62,27 +78,74 @@ impl Store {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        with_partitions!(self, edit.at, self.try_cancel(ids, reason, edit))
+        with_partitions!(self, edit.at, self.try_cancel(CancelScope::Ids(ids), reason, edit))
+    }
+
+    /// Cancels at most `limit` delayed occurrences of a job, oldest first, as [`cancel`](Self::cancel) does. One whose delay
+    /// ends meanwhile is not cancelled. Returns the changed occurrences; none if no occurrence of the job is delayed.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then nothing changed.
+    pub async fn cancel_delayed(
+        &self,
+        job: JobId,
+        limit: i64,
+        reason: Option<&str>,
+        edit: AuditStamp<'_>,
+    ) -> Result<Vec<CancelOutcome>> {
+        with_partitions!(self, edit.at, self.try_cancel(CancelScope::DelayedOf { job, limit }, reason, edit))
+    }
+
+    /// Counts the delayed occurrences of a job, up to `limit`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn count_delayed(&self, job: JobId, limit: i64) -> Result<i64> {
+        let count = sqlx::query_scalar!(
+            r#"SELECT count(*) AS "count!"
+                 FROM (SELECT FROM runs WHERE job_id = $1 AND not_before IS NOT NULL ORDER BY id LIMIT $2) r"#,
+            job.0,
+            limit
+        );
+        Ok(count.fetch_one(self.pool()).await?)
     }
 
     async fn try_cancel(
         &self,
-        ids: &[OccurrenceId],
+        scope: CancelScope<'_>,
         reason: Option<&str>,
         edit: AuditStamp<'_>,
     ) -> Result<Vec<CancelOutcome>> {
-        let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         let reason_clause = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
         let mut tx = self.pool().begin().await?;
         // Rows are locked in the order of ids, as everywhere. An ended occurrence has no row here.
-        let open = sqlx::query!(
-            r#"SELECT id, attempt, status::text AS "status!" FROM runs
-                WHERE id = ANY($1) AND (status <> 'running' OR cancel_requested_at IS NULL)
-                ORDER BY id FOR UPDATE"#,
-            &ids
-        )
-        .fetch_all(&mut tx)
-        .await?;
+        let open = match scope {
+            CancelScope::Ids(ids) => {
+                let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+                sqlx::query_as!(
+                    LockedRun,
+                    r#"SELECT id, attempt, status::text AS "status!" FROM runs
+                        WHERE id = ANY($1) AND (status <> 'running' OR cancel_requested_at IS NULL)
+                        ORDER BY id FOR UPDATE"#,
+                    &ids
+                )
+                .fetch_all(&mut tx)
+                .await?
+            }
+            CancelScope::DelayedOf { job, limit } => {
+                sqlx::query_as!(
+                    LockedRun,
+                    r#"SELECT id, attempt, status::text AS "status!" FROM runs
+                        WHERE job_id = $1 AND not_before IS NOT NULL ORDER BY id LIMIT $2 FOR UPDATE"#,
+                    job.0,
+                    limit
+                )
+                .fetch_all(&mut tx)
+                .await?
+            }
+        };
         let mut statuses = HashMap::with_capacity(open.len());
         let (mut ends, mut running) = (Vec::new(), Vec::new());
         for row in open {

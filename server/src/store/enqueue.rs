@@ -25,10 +25,6 @@ use super::{
 const MAX_FIRST_PARTITION_AGE: Duration = Duration::days(1);
 /// The time after the last request for a uniqueness key from which on its row may be deleted.
 const UNIQUENESS_KEY_GRACE: Duration = Duration::hours(1);
-/// Maximum number of rows that one statement deletes, so that no statement holds its locks for long.
-const DELETE_BATCH_SIZE: i64 = 1_000;
-/// Maximum number of such statements in one call; the rest follows in the next call.
-const MAX_DELETE_BATCHES: usize = 100;
 
 /// A job that occurrences are enqueued for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,32 +233,40 @@ impl Store {
 
     /// Deletes uniqueness keys that are free for an hour or longer. Returns their number.
     ///
+    /// Each statement looks at a bounded number of keys, in their order: millions of them may be taken by delayed
+    /// occurrences, and a search for free ones among all would take longer than a statement may.
+    ///
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_free_uniqueness_keys(&self, now: DateTime<Utc>) -> Result<u64> {
-        let mut deleted = 0;
-        for _ in 0..MAX_DELETE_BATCHES {
-            // The age is compared again when the row is locked, so a request that has just taken the key keeps it.
-            let batch = sqlx::query!(
-                "DELETE FROM run_uniqueness WHERE claimed_at < $1 AND (job_id, key) IN (
-                     SELECT u.job_id, u.key FROM run_uniqueness u
-                      WHERE u.claimed_at < $1 AND coalesce(u.until, '-infinity') < $2
-                        AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.id = u.run_id)
-                      LIMIT $3)",
+        let (mut deleted, mut job_id, mut key) = (0, Uuid::nil(), String::new());
+        loop {
+            // OFFSET 0 makes the planner look up each occurrence. The age is compared again when the row is locked, and a
+            // row that was changed meanwhile is elsewhere, so a request that has just taken the key keeps it.
+            let page = sqlx::query!(
+                r#"WITH page AS MATERIALIZED (
+                       SELECT ctid AS place, job_id, key, run_id, until, claimed_at FROM run_uniqueness
+                        WHERE (job_id, key) > ($1, $2) ORDER BY job_id, key LIMIT 2000),
+                   deleted AS (
+                       DELETE FROM run_uniqueness WHERE claimed_at < $3 AND ctid = ANY (ARRAY (
+                           SELECT p.place FROM page p
+                            WHERE p.claimed_at < $3 AND coalesce(p.until, '-infinity') < $4
+                              AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.id = p.run_id OFFSET 0)))
+                       RETURNING 1)
+                   SELECT p.job_id, p.key, (SELECT count(*) FROM deleted) AS "deleted!"
+                     FROM page p ORDER BY p.job_id DESC, p.key DESC LIMIT 1"#,
+                job_id,
+                key,
                 now - UNIQUENESS_KEY_GRACE,
-                now,
-                DELETE_BATCH_SIZE
+                now
             )
-            .execute(self.pool())
-            .await?
-            .rows_affected();
-            deleted += batch;
-            if batch < DELETE_BATCH_SIZE.unsigned_abs() {
-                break;
-            }
+            .fetch_optional(self.pool())
+            .await?;
+            let Some(last) = page else { return Ok(deleted) };
+            deleted += last.deleted.unsigned_abs();
+            (job_id, key) = (last.job_id, last.key);
         }
-        Ok(deleted)
     }
 }
 

@@ -12,6 +12,9 @@ use crate::metrics::labels::{MAX_JOB_TYPES, MAX_WORKERS};
 pub const MAX_COUNTED_RUNS: i64 = 100_000;
 /// The number of queued occurrences, the oldest ones, that are told apart by job type.
 pub const MAX_QUEUED_RUNS: i64 = 20_000;
+/// The number of queued occurrences that are read at each end of the queue, the oldest and the newest, if many of them are
+/// not ready. Reading all to find the ready ones among ten million delayed ones would take longer than a scrape may.
+const MAX_READ_AT_END: i64 = 50_000;
 /// The limit of the count of open failures.
 pub const MAX_COUNTED_FAILURES: i64 = 10_000;
 
@@ -82,6 +85,15 @@ pub struct ScheduleState {
     pub open_failures: i64,
 }
 
+impl OpenRunCounts {
+    /// Returns true if so many queued occurrences are delayed or wait for a slot that the ready ones are not sought among
+    /// all.
+    #[must_use]
+    pub const fn has_many_unready(&self) -> bool {
+        self.delayed + self.waiting >= MAX_COUNTED_RUNS
+    }
+}
+
 impl Store {
     /// Counts open occurrences, each kind up to [`MAX_COUNTED_RUNS`].
     ///
@@ -121,6 +133,33 @@ impl Store {
                 GROUP BY worker_id, job_type
                 ORDER BY 3 DESC"#,
             MAX_QUEUED_RUNS
+        )
+        .fetch_all(self.pool())
+        .await?)
+    }
+
+    /// Returns the same as [`queued_runs`](Self::queued_runs), of the ready ones among the oldest and the newest
+    /// [`MAX_READ_AT_END`] queued occurrences. It misses those that are older than many and younger than many.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn queued_runs_at_ends(&self) -> Result<Vec<QueuedRuns>> {
+        Ok(sqlx::query_as!(
+            QueuedRuns,
+            r#"SELECT worker_id AS "worker_id!", job_type AS "job_type!", count(*) AS "count!",
+                      min(scheduled_for) AS "oldest_due!"
+                 FROM (SELECT DISTINCT ON (id) id, worker_id, job_type, scheduled_for
+                         FROM ((SELECT id, worker_id, job_type, scheduled_for, has_slot AND not_before IS NULL AS is_ready
+                                  FROM runs WHERE status = 'queued' ORDER BY id LIMIT $2)
+                               UNION ALL
+                               (SELECT id, worker_id, job_type, scheduled_for, has_slot AND not_before IS NULL
+                                  FROM runs WHERE status = 'queued' ORDER BY id DESC LIMIT $2)) ends
+                        WHERE is_ready ORDER BY id LIMIT $1) oldest
+                GROUP BY worker_id, job_type
+                ORDER BY 3 DESC"#,
+            MAX_QUEUED_RUNS,
+            MAX_READ_AT_END
         )
         .fetch_all(self.pool())
         .await?)

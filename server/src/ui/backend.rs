@@ -14,10 +14,11 @@ use milvaion_api::{
     page::{JobFilter, ListPage, OccurrenceFilter, TimeWindow},
     permissions::Permission,
     requests::{JobForm, JobInput},
+    rest::CancelDelayedResult,
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
     views::{
         BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterStatus, CurrentUser, InviteInfo,
-        JobFormContext, JobRow, JobView, OccurrenceRow, OccurrenceView, SchedulePreview, WorkerView,
+        JobFormContext, JobRow, JobView, MAX_COUNTED_OPEN, OccurrenceRow, OccurrenceView, SchedulePreview, WorkerView,
     },
 };
 use milvaion_app::{
@@ -305,6 +306,14 @@ impl Backend for ServerBackend {
 
     async fn attach_job(&self, me: &RequestUser, id: JobId) -> Result<(), AppError> {
         self.jobs.attach_to_code(me, id).await
+    }
+
+    async fn delayed_count(&self, _me: &RequestUser, id: JobId) -> Result<i64, AppError> {
+        Ok(self.store.count_delayed(id, MAX_COUNTED_OPEN + 1).await?)
+    }
+
+    async fn cancel_delayed(&self, me: &RequestUser, id: JobId, reason: &str) -> Result<CancelDelayedResult, AppError> {
+        self.jobs.cancel_delayed(me, id, reason).await
     }
 
     async fn set_job_active(

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use milvaion_api::{
     requests::JobInput,
     sources::{CodeSource, JobSource, JobSourceKind},
-    views::{CalendarName, JobRow, JobView, SchedulePreview},
+    views::{CalendarName, JobRow, JobView, MAX_COUNTED_OPEN, SchedulePreview},
 };
 use milvaion_app::error::AppError;
 use milvaion_protocol::id::JobId;
@@ -69,6 +69,7 @@ impl ServerBackend {
                 worker_alive: alive.contains(&(definition.worker_id.clone(), definition.job_type.clone())),
             },
             preview,
+            delayed: self.store.count_delayed(job.id, MAX_COUNTED_OPEN + 1).await?,
             calendars: names_of(calendars),
             version: job.version,
             unreadable,

@@ -12,7 +12,7 @@ use milvaion_schedule::{due::DueAction, schedule::Schedule};
 use milvaion_server::{
     clock::{Clock, machine_now},
     config::database::DatabaseConfig,
-    store::{Store, enqueue::EnqueuedRun, plan::NewScheduledRun},
+    store::{Store, enqueue::EnqueuedRun, jobs::AuditStamp, plan::NewScheduledRun},
 };
 use milvaion_test_support::{
     database::{self, TestConnection},
@@ -385,11 +385,11 @@ async fn table_of_open_occurrences_has_no_further_index() {
     let known = "SELECT count(*) FROM pg_indexes WHERE tablename = 'runs' AND indexname IN
                  ('runs_pkey', 'runs_by_job', 'runs_begun_or_quarantined', 'runs_unsent', 'runs_delayed',
                   'runs_cancel_requested', 'runs_waiting', 'runs_replacing', 'runs_with_slot', 'runs_with_key',
-                  'runs_by_parent')";
+                  'runs_by_parent', 'runs_delayed_by_job')";
     let all = "SELECT count(*) FROM pg_indexes WHERE tablename = 'runs'";
     let mut connection = TestConnection::open(&url).await;
-    // The last one costs nothing but the rows that another occurrence has enqueued.
-    assert_eq!((connection.count(known).await, connection.count(all).await), (11, 11), "each costs every dispatch");
+    // The last two cost nothing but the rows that another occurrence has enqueued, and those that are delayed.
+    assert_eq!((connection.count(known).await, connection.count(all).await), (12, 12), "each costs every dispatch");
 }
 
 #[tokio::test]
@@ -433,4 +433,109 @@ async fn cost_of_enqueueing_does_not_grow_with_the_queue() {
     assert_eq!(scans_after, scans, "no table is read as a whole");
     let read = read_after - read;
     assert!(read < 10 * batch, "{read} rows were read for {batch} occurrences");
+}
+
+#[tokio::test]
+async fn delayed_occurrences_of_a_job_are_found_by_index() {
+    let mut harness = PlanHarness::new().await;
+    let edit = AuditStamp { by: "ann@example.com", at: harness.clock.now(), address: None };
+    for _ in 0..PLANNED_ANEW + 2 {
+        let nothing = JobId(harness.clock.occurrence_id().0);
+        assert_eq!(harness.store.count_delayed(nothing, 10_001).await.expect("the query succeeds"), 0);
+        assert_eq!(harness.store.cancel_delayed(nothing, 500, None, edit).await.expect("it succeeds").len(), 0);
+    }
+    harness.insert_jobs().await;
+    let (job, other) = (harness.jobs[0], harness.jobs[1]);
+    let mut connection = TestConnection::open(&harness.url).await;
+    connection.execute("ALTER TABLE runs SET (autovacuum_enabled = false)").await;
+    let (ready, delayed, of_others) = (100_000, 20_000, 100_000);
+    for (job, rows, not_before) in [
+        (job, ready, "NULL"),
+        (other, of_others, "now() + interval '1 day'"),
+        (job, delayed, "now() + interval '1 day'"),
+    ] {
+        connection
+            .execute(format!(
+                "INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
+                                   status, priority, not_before)
+                 SELECT gen_random_uuid(), now(), '{job}', 'x', 1, 'w', 't', now(), 'enqueue', 'queued', 3, {not_before}
+                   FROM generate_series(1, {rows})"
+            ))
+            .await;
+    }
+    drop(connection);
+    let inserted = ready + delayed + of_others;
+    let (scans, read, blocks) = harness.counts(inserted).await;
+    assert_eq!(harness.store.count_delayed(job, 10_001).await.expect("the query succeeds"), 10_001);
+    let cancelled = harness.store.cancel_delayed(job, 500, None, edit).await.expect("it succeeds");
+    assert!(cancelled.len() == 500 && cancelled.iter().all(|run| run.row.job_id == job));
+    let (scans_after, read_after, blocks_after) = harness.counts(inserted + 500).await;
+    assert_eq!(scans_after, scans, "no table is read as a whole");
+    let (read, blocks) = (read_after - read, blocks_after - blocks);
+    // Nothing has vacuumed the table, so the count looks at the rows, too.
+    assert!(read < 15_000, "{read} rows were read");
+    assert!(blocks < 20_000, "{blocks} blocks of indexes were read");
+}
+
+#[tokio::test]
+async fn free_uniqueness_keys_are_found_among_taken_ones_in_parts() {
+    let harness = PlanHarness::new().await;
+    let mut connection = TestConnection::open(&harness.url).await;
+    let (taken, free) = (50_000, 5_000);
+    connection
+        .execute(format!(
+            "WITH made AS (SELECT gen_random_uuid() AS id, n FROM generate_series(1, {taken}) n),
+                  keys AS (INSERT INTO run_uniqueness (job_id, key, run_id, claimed_at)
+                           SELECT gen_random_uuid(), 'taken-' || n, id, now() - interval '2 hours' FROM made)
+             INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
+                               status, priority, not_before)
+             SELECT id, now(), id, 'x', 1, 'w', 't', now(), 'enqueue', 'queued', 3, now() + interval '1 day' FROM made"
+        ))
+        .await;
+    connection
+        .execute(format!(
+            "INSERT INTO run_uniqueness (job_id, key, run_id, claimed_at)
+             SELECT gen_random_uuid(), 'free-' || n, gen_random_uuid(), now() - interval '2 hours'
+               FROM generate_series(1, {free}) n"
+        ))
+        .await;
+    connection.execute("VACUUM ANALYZE runs, run_uniqueness").await;
+    let scans = "SELECT sum(seq_scan)::bigint FROM pg_stat_user_tables WHERE relname IN ('runs', 'run_uniqueness')";
+    drop(connection);
+    let mut connection = TestConnection::open(&harness.url).await;
+    let before = connection.count(scans).await;
+    let deleted = harness.store.delete_free_uniqueness_keys(machine_now()).await.expect("it succeeds");
+    assert_eq!(i64::try_from(deleted), Ok(free));
+    let kept = "SELECT count(*) FROM run_uniqueness WHERE key LIKE 'taken-%'";
+    assert_eq!(connection.count(kept).await, taken);
+    // The session of the store reports its counts with a later statement.
+    let counted = "SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 'run_uniqueness'";
+    while connection.count(counted).await < free {
+        harness.store.is_cluster_paused().await.expect("the query succeeds");
+    }
+    // The look at what was kept is one.
+    assert!(connection.count(scans).await <= before + 1, "no statement reads a table as a whole");
+}
+
+#[tokio::test]
+async fn ready_occurrences_are_counted_beside_many_delayed_ones() {
+    let harness = PlanHarness::new().await;
+    let mut connection = TestConnection::open(&harness.url).await;
+    connection.execute("ALTER TABLE runs SET (autovacuum_enabled = false)").await;
+    let delayed = 200_000;
+    for (rows, not_before) in [(10, "NULL"), (delayed, "now() + interval '1 day'"), (5, "NULL")] {
+        connection
+            .execute(format!(
+                "INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
+                                   status, priority, has_slot, not_before)
+                 SELECT lpad(to_hex((SELECT count(*) FROM runs) + n), 32, '0')::uuid, now(), gen_random_uuid(), 'x', 1, 'w',
+                        't', now(), 'enqueue', 'queued', 3, true, {not_before}
+                   FROM generate_series(1, {rows}) n"
+            ))
+            .await;
+    }
+    assert!(harness.store.open_run_counts().await.expect("the query succeeds").has_many_unready());
+    let found = harness.store.queued_runs_at_ends().await.expect("the query succeeds");
+    assert_eq!(found.iter().map(|queued| queued.count).collect::<Vec<_>>(), [15], "at both ends of the queue");
+    assert_eq!(found, harness.store.queued_runs().await.expect("the query succeeds"));
 }

@@ -76,3 +76,40 @@ async fn job_is_run_followed_and_listed_from_the_shell() {
     worker.stop().await;
     harness.server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn occurrence_is_enqueued_and_cancelled_from_the_shell() {
+    let harness = ApiHarness::new().await;
+    let worker = worker_env::start(&harness.config);
+    let token = harness.token(&harness.admin).await;
+    harness.call(&token, "PUT", "/jobs/by-key/report", echo("Report")).await.ok();
+    let home = std::env::temp_dir().join("milvaion-no-credentials");
+    let shell = Shell { harness: &harness, token, home };
+    let first = shell.ok(&["enqueue", "report", "--input", r#"{"say": "hello"}"#, "--wait", "--timeout", "2m"]).await;
+    assert!(shell.ok(&["occurrences", "logs", first.trim()]).await.contains("received: hello"));
+    let failed = shell.code(&["enqueue", "report", "--input", r#"{"say": "fail"}"#, "--wait"]).await;
+    assert_eq!(failed, Some(10));
+
+    let later = shell.ok(&["enqueue", "report", "--after", "1d", "--unique", "a", "--priority", "5"]).await;
+    assert_eq!(shell.ok(&["enqueue", "report", "--unique", "a"]).await, later, "the key is taken");
+    let shown = shell.ok(&["occurrences", "get", later.trim(), "-o", "json"]).await;
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    assert!(shown["delayedUntil"].is_string(), "{shown}");
+    for (arguments, named) in [
+        (&["enqueue", "missing"][..], "JOB: no job has the key missing"),
+        (&["enqueue", "--type", "nobody/echo"], "--type: no instance of worker nobody has registered"),
+        (&["enqueue", "report", "--at", "2099-01-01T00:00:00Z"], "--at or --after: is more than 366 days ahead"),
+        (&["enqueue", "report", "--input", r#"{"say": 7}"#], "--input at /say"),
+    ] {
+        let output = shell.run(arguments).await;
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && message.contains(named), "{arguments:?}: {message}");
+    }
+
+    assert!(shell.ok(&["jobs", "get", "report"]).await.contains("Delayed"));
+    shell.ok(&["jobs", "cancel-delayed", "report", "--yes"]).await;
+    assert_eq!(shell.code(&["occurrences", "wait", later.trim()]).await, Some(12), "it is cancelled");
+    assert!(!shell.ok(&["jobs", "get", "report"]).await.contains("Delayed"));
+    worker.stop().await;
+    harness.server.stop().await;
+}

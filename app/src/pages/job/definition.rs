@@ -3,7 +3,7 @@
 use leptos::prelude::*;
 use milvaion_api::views::JobView;
 
-use super::rules::RuleEntries;
+use super::{delayed::DelayedCount, rules::RuleEntries};
 use crate::components::{icon::Icon, time::Time};
 
 /// The labels of the five priorities, lowest first.
@@ -71,6 +71,10 @@ pub fn JobDefinitionCard(
                 <dd>{move || priority.get()}</dd>
                 <dt>"Tags"</dt>
                 <dd>{tags}</dd>
+                <dt>"Delayed"</dt>
+                <dd>
+                    <DelayedCount view/>
+                </dd>
                 <dt>"Created"</dt>
                 <dd>
                     <Time at=Signal::derive(move || view.with(|job| job.created_at))/>

@@ -2,6 +2,7 @@
 
 pub mod actions;
 pub mod definition;
+pub mod delayed;
 pub mod delete;
 pub mod history;
 pub mod rules;
@@ -27,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use self::{
     actions::{PauseOrResume, PauseWithReason, RunNow, RunWithInput},
     definition::JobDefinitionCard,
+    delayed::{CancelDelayedButton, CancelDelayedSection},
     delete::{DeleteJobButton, DeleteJobSection},
     history::{HistoryPage, HistoryQuery, JobHistorySection},
     source::{CodeNotice, FileNotice},
@@ -119,7 +121,8 @@ fn filter(id: JobId) -> OccurrenceFilter {
 #[component]
 fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
     let id = job.row.id;
-    let asks_delete = use_query_map().with_untracked(|query| query.get("confirm").as_deref() == Some("delete"));
+    let question = use_query_map().with_untracked(|query| query.get("confirm")).unwrap_or_default();
+    let (asks_delete, asks_cancel) = (question == "delete", question == "cancel-delayed");
     let input_json = serde_json::to_string_pretty(&job.definition.job_data).unwrap_or_default();
     let first_name = job.row.display_name.clone();
     let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
@@ -127,6 +130,7 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
     let is_deleted = RwSignal::new(false);
     let is_history = matches!(part, JobTab::History(_));
     keep_current(id, view, is_deleted);
+    let count_refresh = delayed::keep_count(id, view);
 
     let name = Signal::derive(move || view.with(|job| job.row.display_name.clone()));
     // A memo, so that a refresh draws the pause dialog again only if the state has changed: it may be open.
@@ -139,9 +143,11 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
     let may_run = may(Permission::RunJob);
     let may_define = may(Permission::DefineJob);
     let may_delete = may(Permission::DeleteJob);
+    let may_cancel = may(Permission::CancelOccurrence);
     // Outside the views of the actions, which a success draws again.
     let (run_error, pause_error) = (LastError::of("Run now"), LastError::of("Pause or resume"));
     let (delete_error, attach_error) = (LastError::of("Delete job"), LastError::of("Attach to the code"));
+    let cancel_error = LastError::of("Cancel all delayed");
     let pause_or_resume = move || {
         if is_active.get() {
             view! { <PauseWithReason id name on_change=set_active undo_error=pause_error/> }.into_any()
@@ -180,12 +186,15 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
                     }
                 })}
             {may_run.then(|| view! { <RunWithInput id name input_json flash/> })}
+            {may_cancel.then(|| view! { <CancelDelayedButton view error=cancel_error refresh=count_refresh/> })}
             {may_delete.then(|| view! { <DeleteJobButton id name error=delete_error/> })}
         </PageHeader>
         <ActionError error=run_error/>
         <ActionError error=pause_error/>
         <ActionError error=delete_error/>
+        <ActionError error=cancel_error/>
         <ErrorSummary errors=whole/>
+        {(asks_cancel && may_cancel).then(|| view! { <CancelDelayedSection view/> })}
         {(asks_delete && may_delete).then(|| view! { <DeleteJobSection id name=first_name/> })}
         {move || is_deleted.get().then(deleted)}
         {move || view.with(|job| (!job.row.is_active).then(|| paused(job.paused_reason.clone())))}

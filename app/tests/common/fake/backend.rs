@@ -13,6 +13,7 @@ use milvaion_api::{
     page::{JobFilter, ListPage, OccurrenceFilter, TimeWindow},
     permissions::{Permission, Role},
     requests::JobForm,
+    rest::CancelDelayedResult,
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
     views::{
         BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterStatus, CurrentUser, InviteInfo,
@@ -227,6 +228,16 @@ impl Backend for FakeBackend {
 
     async fn attach_job(&self, _: &RequestUser, _: JobId) -> Result<(), AppError> {
         Ok(())
+    }
+
+    async fn delayed_count(&self, _: &RequestUser, _: JobId) -> Result<i64, AppError> {
+        Ok(samples::job().delayed)
+    }
+
+    async fn cancel_delayed(&self, _: &RequestUser, id: JobId, reason: &str) -> Result<CancelDelayedResult, AppError> {
+        self.check_job_exists(id)?;
+        self.record(format!("cancel delayed {reason}"));
+        Ok(CancelDelayedResult { cancelled: 3, more: false })
     }
 
     async fn set_job_active(

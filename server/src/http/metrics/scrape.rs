@@ -188,8 +188,15 @@ impl MetricsReader {
     async fn read_database(&self, now: DateTime<Utc>, deadline: Instant) -> Option<Vec<(String, String)>> {
         let [runs, queued, schedule, workers] = DATABASE_PARTS;
         let counts = self.part(runs, deadline, self.store.open_run_counts()).await;
+        let has_many_unready = counts.as_ref().is_some_and(OpenRunCounts::has_many_unready);
         self.set_runs(counts, now);
-        let types = self.part(queued, deadline, self.store.queued_runs()).await;
+        let read = async {
+            match has_many_unready {
+                true => self.store.queued_runs_at_ends().await,
+                false => self.store.queued_runs().await,
+            }
+        };
+        let types = self.part(queued, deadline, read).await;
         self.set_queued(types.unwrap_or_default(), now);
         let state = self.part(schedule, deadline, self.read_schedule()).await;
         self.set_schedule(state, now);

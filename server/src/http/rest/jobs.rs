@@ -5,11 +5,11 @@ use http::StatusCode;
 use milvaion_api::{
     audit::{AuditObject, AuditRow},
     page::JobFilter,
-    permissions::Permission::{DefineJob, DeleteJob, Read, ReadObjectAudit, RunJob as MayRun},
+    permissions::Permission::{CancelOccurrence, DefineJob, DeleteJob, Read, ReadObjectAudit, RunJob as MayRun},
     requests::JobInput,
     rest::{
-        CompareQuery, DuplicateJob, Job, JobAuditQuery, JobQuery, JobSummary, NewJob, OccurrenceDetail, Page,
-        PauseRequest, RunJob, VersionQuery,
+        CancelDelayed, CancelDelayedResult, CompareQuery, DuplicateJob, Job, JobAuditQuery, JobQuery, JobSummary,
+        NewJob, OccurrenceDetail, Page, PauseRequest, RunJob, VersionQuery,
     },
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
 };
@@ -158,6 +158,16 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
                 ..change
             },
             attach,
+        ),
+        Endpoint::json(
+            Operation {
+                path: "/jobs/{id}/cancel-delayed",
+                id: "cancelDelayedOccurrences",
+                summary: "Cancel delayed occurrences of a job, at most 10,000, oldest first",
+                permission: CancelOccurrence,
+                ..change
+            },
+            cancel_delayed,
         ),
         Endpoint::json(
             Operation {
@@ -312,6 +322,13 @@ async fn resume(state: ApiState, call: Call<JobPath, Nothing, Nothing>) -> ApiRe
 async fn attach(state: ApiState, call: Call<JobPath, Nothing, Nothing>) -> ApiResult<Job> {
     state.backend.attach_job(&call.me, call.path.id).await?;
     show(&state, &call, call.path.id).await
+}
+
+async fn cancel_delayed(
+    state: ApiState,
+    call: Call<JobPath, Nothing, CancelDelayed>,
+) -> ApiResult<CancelDelayedResult> {
+    Ok(Reply::of(state.backend.cancel_delayed(&call.me, call.path.id, &call.body.reason).await?))
 }
 
 async fn duplicate(state: ApiState, call: Call<JobPath, Nothing, DuplicateJob>) -> ApiResult<Job> {
