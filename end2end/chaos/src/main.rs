@@ -79,7 +79,7 @@ struct ChaosArgs {
     /// Scenarios to run instead of a set, separated by commas, such as redis_flushed,rabbitmq_killed.
     #[arg(long, value_delimiter = ',')]
     scenario: Vec<String>,
-    /// Set of scenarios to run: the short one takes about eight minutes, the long one about two hours.
+    /// Set of scenarios to run: the short one takes about nine minutes, the long one about two hours.
     #[arg(long, value_enum, default_value = "short")]
     set: ScenarioSet,
     /// Number of faults in each scenario, instead of the number of the set.
