@@ -2,12 +2,13 @@
 
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use milvaion_conformance::{KitService, RestartFuture, ServiceControl};
 use milvaion_server::embedded::{self, EmbeddedError, EmbeddedServices, ServiceSelection};
-use tokio::sync::Mutex;
+use tokio::{runtime::Handle, sync::Mutex};
 
 const NONE: ServiceSelection = ServiceSelection { postgres: false, redis: false, rabbitmq: false };
 
@@ -18,8 +19,8 @@ pub(super) struct ConformanceServices {
     pub(super) amqp_url: String,
     /// The URL of Redis.
     pub(super) redis_url: String,
-    rabbitmq: PrivateService,
-    redis: PrivateService,
+    rabbitmq: Arc<PrivateService>,
+    redis: Arc<PrivateService>,
 }
 
 /// One service. It does not run while it is restarted.
@@ -77,14 +78,21 @@ impl ConformanceServices {
 
 impl ServiceControl for ConformanceServices {
     fn restart(&self, service: KitService, away: Duration) -> RestartFuture<'_> {
+        let (service, url) = match service {
+            KitService::RabbitMq => (self.rabbitmq.clone(), &self.amqp_url),
+            KitService::Redis => (self.redis.clone(), &self.redis_url),
+        };
         Box::pin(async move {
-            let (service, url) = match service {
-                KitService::RabbitMq => (&self.rabbitmq, &self.amqp_url),
-                KitService::Redis => (&self.redis, &self.redis_url),
-            };
-            service.stop().await;
-            tokio::time::sleep(away).await;
-            let again = service.start().await.map_err(|error| error.to_string())?;
+            let runtime = Handle::current();
+            // The future of a start cannot move between threads, so it gets one of its own.
+            let restarting = tokio::task::spawn_blocking(move || {
+                runtime.block_on(async {
+                    service.stop().await;
+                    tokio::time::sleep(away).await;
+                    service.start().await.map_err(|error| error.to_string())
+                })
+            });
+            let again = restarting.await.map_err(|error| error.to_string())??;
             if again == *url {
                 Ok(())
             } else {
@@ -95,8 +103,8 @@ impl ServiceControl for ConformanceServices {
 }
 
 impl PrivateService {
-    fn new(folder: PathBuf, selection: ServiceSelection) -> Self {
-        Self { folder, selection, running: Mutex::new(None) }
+    fn new(folder: PathBuf, selection: ServiceSelection) -> Arc<Self> {
+        Arc::new(Self { folder, selection, running: Mutex::new(None) })
     }
 
     /// Starts it with the data that is there, and returns its URL.
