@@ -704,6 +704,7 @@ class Heartbeater(threading.Thread):
             self.registered = not self.publisher.open() and self.registered
             if self.registered:
                 message.update(kind="heartbeat", running=[key[0] for key in self.worker.unsettled()])
+                message.update(stopping=self.worker.is_stopping)
             else:
                 capacity = sum(one.concurrency for one in JOBS.values())
                 types = [one.info() for one in JOBS.values()]

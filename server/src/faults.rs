@@ -53,6 +53,7 @@
 //! | `lost_runs.before_commit` | lost run detector: runs are decided to be lost, not committed; if frozen here, their workers may report meanwhile | a run that is taken from a live worker |
 //! | `lost_runs.after_commit` | lost run detector: committed, no activator notified | a next attempt that is not sent |
 //! | `dead_letters.after_store` | dead letter ingest: one message is stored, none of its batch is acknowledged | a dead letter twice, a failure twice |
+//! | `enqueue.before_commit` | ingest of new occurrences: a message is read, nothing is committed | occurrences that the broker has confirmed and that no server creates |
 //! | `enqueue.after_commit` | ingest of new occurrences: committed, neither sent, answered nor acknowledged | occurrences created twice, or never sent |
 //! | `claims.before_reply` | claim check: decided, not answered | a worker that waits for the reply forever |
 //!
@@ -75,6 +76,8 @@
 //! | `trust_due_index` | PostgreSQL as the source of due times: only jobs that Redis names are dispatched | Stop Redis for longer than a lease lasts (10 s): nothing is dispatched until it is back. Remove one member from the schedule in Redis: that job is late by up to `REBUILD_SECONDS` (300). |
 //! | `skip_observed_time` | observed time: the heartbeat timeout is counted by wall clock, including the server's own outages | Freeze a server for longer than `HEARTBEAT_TIMEOUT_SECONDS` (15) and resume it, or cut the servers off from the broker for as long: live runs are requeued. |
 //! | `skip_republish_lookback` | the look-back of the republisher: it sends nothing older than the newest occurrence it has seen | A requeued run keeps its old id: start two long runs, kill the worker of the younger one first and, when that is requeued, the worker of the older one: it stays queued forever. |
+//! | `skip_receipts` | the receipts of enqueued occurrences: a redelivered message finds no trace of its first delivery | Abort at `enqueue.after_commit`: the redelivery collides with the open occurrences until they have ended, and then creates and runs them again. |
+//! | `trust_any_version` | the precedence of the newest version among the instances that declare schedules | Let an instance of an older version register last: its schedules and rules replace those of the newer one. |
 //! | `fail_unpublished` | the retry of unsent messages: an occurrence that cannot be published is Failed | Stop the broker while jobs are due: occurrences fail through no fault of their own. |
 //!
 //! `skip_claim`, which disables the claim, belongs to the worker.

@@ -60,6 +60,12 @@ struct LogInput {
 }
 
 #[derive(Deserialize, JsonSchema)]
+struct CheckpointInput {
+    /// The checkpoint.
+    value: Value,
+}
+
+#[derive(Deserialize, JsonSchema)]
 struct ProgressInput {
     steps: u32,
 }
@@ -166,6 +172,26 @@ impl Job for Progress {
     }
 }
 
+struct Checkpoint;
+
+impl Job for Checkpoint {
+    const TYPE: &'static str = "conformance-checkpoint";
+    const DESCRIPTION: &'static str = "Sets a checkpoint and fails, and returns the checkpoint in its next attempt.";
+    type Input = CheckpointInput;
+    type Output = Value;
+
+    async fn run(&self, ctx: &JobContext, input: CheckpointInput) -> Result<Value, JobError> {
+        begin(ctx)?;
+        match ctx.last_checkpoint()? {
+            Some(checkpoint) => Ok(checkpoint),
+            None => {
+                ctx.checkpoint(&input.value)?;
+                Err(JobError::new("the next attempt continues"))
+            }
+        }
+    }
+}
+
 struct Block;
 
 impl Job for Block {
@@ -188,5 +214,6 @@ impl Job for Block {
 async fn main() -> Result<(), WorkerError> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let worker = Worker::builder().config(WorkerConfig::from_env()?);
-    worker.job(Echo).job(Sleep).job(Fail).job(Snooze).job(Log).job(Progress).job(Block).build()?.run().await
+    let worker = worker.job(Echo).job(Sleep).job(Fail).job(Snooze).job(Log).job(Progress).job(Block).job(Checkpoint);
+    worker.build()?.run().await
 }

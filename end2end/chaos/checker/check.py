@@ -46,7 +46,7 @@ def summary(verdict: dict[str, Any]) -> str:
     lines = [
         f"{'PASS' if verdict['passed'] else 'FAIL'} {verdict['scenario']}"
         f" (seed {verdict['seed']}, round {verdict['round']}): {total['jobs']} jobs, {total['due']} due,"
-        f" {total['triggers']} triggers, {total['occurrences']} occurrences, {total['starts']} starts,"
+        f" {total['triggers']} triggers, {total['enqueued']} enqueued, {total['occurrences']} occurrences, {total['starts']} starts,"
         f" {total['ends']} ends, {total['further_attempts']} further attempts, {total['faults']} faults"
     ]
     for name, found in verdict["verdicts"].items():

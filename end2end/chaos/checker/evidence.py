@@ -13,10 +13,10 @@ from typing import Any, Callable, TypeVar
 
 KINDS = ("cron", "once", "manual")
 TYPES = ("quick", "flaky", "failing", "panics", "long", "crasher", "obedient")
-OPS = ("define", "enable", "disable", "retire", "trigger", "cancel")
+OPS = ("define", "enable", "disable", "retire", "trigger", "cancel", "enqueue")
 OUTCOMES = ("ok", "refused", "unknown")
 ENDS = ("completed", "failed", "panicked", "cancelled")
-TRIGGERS = ("schedule", "manual", "api", "retry")
+TRIGGERS = ("schedule", "manual", "api", "retry", "enqueue")
 FINAL = frozenset(("completed", "failed", "cancelled", "timed-out", "skipped"))
 STATUSES = ("queued", "running", "unknown", *sorted(FINAL))
 
@@ -65,6 +65,9 @@ class DriverOperation:
     invoked: int
     returned: int
     outcome: str
+    # Only for `enqueue`.
+    parent: str | None = None
+    not_before: int | None = None
 
 
 @dataclass(slots=True)
@@ -104,7 +107,7 @@ class StatusChange:
 
 @dataclass(slots=True)
 class OccurrenceRecord:
-    """An occurrence in the final reading. Only sql.jsonl has the last five members."""
+    """An occurrence in the final reading. Only sql.jsonl has the last six members."""
 
     occurrence: str
     job: str
@@ -121,6 +124,7 @@ class OccurrenceRecord:
     duplicate_starts: int = 0
     trigger_key: str | None = None
     changes: list[StatusChange] = field(default_factory=list)
+    parent: str | None = None
 
 
 @dataclass(slots=True)
@@ -152,7 +156,7 @@ class Evidence:
     api: list[OccurrenceRecord]
     leftovers: Leftovers
     loglines: list[LogLineCount]
-    # The cache of `history.joined`, so that nineteen verdicts do not compute the same nineteen times.
+    # The cache of `history.joined`, so that twenty verdicts do not compute the same twenty times.
     history: Any = field(default=None, init=False, repr=False, compare=False)
 
 
@@ -305,10 +309,12 @@ def _op(m: MemberReader, read: int) -> DriverOperation:
     # A call without a response may have no end; it is then under way until the final reading.
     returned = m.maybe_number("returned") if outcome == "unknown" else m.number("returned")
     made = DriverOperation(
-        op, m.maybe_text("job") if op == "cancel" else m.text("job"),
-        m.text("occurrence") if op == "cancel" else m.maybe_text("occurrence"),
+        op, m.maybe_text("job") if op in ("cancel", "enqueue") else m.text("job"),
+        m.text("occurrence") if op in ("cancel", "enqueue") else m.maybe_text("occurrence"),
         m.maybe_text("key"), m.number("invoked"), read if returned is None else returned, outcome,
     )
+    if op == "enqueue":
+        made.parent, made.not_before = m.maybe_text("parent"), m.nullable("not_before")
     if made.returned < made.invoked:
         raise m.bad("returned", "an instant not before `invoked`")
     return made
@@ -343,7 +349,7 @@ def _row(m: MemberReader, sql: bool) -> OccurrenceRecord:
     if sql:
         row.created_at = m.number("created_at")
         row.failures, row.duplicate_starts = m.count("failures"), m.count("duplicate_starts")
-        row.trigger_key = m.maybe_text("trigger_key")
+        row.trigger_key, row.parent = m.maybe_text("trigger_key"), m.maybe_text("parent")
         changes = m.value.get("changes")
         if not isinstance(changes, list):
             raise m.bad("changes", "a list")

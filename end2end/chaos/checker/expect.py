@@ -27,6 +27,16 @@ class TriggerRecord:
 
 
 @dataclass(slots=True)
+class EnqueueRecord:
+    """All calls that enqueued one occurrence under the id that the program made."""
+
+    invoked: int  # The first call that was not refused.
+    parent: str | None
+    not_before: int | None
+    sure: bool = False  # True if one call was answered `ok`.
+
+
+@dataclass(slots=True)
 class ExpectedWork:
     must: dict[str, list[int]]
     may: dict[str, set[int]]
@@ -34,6 +44,7 @@ class ExpectedWork:
     triggers: dict[tuple[str, str], TriggerRecord]
     named: dict[str, int]  # Occurrences named in responses to triggers without a key, with the instant of the call.
     unnamed: dict[str, list[DriverOperation]]  # By job: triggers without a key whose response named no occurrence.
+    enqueued: dict[str, EnqueueRecord] = field(default_factory=dict)  # By occurrence.
 
     def allows(self, job: str, instant: int) -> bool:
         """Returns true if the due time is owed or allowed."""
@@ -56,6 +67,8 @@ def expect(evidence: Evidence) -> ExpectedWork:
     for op in sorted(evidence.ops, key=lambda op: (op.invoked, op.returned)):
         if op.op == "trigger":
             _trigger(expected, op)
+        elif op.op == "enqueue":
+            _enqueue(expected, op)
         elif op.op != "cancel" and op.job is not None:
             switches[op.job].append(op)
             if op.op == "define" and op.outcome == "ok":
@@ -134,3 +147,10 @@ def _trigger(expected: ExpectedWork, op: DriverOperation) -> None:
     trigger.sure = trigger.sure or op.outcome == "ok"
     if op.occurrence is not None:
         trigger.named.add(op.occurrence)
+
+
+def _enqueue(expected: ExpectedWork, op: DriverOperation) -> None:
+    if op.outcome == "refused" or op.occurrence is None:
+        return
+    record = expected.enqueued.setdefault(op.occurrence, EnqueueRecord(op.invoked, op.parent, op.not_before))
+    record.sure = record.sure or op.outcome == "ok"

@@ -156,9 +156,15 @@ class History:
         return None
 
     def due(self, row: OccurrenceRecord) -> int | None:
-        """Returns the instant at which a row was due, or None if nothing asked for it."""
+        """Returns the instant at which a row was due, or None if nothing asked for it.
+
+        An enqueued occurrence has no due time: it may start as soon as the program has made its id, however large the
+        backlog is. `early` judges its delay.
+        """
         if row.trigger == "schedule":
             return row.scheduled_for
+        if row.trigger == "enqueue":
+            return None
         if row.trigger_key is not None:
             trigger = self.expected.triggers.get((row.job, row.trigger_key))
             return None if trigger is None else trigger.invoked

@@ -20,6 +20,7 @@ def totals(evidence: Evidence) -> dict[str, int]:
         "starts": h.starts,
         "ends": h.ends,
         "triggers": len(h.expected.triggers) + len(h.expected.named) + sum(map(len, h.expected.unnamed.values())),
+        "enqueued": len(h.expected.enqueued),
         "further_attempts": sum(max(0, row.attempt - 1) for row in evidence.sql),
         "faults": len(evidence.nemesis),
     }

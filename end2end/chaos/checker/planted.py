@@ -67,7 +67,7 @@ def drop(e: Evidence, row: OccurrenceRecord) -> None:
 
 def add(e: Evidence, row: OccurrenceRecord) -> OccurrenceRecord:
     e.sql.append(row)
-    e.api.append(replace(row, changes=[], created_at=0, failures=0, trigger_key=None))
+    e.api.append(replace(row, changes=[], created_at=0, failures=0, trigger_key=None, parent=None))
     return row
 
 

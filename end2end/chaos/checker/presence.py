@@ -33,6 +33,9 @@ def lost(evidence: Evidence) -> list[str]:
         owed_runs = sum(op.outcome == "ok" for op in ops)
         if owed_runs > len(_unnamed(evidence, job)):
             found.append(f"Job {job} was triggered {owed_runs} times without a key and has fewer such occurrences.")
+    for occurrence, enqueued in h.expected.enqueued.items():
+        if enqueued.sure and occurrence not in h.rows:
+            found.append(f"Occurrence {occurrence}, enqueued at {when(enqueued.invoked)} and confirmed, does not exist.")
     for row in evidence.sql:
         attempts = h.attempts.get(row.occurrence)
         if attempts is None:
@@ -159,6 +162,9 @@ def phantom(evidence: Evidence) -> list[str]:
                 found.append(f"Job {row.job} was not due at {when(row.scheduled_for)}, but has occurrence {row.occurrence}.")
         elif row.trigger == "retry":
             found.append(f"Occurrence {row.occurrence} of job {row.job} is a manual retry, which was never requested.")
+        elif row.trigger == "enqueue":
+            if row.occurrence not in h.expected.enqueued:
+                found.append(f"Occurrence {row.occurrence} of job {row.job} was never enqueued.")
         elif row.trigger_key is not None:
             if (row.job, row.trigger_key) not in h.expected.triggers:
                 found.append(
@@ -202,6 +208,20 @@ def _excess_attempts(evidence: Evidence, row, attempts) -> list[str]:
     if failed <= allowed + lost_to_faults:
         return []
     return [f"Occurrence {row.occurrence} of job {row.job} failed in {failed} attempts; {allowed} are allowed."]
+
+
+def wrong_parent(evidence: Evidence) -> list[str]:
+    """Finds enqueued occurrences that are recorded with another parent than the program gave, or with none."""
+    h = joined(evidence)
+    found = []
+    for occurrence, enqueued in h.expected.enqueued.items():
+        row = h.rows.get(occurrence)
+        if row is not None and row.parent != enqueued.parent:
+            found.append(
+                f"Occurrence {occurrence} was enqueued by {enqueued.parent or 'no occurrence'},"
+                f" but its recorded parent is {row.parent or 'none'}."
+            )
+    return found
 
 
 def mislabelled(evidence: Evidence) -> list[str]:

@@ -116,9 +116,9 @@ class HistoryBuilder:
         self.rows.append(row)
         return row
 
-    def run_to_end(self, row: OccurrenceRecord, job: Job) -> OccurrenceRecord:
+    def run_to_end(self, row: OccurrenceRecord, job: Job, not_before: int | None = None) -> OccurrenceRecord:
         """Runs all attempts of an occurrence."""
-        begin = row.created_at + self.ms(5, 80)
+        begin = max(row.created_at, not_before or 0) + self.ms(5, 80)
         attempt = 1
         while True:
             begin = self.when_available(begin, "rabbitmq")
@@ -241,15 +241,35 @@ class HistoryBuilder:
                 outcome = ("ok", row.occurrence)
             self.ops.append(DriverOperation("trigger", job.job, outcome[1], key, requested, requested + 70 * MS, outcome[0]))
 
+    def enqueue_all(self) -> None:
+        """Enqueues occurrences of a manual job: every second one is delayed, and two of four have a parent."""
+        job = next(job for job in self.jobs if job.kind == "manual")
+        parent = None
+        for number, second in enumerate(range(3, self.seconds - 12, 2)):
+            requested = BEGAN + second * SECOND + self.ms(0, 900)
+            row = self.create(job, requested, "enqueue")
+            row.parent = parent if number // 2 % 2 else None
+            not_before = requested + 5 * SECOND if number % 2 else None
+            calls = [(requested + 95 * MS, requested + 120 * MS, "ok")]
+            if number % 3 == 0:
+                calls.append((requested, requested + 90 * MS, "unknown"))
+            for invoked, returned, outcome in calls:
+                self.ops.append(DriverOperation(
+                    "enqueue", None, row.occurrence, None, invoked, returned, outcome, row.parent, not_before,
+                ))
+            self.run_to_end(row, job, not_before)
+            parent = row.occurrence
+
     def evidence(self) -> Evidence:
         self.schedule_all()
         self.trigger_all()
+        self.enqueue_all()
         self.rng.shuffle(self.witness)
         run = RunInfo("synthetic", 1, 1, BEGAN, self.cut, self.read, 1000, 15_000, 10_000, 5000, 100, 10_000, 15_000, {})
         heard = {row.occurrence: row.status for row in self.rows[::3]}
         return Evidence(
             run, self.jobs, self.ops, self.witness, self.faults, self.rows,
-            [replace(row, changes=[], created_at=0, failures=0, trigger_key=None) for row in self.rows],
+            [replace(row, changes=[], created_at=0, failures=0, trigger_key=None, parent=None) for row in self.rows],
             Leftovers({"jobs": 0, "status": 0}, {"worker-1": 0, "worker-2": 0}, 0, 0, 0, heard),
             [LogLineCount("server-1", "publisher", BEGAN // SECOND + n, 5 if n < 30 else 9) for n in range(34)],
         )

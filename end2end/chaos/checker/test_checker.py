@@ -18,6 +18,7 @@ from pathlib import Path
 from unittest import mock
 
 import check
+import planted_enqueue
 import planted_presence
 import planted_runs
 import planted_truth
@@ -31,9 +32,9 @@ from timing import judged
 from verdicts import VERDICTS, judge
 
 # Importing these modules registers their histories in PLANTED and HARMLESS.
-PLANTING_MODULES = (planted_presence, planted_runs, planted_truth)
+PLANTING_MODULES = (planted_enqueue, planted_presence, planted_runs, planted_truth)
 CLEAN = pickle.dumps(clean())
-SQL_ONLY = ("created_at", "failures", "duplicate_starts", "trigger_key", "changes")
+SQL_ONLY = ("created_at", "failures", "duplicate_starts", "trigger_key", "changes", "parent")
 
 
 def fresh() -> Evidence:
@@ -154,8 +155,8 @@ class Mutations(unittest.TestCase):
                 witness.append(replace(start, at=start.at + rng.randint(0, 5 * SECOND)))
             else:
                 due = history.due(row)
-                if start.attempt != 1 or not judged(history, row.job, due):
-                    continue  # Later attempts have no due time; only an orphan has a limit.
+                if start.attempt != 1 or due is None or not judged(history, row.job, due):
+                    continue  # Later attempts and enqueued occurrences have no due time; only an orphan has a limit.
                 run = evidence.run
                 allowed = (run.allowance_ms if history.is_excused(due) else run.slo_ms) * MS
                 if rng.random() < 0.5:

@@ -18,6 +18,8 @@ def early(evidence: Evidence) -> list[str]:
         if first is None:
             continue
         due = h.due(row)
+        if row.trigger == "enqueue" and row.occurrence in h.expected.enqueued:
+            due = h.expected.enqueued[row.occurrence].not_before
         if due is not None and first.at < due - allowed:
             found.append(
                 f"Occurrence {row.occurrence} of job {row.job} was started at {when(first.at)},"

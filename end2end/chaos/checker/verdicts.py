@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Callable
 
 from evidence import Evidence, EvidenceError
-from presence import dup_occurrence, dup_start, lost, mislabelled, phantom
+from presence import dup_occurrence, dup_start, lost, mislabelled, phantom, wrong_parent
 from remains import leak, storm
 from runs import false_lost, overlap
 from timing import early, late, orphan_late
@@ -16,8 +16,8 @@ Verdict = Callable[[Evidence], list[str]]
 VERDICTS: dict[str, Verdict] = {
     verdict.__name__: verdict
     for verdict in (
-        lost, dup_occurrence, dup_start, overlap, phantom, mislabelled, early, late, stuck, status_lie, lost_result,
-        state_regress, api_sql_mismatch, leak, order_lie, false_lost, failed_by_infra, orphan_late, storm,
+        lost, dup_occurrence, dup_start, overlap, phantom, wrong_parent, mislabelled, early, late, stuck, status_lie,
+        lost_result, state_regress, api_sql_mismatch, leak, order_lie, false_lost, failed_by_infra, orphan_late, storm,
     )
 }
 

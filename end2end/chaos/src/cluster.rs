@@ -23,6 +23,7 @@ use sqlx::{PgPool, postgres::PgPoolOptions};
 
 use crate::{
     api::ApiClient,
+    enqueuer::Enqueuer,
     evidence::{EvidenceWriter, now},
     harness::ServiceHarness,
     live_stream::LiveStreamListener,
@@ -77,6 +78,10 @@ pub(crate) struct ChaosCluster<'a> {
     began: i64,
     /// The port of each worker's health endpoint.
     health_ports: Vec<u16>,
+    /// The URL of RabbitMQ for the program that enqueues.
+    client_amqp_url: String,
+    /// The prefix of the exchanges and queues.
+    prefix: String,
 }
 
 impl<'a> ChaosCluster<'a> {
@@ -105,6 +110,7 @@ impl<'a> ChaosCluster<'a> {
             health_ports.push(port);
             workers.push(builder.worker(&format!("worker-{number}"), port, witness.socket()).await?);
         }
+        let client_amqp_url = builder.through("client-1", ServiceKind::RabbitMq).await?;
         let links = std::mem::take(&mut builder.links);
         let pool = PgPoolOptions::new()
             .max_connections(4)
@@ -138,6 +144,8 @@ impl<'a> ChaosCluster<'a> {
             database,
             began: now(),
             health_ports,
+            client_amqp_url,
+            prefix,
             config,
         };
         let all = cluster.config.workers;
@@ -215,6 +223,11 @@ impl<'a> ChaosCluster<'a> {
     pub(crate) async fn open_occurrences(&self) -> anyhow::Result<i64> {
         let open = "SELECT count(*) FROM runs";
         Ok(sqlx::query_scalar(open).fetch_one(&self.pool).await?)
+    }
+
+    /// Returns a program that enqueues over the link `client-1>rabbitmq`, with a connection of its own.
+    pub(crate) fn enqueuer(&self) -> anyhow::Result<Enqueuer> {
+        Enqueuer::new(&self.client_amqp_url, &self.prefix, self.evidence.clone())
     }
 
     /// Returns the URL of the database, without a proxy.
@@ -316,6 +329,7 @@ impl ClusterBuilder<'_> {
             .env("MILVAION_HEALTH", format!("127.0.0.1:{health_port}"))
             .env("CHAOS_WITNESS", witness)
             .env("CHAOS_PROCESS", name)
+            .env("CHAOS_RELEASE", self.evidence.release_file(name))
             .without_env("DATABASE_URL");
         Ok(self.process(name, launch))
     }

@@ -55,6 +55,11 @@ impl EvidenceWriter {
         &self.folder
     }
 
+    /// Returns the file that says which release a worker runs; without the file, its code declares no schedule.
+    pub(crate) fn release_file(&self, process: &str) -> PathBuf {
+        self.folder.join(format!("{process}.release"))
+    }
+
     /// Appends a line to one of the files.
     pub(crate) fn append(&self, file: &'static str, line: &impl Serialize) {
         let mut text = serde_json::to_vec(line).expect("evidence is plain JSON");

@@ -40,6 +40,7 @@ impl ChaosCluster<'_> {
         let took = begun.elapsed();
         let read = now();
         let leftovers = self.wait_for_cleanup().await?;
+        self.record_enqueue_jobs().await?;
         self.read_database().await?;
         self.read_api().await?;
         self.evidence.write("leftovers.json", &leftovers)?;
@@ -123,13 +124,25 @@ impl ChaosCluster<'_> {
         Ok(depths)
     }
 
+    /// Returns the number of servers that receive new occurrences.
+    pub(crate) async fn ingest_consumers(&self) -> anyhow::Result<u32> {
+        let connection = Connection::connect(self.harness.rabbitmq.url(), ConnectionProperties::default()).await?;
+        let channel = connection.create_channel().await?;
+        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let queue = channel.queue_declare(self.names.ingest().as_str().into(), options, FieldTable::default()).await?;
+        let consumers = queue.consumer_count();
+        let _ = connection.close(200, "read".into()).await;
+        Ok(consumers)
+    }
+
     /// Reads the occurrences from the database, past every server, into `sql.jsonl`.
     async fn read_database(&self) -> anyhow::Result<()> {
         let query = "SELECT o.id::text AS id, o.job_id::text AS job_id, o.scheduled_for, o.trigger, o.attempt,
                             (array_position(enum_range(NULL::run_status), o.status) - 1)::smallint AS status,
                             o.started_at, o.ended_at, o.note, o.instance_id, o.created_at, o.failures::int8 AS failures,
                             (SELECT count(*) FROM late_starts l
-                              WHERE l.run_id = o.id AND NOT l.is_after_end) AS duplicate_starts, o.status_changes, k.key
+                              WHERE l.run_id = o.id AND NOT l.is_after_end) AS duplicate_starts, o.status_changes, k.key,
+                            o.parent_id::text AS parent_id
                        FROM occurrences o LEFT JOIN trigger_keys k ON k.occurrence_id = o.id
                       ORDER BY o.id";
         for row in sqlx::query(query).fetch_all(&self.pool).await? {
@@ -155,6 +168,7 @@ impl ChaosCluster<'_> {
                 "failures": row.try_get::<i64, _>("failures")?,
                 "duplicate_starts": row.try_get::<i64, _>("duplicate_starts")?,
                 "trigger_key": row.try_get::<Option<String>, _>("key")?,
+                "parent": row.try_get::<Option<String>, _>("parent_id")?,
                 "changes": changes.context("an entry of status_changes cannot be parsed")?,
             });
             self.evidence.append("sql.jsonl", &line);

@@ -33,7 +33,8 @@
 //!
 //! 1. `scenarios` defines the faults, scenario by scenario.
 //! 2. `cluster` starts the servers and workers that they hit, and `loop_fleet` the workers with singleton loops.
-//! 3. `workload`, `workload_driver` and `live_stream` define the jobs, and act as users and as an open page.
+//! 3. `workload`, `workload_driver`, `enqueuer` and `live_stream` define the jobs, and act as users, as a program that
+//!    enqueues, and as an open page.
 //! 4. `proxy`, and `process` and `private_service` of the test support crate, inject faults.
 //! 5. `witness`, `evidence` and `final_state` record the result.
 //! 6. `verdict` runs the checker.
@@ -41,6 +42,7 @@
 
 mod api;
 mod cluster;
+mod enqueuer;
 mod evidence;
 mod final_state;
 mod harness;
@@ -77,7 +79,7 @@ struct ChaosArgs {
     /// Scenarios to run instead of a set, separated by commas, such as redis_flushed,rabbitmq_killed.
     #[arg(long, value_delimiter = ',')]
     scenario: Vec<String>,
-    /// Set of scenarios to run: the short one takes about eight minutes, the long one about two hours.
+    /// Set of scenarios to run: the short one takes about nine minutes, the long one about two hours.
     #[arg(long, value_enum, default_value = "short")]
     set: ScenarioSet,
     /// Number of faults in each scenario, instead of the number of the set.

@@ -34,8 +34,7 @@ const PERSISTENT: u8 = 2;
 
 /// The broker of one case.
 pub(crate) struct FakeServer {
-    connection: Arc<Connection>,
-    channel: Channel,
+    link: Mutex<(Arc<Connection>, Channel)>,
     topology: Topology,
     record: Arc<Mutex<MessageRecord>>,
     reader: Arc<MessageReader>,
@@ -58,9 +57,23 @@ impl FakeServer {
         topology: Topology,
         reader: Arc<MessageReader>,
     ) -> Result<Self, lapin::Error> {
-        let channel = connection.create_channel().await?;
-        channel.confirm_select(ConfirmSelectOptions::default()).await?;
-        Ok(Self { connection, channel, topology, record: Arc::default(), reader, job_queues: Mutex::default() })
+        let link = Mutex::new(open_link(connection).await?);
+        Ok(Self { link, topology, record: Arc::default(), reader, job_queues: Mutex::default() })
+    }
+
+    /// Continues on another connection, after the broker has ended the one before.
+    pub(crate) async fn reopen(&self, connection: Arc<Connection>) -> Result<(), lapin::Error> {
+        let link = open_link(connection).await?;
+        *self.link.lock().unwrap_or_else(PoisonError::into_inner) = link;
+        self.start().await
+    }
+
+    fn connection(&self) -> Arc<Connection> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+
+    fn channel(&self) -> Channel {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
     /// Returns everything received so far.
@@ -112,7 +125,7 @@ impl FakeServer {
 
     /// Deletes the queue of status reports, so that the broker returns every report.
     pub(crate) async fn delete_status_queue(&self) -> Result<(), lapin::Error> {
-        self.channel.queue_delete(self.topology.status().into(), QueueDeleteOptions::default()).await.map(drop)
+        self.channel().queue_delete(self.topology.status().into(), QueueDeleteOptions::default()).await.map(drop)
     }
 
     /// Declares the queue of status reports again, and consumes it.
@@ -124,7 +137,7 @@ impl FakeServer {
     /// Returns the number of consumers and of waiting messages of a job type's queue. None if there is no such queue.
     pub(crate) async fn job_queue(&self, worker: &str, job_type: &str) -> Option<(u32, u32)> {
         // The broker closes a channel that asks for a missing queue.
-        let channel = self.connection.create_channel().await.ok()?;
+        let channel = self.connection().create_channel().await.ok()?;
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let name = self.topology.job_queue(worker, job_type);
         let queue = channel.queue_declare(name.into(), options, FieldTable::default()).await.ok()?;
@@ -175,7 +188,7 @@ impl FakeServer {
         let exchange = self.topology.jobs_exchange();
         let key = Topology::routing_key(worker, job_type, message.occurrence_id);
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let confirm = self.channel.basic_publish(exchange.into(), key.into(), options, body, properties).await?;
+        let confirm = self.channel().basic_publish(exchange.into(), key.into(), options, body, properties).await?;
         Ok(matches!(confirm.await?, Confirmation::Ack(None)))
     }
 
@@ -193,7 +206,7 @@ impl FakeServer {
             topology.claims(),
         ];
         // A channel of its own, because a case may have closed the first one.
-        let Ok(channel) = self.connection.create_channel().await else { return };
+        let Ok(channel) = self.connection().create_channel().await else { return };
         for queue in queues {
             let _ = channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await;
         }
@@ -201,31 +214,31 @@ impl FakeServer {
             let _ = channel.exchange_delete(exchange.into(), ExchangeDeleteOptions::default()).await;
         }
         let _ = channel.close(200, "erased".into()).await;
-        let _ = self.channel.close(200, "erased".into()).await;
+        let _ = self.channel().close(200, "erased".into()).await;
     }
 
     async fn exchange(&self, name: &str, kind: ExchangeKind) -> Result<(), lapin::Error> {
         let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
-        self.channel.exchange_declare(name.into(), kind, options, FieldTable::default()).await
+        self.channel().exchange_declare(name.into(), kind, options, FieldTable::default()).await
     }
 
     async fn queue(&self, name: &str, arguments: FieldTable) -> Result<(), lapin::Error> {
         let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-        self.channel.queue_declare(name.into(), options, arguments).await.map(drop)
+        self.channel().queue_declare(name.into(), options, arguments).await.map(drop)
     }
 
     async fn bind(&self, queue: &str, exchange: &str, key: &str) -> Result<(), lapin::Error> {
         let (queue, exchange, key) = (queue.into(), exchange.into(), key.into());
-        self.channel.queue_bind(queue, exchange, key, QueueBindOptions::default(), FieldTable::default()).await
+        self.channel().queue_bind(queue, exchange, key, QueueBindOptions::default(), FieldTable::default()).await
     }
 
     async fn consume(&self, queue: String) -> Result<(), lapin::Error> {
         let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
         let tag = ShortString::default();
         let mut messages =
-            self.channel.basic_consume(queue.as_str().into(), tag, options, FieldTable::default()).await?;
+            self.channel().basic_consume(queue.as_str().into(), tag, options, FieldTable::default()).await?;
         let inbox = MessageInbox {
-            channel: self.channel.clone(),
+            channel: self.channel(),
             topology: self.topology.clone(),
             record: self.record.clone(),
             reader: self.reader.clone(),
@@ -238,6 +251,13 @@ impl FakeServer {
         });
         Ok(())
     }
+}
+
+/// Opens a channel with publisher confirms.
+async fn open_link(connection: Arc<Connection>) -> Result<(Arc<Connection>, Channel), lapin::Error> {
+    let channel = connection.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    Ok((connection, channel))
 }
 
 /// The reader of one queue.

@@ -9,11 +9,27 @@ pub struct CaseFailure {
     pub expected: String,
     /// The observed behaviour.
     pub seen: String,
+    /// True if the case cannot judge this worker or these services, and `seen` is the reason.
+    is_skipped: bool,
 }
 
 impl CaseFailure {
     pub(crate) fn new(expected: impl Into<String>, seen: impl Into<String>) -> Self {
-        Self { expected: expected.into(), seen: seen.into() }
+        Self { expected: expected.into(), seen: seen.into(), is_skipped: false }
+    }
+
+    /// Returns the end of a case that cannot judge, because the worker leaves out an optional part.
+    pub(crate) fn skipped(reason: impl Into<String>) -> Self {
+        Self { expected: String::new(), seen: reason.into(), is_skipped: true }
+    }
+
+    /// Splits the end of a case into its failure and the reason why it did not judge.
+    pub(crate) fn split(outcome: Result<(), Self>) -> (Option<Self>, Option<String>) {
+        match outcome {
+            Ok(()) => (None, None),
+            Err(end) if end.is_skipped => (None, Some(end.seen)),
+            Err(failure) => (Some(failure), None),
+        }
     }
 }
 

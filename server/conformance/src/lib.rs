@@ -30,5 +30,5 @@ mod worker_process;
 pub use arguments::{ConformanceArguments, ConformanceLevel};
 pub use failure::{CaseFailure, ConformanceError};
 pub use runner::{list, run, run_and_print};
-pub use settings::ConformanceSettings;
+pub use settings::{ConformanceSettings, KitService, RestartFuture, ServiceControl};
 pub use verdict::{CaseVerdict, ConformanceReport};

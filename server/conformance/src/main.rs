@@ -50,6 +50,7 @@ async fn judge(arguments: &ConformanceArguments) -> Result<bool, ConformanceErro
         command: arguments.command.clone(),
         echo_type: arguments.echo_type.clone(),
         parallel: arguments.parallel.into(),
+        control: None,
     };
     milvaion_conformance::run_and_print(&settings, arguments).await
 }

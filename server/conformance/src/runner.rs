@@ -1,4 +1,5 @@
-//! Runs cases side by side, and reports their verdicts in the order of the catalogue.
+//! Runs cases side by side, and reports their verdicts in the order of the catalogue. Those that restart a service are at
+//! its end and run alone.
 
 use std::{
     sync::Arc,
@@ -50,7 +51,9 @@ pub async fn run(
     let outcome = async {
         let kit = Arc::new(KitSettings::open(settings, folder.clone()).await?);
         let mut verdicts = Vec::new();
-        let running = selected.into_iter().map(|case| judge(case, kit.clone()));
+        // What restarts a service would disturb the cases beside it, so it follows them, one case after the other.
+        let (restarting, others): (Vec<_>, Vec<_>) = selected.into_iter().partition(|case| case.restarts_services);
+        let running = others.into_iter().map(|case| judge(case, kit.clone()));
         let mut running = stream::iter(running).buffered(settings.parallel.clamp(1, 64));
         while let Some(verdict) = running.next().await {
             on_verdict(&verdict);
@@ -58,6 +61,13 @@ pub async fn run(
         }
         drop(running);
         let _ = kit.connection.close(200, "judged".into()).await;
+        for case in restarting {
+            let kit = Arc::new(KitSettings::open(settings, folder.clone()).await?);
+            let verdict = judge(case, kit.clone()).await;
+            let _ = kit.connection.close(200, "judged".into()).await;
+            on_verdict(&verdict);
+            verdicts.push(verdict);
+        }
         Ok(ConformanceReport { level, verdicts, duration: since.elapsed() })
     }
     .await;
@@ -118,13 +128,15 @@ async fn judge(case: &'static ConformanceCase, kit: Arc<KitSettings>) -> CaseVer
     });
     let outcome =
         judging.await.unwrap_or_else(|error| Err(CaseFailure::new("a verdict", format!("a defect: {error}"))));
+    let (failure, skipped) = CaseFailure::split(outcome);
     CaseVerdict {
         level: case.level,
         name: case.name,
         summary: case.summary,
         section: case.section,
         rule: case.rule,
-        failure: outcome.err(),
+        failure,
+        skipped,
         duration: since.elapsed(),
     }
 }

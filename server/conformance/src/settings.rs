@@ -1,16 +1,42 @@
 //! The settings of a run of the kit, and the connections that its cases share.
 
 use std::{
+    fmt,
+    future::Future,
     net::{SocketAddr, ToSocketAddrs},
     path::PathBuf,
+    pin::Pin,
     sync::Arc,
+    time::Duration,
 };
 
 use lapin::{Connection, ConnectionProperties};
 use redis::aio::MultiplexedConnection;
 use url::Url;
 
-use crate::{failure::ConformanceError, reading::MessageReader};
+use crate::{
+    failure::{CaseFailure, ConformanceError},
+    reading::MessageReader,
+};
+
+/// A service of the kit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KitService {
+    /// RabbitMQ.
+    RabbitMq,
+    /// Redis.
+    Redis,
+}
+
+/// The future of a restart; its error is a sentence.
+pub type RestartFuture<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
+
+/// The control over services that belong to the kit alone.
+pub trait ServiceControl: fmt::Debug + Send + Sync {
+    /// Stops a service in an orderly way, waits for some time, and starts it with its data and at its address. Returns when
+    /// it responds.
+    fn restart(&self, service: KitService, away: Duration) -> RestartFuture<'_>;
+}
 
 /// The services, the command of the worker, and the choices of the user.
 #[derive(Clone, Debug)]
@@ -25,6 +51,8 @@ pub struct ConformanceSettings {
     pub echo_type: String,
     /// The number of cases that run side by side, 1 to 64.
     pub parallel: usize,
+    /// The control over the services; none if they belong to others, which skips the cases that restart them.
+    pub control: Option<Arc<dyn ServiceControl>>,
 }
 
 /// The settings as the cases use them.
@@ -37,6 +65,7 @@ pub(crate) struct KitSettings {
     pub(crate) amqp_address: SocketAddr,
     pub(crate) redis_address: SocketAddr,
     pub(crate) folder: PathBuf,
+    pub(crate) control: Option<Arc<dyn ServiceControl>>,
     amqp_url: Url,
     redis_url: Url,
 }
@@ -56,9 +85,17 @@ impl KitSettings {
             amqp_address,
             redis_address,
             folder,
+            control: settings.control.clone(),
             amqp_url,
             redis_url,
         })
+    }
+
+    /// Opens new connections to both services.
+    pub(crate) async fn connect(&self) -> Result<(Connection, MultiplexedConnection), CaseFailure> {
+        let connection = Connection::connect(self.amqp_url.as_str(), ConnectionProperties::default()).await?;
+        let redis = redis::Client::open(self.redis_url.as_str())?.get_multiplexed_async_connection().await?;
+        Ok((connection, redis))
     }
 
     /// Returns the URL of RabbitMQ behind a port of the loopback address.

@@ -21,15 +21,24 @@ pub struct CaseVerdict {
     pub rule: &'static str,
     /// The difference between the expected and the observed behaviour; none if the worker passes.
     pub failure: Option<CaseFailure>,
+    /// The reason why the case did not judge; none if it did. Such a case counts neither as passed nor as failed.
+    pub skipped: Option<String>,
     /// The duration of the case.
     pub duration: Duration,
 }
 
 impl fmt::Display for CaseVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = if self.failure.is_some() { "FAIL" } else { "pass" };
+        let word = match (&self.failure, &self.skipped) {
+            (Some(_), _) => "FAIL",
+            (None, Some(_)) => "skip",
+            (None, None) => "pass",
+        };
         let (level, name, seconds) = (self.level.name(), self.name, self.duration.as_secs_f64());
         write!(f, "{word}  {level:<8} {name:<34} {seconds:>5.1} s  {}", self.summary)?;
+        if let Some(reason) = &self.skipped {
+            write!(f, "\n      {reason}")?;
+        }
         if let Some(failure) = &self.failure {
             write!(f, "\n      expected: {}", failure.expected)?;
             write!(f, "\n      seen:     {}", failure.seen)?;
@@ -63,9 +72,13 @@ impl ConformanceReport {
         let mut text = String::new();
         for level in ConformanceLevel::ALL {
             let of_level: Vec<_> = self.verdicts.iter().filter(|verdict| verdict.level == level).collect();
-            let passed = of_level.iter().filter(|verdict| verdict.failure.is_none()).count();
+            let failed = of_level.iter().filter(|verdict| verdict.failure.is_some()).count();
+            let skipped = of_level.iter().filter(|verdict| verdict.skipped.is_some()).count();
+            let judged = of_level.len() - skipped;
             if !of_level.is_empty() {
-                text.push_str(&format!("{:<8} {passed} of {} cases passed\n", level.name(), of_level.len()));
+                let left_out = if skipped == 0 { String::new() } else { format!(", {skipped} skipped") };
+                let passed = judged - failed;
+                text.push_str(&format!("{:<8} {passed} of {judged} cases passed{left_out}\n", level.name()));
             }
         }
         let (level, seconds) = (self.level.name(), self.duration.as_secs_f64());
@@ -87,7 +100,8 @@ fn to_json(verdict: &CaseVerdict) -> Value {
         "level": verdict.level.name(),
         "name": verdict.name,
         "summary": verdict.summary,
-        "passed": verdict.failure.is_none(),
+        "passed": verdict.failure.is_none() && verdict.skipped.is_none(),
+        "skipped": verdict.skipped,
         "durationMs": millis(verdict.duration),
         "expected": verdict.failure.as_ref().map(|failure| &failure.expected),
         "seen": verdict.failure.as_ref().map(|failure| &failure.seen),

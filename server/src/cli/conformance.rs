@@ -1,12 +1,11 @@
 //! `milvaion conformance`: judges a worker on private services, or on those whose URLs are set.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::Args;
-use milvaion_conformance::{ConformanceArguments, ConformanceSettings};
-use milvaion_server::embedded::{self, ServiceSelection};
+use milvaion_conformance::{ConformanceArguments, ConformanceSettings, ServiceControl};
 
-use super::CliError;
+use super::{CliError, conformance_services::ConformanceServices};
 
 /// The arguments of the command.
 #[derive(Debug, Args)]
@@ -30,26 +29,21 @@ pub(super) async fn conformance(command: ConformanceCommand) -> Result<ExitCode,
     }
     if command.external {
         let url = |name: &str| std::env::var(name).unwrap_or_default();
-        return judge(&arguments, url("AMQP_URL"), url("REDIS_URL")).await;
+        return judge(&arguments, url("AMQP_URL"), url("REDIS_URL"), None).await;
     }
     let is_temporary = command.data.is_none();
     let data = command
         .data
         .unwrap_or_else(|| std::env::temp_dir().join(format!("milvaion-conformance-services-{}", std::process::id())));
     let stop = super::stop_signal()?;
-    embedded::erase(&data).await?;
-    let wanted = ServiceSelection { postgres: false, redis: true, rabbitmq: true };
-    let progress = |line: &str| eprintln!("  {line}");
-    let mut services = embedded::start_until(&data, wanted, progress, stop.cancelled()).await?;
-    let amqp_url = services.amqp_url.clone().unwrap_or_default();
-    let redis_url = services.redis_url.clone().unwrap_or_default();
+    let services = Arc::new(ConformanceServices::start(&data, stop.cancelled()).await?);
+    let (amqp_url, redis_url) = (services.amqp_url.clone(), services.redis_url.clone());
     let outcome = tokio::select! {
-        outcome = judge(&arguments, amqp_url, redis_url) => outcome,
+        outcome = judge(&arguments, amqp_url, redis_url, Some(services.clone())) => outcome,
         () = stop.cancelled() => Ok(ExitCode::from(130)),
-        error = services.failed() => Err(error.into()),
     };
     services.stop().await;
-    embedded::erase(&data).await?;
+    services.erase().await?;
     if is_temporary {
         // Only the logs of the services are left.
         let _ = std::fs::remove_dir_all(&data);
@@ -57,13 +51,19 @@ pub(super) async fn conformance(command: ConformanceCommand) -> Result<ExitCode,
     outcome
 }
 
-async fn judge(arguments: &ConformanceArguments, amqp_url: String, redis_url: String) -> Result<ExitCode, CliError> {
+async fn judge(
+    arguments: &ConformanceArguments,
+    amqp_url: String,
+    redis_url: String,
+    services: Option<Arc<ConformanceServices>>,
+) -> Result<ExitCode, CliError> {
     let settings = ConformanceSettings {
         amqp_url,
         redis_url,
         command: arguments.command.clone(),
         echo_type: arguments.echo_type.clone(),
         parallel: arguments.parallel.into(),
+        control: services.map(|services| services as Arc<dyn ServiceControl>),
     };
     let is_passed = milvaion_conformance::run_and_print(&settings, arguments).await?;
     Ok(if is_passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })

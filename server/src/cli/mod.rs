@@ -2,6 +2,7 @@
 
 mod admin;
 mod conformance;
+mod conformance_services;
 mod cron;
 mod error;
 mod run;

@@ -23,6 +23,7 @@ use crate::{
         declarations::{self, DeclarationChange, DeclarationKey, DeclaredJob},
         liveness,
     },
+    faults::seams::{SEAMS, Seams},
     store::{
         StoreError,
         jobs::{AuditStamp, StoredJob},
@@ -61,7 +62,8 @@ impl JobCommands {
     /// Returns an error if PostgreSQL fails. What was changed before stays.
     pub async fn reconcile_declarations(&self) -> anyhow::Result<DeclarationReport> {
         let now = self.clock.now();
-        let instances = self.store.declarations(liveness::alive_since(now)).await?;
+        let mut instances = self.store.declarations(liveness::alive_since(now)).await?;
+        SEAMS.declarations(&mut instances);
         let known = self.store.declared_jobs().await?;
         let mut changes = declarations::changes(&instances, &known);
         let mut report = DeclarationReport { has_more: changes.len() > MAX_CHANGES, ..DeclarationReport::default() };

@@ -24,11 +24,14 @@ use milvaion_schedule::{rules::Rules, schedule::Schedule};
 use serde_json::Value;
 
 use super::jobs::JobCommands;
-use crate::store::{
-    StoreError,
-    enqueue::{EnqueueOutcome, EnqueueTarget, EnqueuedRun},
-    jobs::AuditStamp,
-    manual_runs::CreatedOccurrence,
+use crate::{
+    faults::seams::{SEAMS, Seams},
+    store::{
+        StoreError,
+        enqueue::{EnqueueOutcome, EnqueueTarget, EnqueuedRun},
+        jobs::AuditStamp,
+        manual_runs::CreatedOccurrence,
+    },
 };
 
 /// The time by which an id may be ahead of the server's clock.
@@ -89,6 +92,7 @@ impl JobCommands {
         let mut created = Vec::new();
         let mut answers: Vec<IngestResult> = Vec::with_capacity(runs.len());
         if !runs.is_empty() {
+            SEAMS.before_enqueueing(&self.store, &runs).await?;
             for (run, outcome) in runs.iter().zip(self.store.enqueue_runs(&runs, by, now).await?) {
                 answers.push(match outcome {
                     EnqueueOutcome::Created(occurrence) => {

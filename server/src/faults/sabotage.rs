@@ -19,6 +19,7 @@ use crate::{
     broker::publisher::{ConfirmedMessage, OutgoingMessage},
     clock::Clock,
     domain::{
+        declarations::InstanceDeclaration,
         lost_run::{LostRunDecision, MIN_HEARTBEAT_TIMEOUT, StaleRun, decide_lost_run},
         message::QueuedOccurrence,
         transition::AttemptChange,
@@ -26,6 +27,7 @@ use crate::{
     store::{
         Result, Store,
         dead_letters::DeadLetteredRun,
+        enqueue::EnqueuedRun,
         plan::{DueJob, NewScheduledRun},
     },
 };
@@ -162,6 +164,24 @@ impl Seams for Sabotaged {
             }
         }
         Ok(())
+    }
+
+    /// Deletes the receipts of earlier deliveries, so that nothing shows that an occurrence exists.
+    async fn before_enqueueing(&self, store: &Store, runs: &[EnqueuedRun]) -> Result<()> {
+        if is_sabotaged("skip_receipts") {
+            let ids: Vec<uuid::Uuid> = runs.iter().map(|run| run.id.0).collect();
+            sqlx::query("DELETE FROM receipts WHERE run_id = ANY($1)").bind(ids).execute(store.pool()).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives all instances one version, so that the one that started last decides.
+    fn declarations(&self, instances: &mut [InstanceDeclaration]) {
+        if is_sabotaged("trust_any_version") {
+            for instance in instances {
+                instance.version.clear();
+            }
+        }
     }
 
     fn can_hear(&self, is_receiving: bool) -> bool {

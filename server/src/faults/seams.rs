@@ -13,12 +13,14 @@ use crate::{
     broker::publisher::{ConfirmedMessage, OutgoingMessage},
     clock::Clock,
     domain::{
+        declarations::InstanceDeclaration,
         lost_run::{LostRunDecision, StaleRun},
         message::QueuedOccurrence,
         transition::AttemptChange,
     },
     store::{
         Result, Store,
+        enqueue::EnqueuedRun,
         plan::{DueJob, NewScheduledRun},
     },
 };
@@ -104,6 +106,14 @@ pub(crate) trait Seams: Sync {
     fn reports(&self, _store: &Store, _changes: &mut [AttemptChange]) -> impl Future<Output = Result<()>> + Send {
         async { Ok(()) }
     }
+
+    /// Is called before enqueued occurrences are created.
+    fn before_enqueueing(&self, _store: &Store, _runs: &[EnqueuedRun]) -> impl Future<Output = Result<()>> + Send {
+        async { Ok(()) }
+    }
+
+    /// Changes what live instances declare.
+    fn declarations(&self, _instances: &mut [InstanceDeclaration]) {}
 
     /// Returns true if runs without a heartbeat may be lost. A server that could not hear them decides nothing.
     fn can_hear(&self, is_receiving: bool) -> bool {

@@ -69,6 +69,7 @@ impl EnqueueConsumer {
         let readable: Vec<NewOccurrence> = occurrences.iter().filter_map(|one| one.as_ref().ok()).cloned().collect();
         let start = SpanStart::now();
         let by = Some(producer.as_str()).filter(|name| !name.is_empty());
+        faults::crash_point("enqueue.before_commit");
         let report = self.jobs.enqueue(&readable, by).await?;
         faults::crash_point("enqueue.after_commit");
         self.send(report.created, start).await;

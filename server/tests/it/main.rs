@@ -16,6 +16,7 @@ mod alerts;
 mod audit;
 mod auto_disable;
 mod cluster_pause;
+mod conformance_restarts;
 mod cron_cli;
 mod declared_jobs;
 mod dispatch;

@@ -6,13 +6,13 @@
 
 use std::{os::unix::net::UnixDatagram, time::Duration};
 
-use milvaion_worker::{Job, JobContext, JobError, Worker, WorkerConfig};
+use milvaion_worker::{Cron, Job, JobContext, JobError, JobOptions, Worker, WorkerConfig};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 /// The input of this worker's jobs.
-#[derive(Deserialize, JsonSchema)]
+#[derive(Deserialize, JsonSchema, Serialize)]
 struct WorkInput {
     /// Duration of a run in milliseconds, instead of the one of the job type.
     #[serde(default)]
@@ -71,6 +71,10 @@ macro_rules! jobs {
             const CONCURRENCY: u16 = 500;
             type Input = WorkInput;
             type Output = ();
+
+            fn options(&self, options: JobOptions<WorkInput>) -> JobOptions<WorkInput> {
+                if Self::TYPE == "quick" { declare_release(options) } else { options }
+            }
 
             async fn run(&self, $ctx: &JobContext, $input: WorkInput) -> Result<(), JobError> {
                 let $reporter = &self.0;
@@ -132,6 +136,22 @@ jobs! {
     }
 }
 
+/// Returns the release that the file named by `CHAOS_RELEASE` contains, or none if there is no such file.
+fn release() -> Option<u16> {
+    let path = std::env::var_os("CHAOS_RELEASE")?;
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// Declares the schedules of the release, if this worker has one. None of them is due while a scenario runs.
+fn declare_release(options: JobOptions<WorkInput>) -> JobOptions<WorkInput> {
+    let Some(release) = release() else { return options };
+    let options = options.retries(release).tag(format!("release-{release}"));
+    let names = (0..10).map(|number| format!("steady-{number}")).chain([format!("release-{release}")]);
+    names.fold(options, |options, name| {
+        options.schedule(name, Cron::new("0 0 1 1 *"), WorkInput { milliseconds: Some(release.into()) })
+    })
+}
+
 async fn sleep_ms(milliseconds: u64) {
     tokio::time::sleep(Duration::from_millis(milliseconds)).await;
 }
@@ -146,6 +166,7 @@ fn default_duration_ms(ctx: &JobContext) -> u64 {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let reporter = WitnessReporter::from_env()?;
     Worker::builder()
+        .version(format!("1.{}", release().unwrap_or_default()))
         .config(WorkerConfig::from_env()?)
         .job(Quick(reporter.clone()))
         .job(Flaky(reporter.clone()))

@@ -26,6 +26,8 @@ const SERVER_POINTS: &[&str] = &[
     "lost_runs.before_commit",
     "lost_runs.after_commit",
     "dead_letters.after_store",
+    "enqueue.before_commit",
+    "enqueue.after_commit",
     "claims.before_reply",
 ];
 /// The crash points of the worker.
@@ -54,7 +56,10 @@ pub(super) const CRASH_POINTS: Scenario = Scenario {
 
 async fn sweep(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
     let limits = json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 25_000, "recovery_ms": 20_000});
-    ScenarioScript::new("crash_points", limits)
+    let mut script = ScenarioScript::new("crash_points", limits);
+    // Two of the points are in the reception of new occurrences.
+    script.enqueues = true;
+    script
         .run(
             harness,
             config,

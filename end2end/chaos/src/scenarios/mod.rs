@@ -9,7 +9,9 @@
 mod broker;
 mod crash_points;
 mod database;
+mod declared;
 mod duplicates;
+mod enqueueing;
 mod loops;
 mod redis_faults;
 mod runs;
@@ -134,6 +136,9 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     silence::DEAD_WORKER_IN_REDIS,
     duplicates::MESSAGES_DUPLICATED,
     duplicates::REPORTS_REPLAYED,
+    enqueueing::ENQUEUE_REDELIVERED,
+    enqueueing::ENQUEUE_FAULTS,
+    declared::DECLARED_SCHEDULES,
     runs::POISON_RUN,
     runs::RUNS_CANCELLED,
     crash_points::CRASH_POINTS,
@@ -156,13 +161,15 @@ struct ScenarioScript {
     window: u64,
     /// True if there is no default workload and no user: only what the faults define is at work.
     is_idle: bool,
+    /// True if a program enqueues occurrences all the time.
+    enqueues: bool,
     /// Members of `run.json` that replace the default limits of the checker.
     limits: Value,
 }
 
 impl ScenarioScript {
     fn new(scenario: &'static str, limits: Value) -> Self {
-        Self { scenario, workers: 3, more_jobs: Vec::new(), window: 30, is_idle: false, limits }
+        Self { scenario, workers: 3, more_jobs: Vec::new(), window: 30, is_idle: false, enqueues: false, limits }
     }
 
     /// Runs the scenario: starts the cluster, the workload and two users, injects `faults`, and waits until the system
@@ -201,6 +208,9 @@ impl ScenarioScript {
                 for (kind, seconds) in [("quick", 1), ("obedient", 5)] {
                     request_loops.push(cluster.driver.spawn_request_loop(kind, Duration::from_secs(seconds), &stop)?);
                 }
+            }
+            if self.enqueues {
+                request_loops.push(cluster.enqueuer()?.spawn_loop(Duration::from_millis(500), &stop));
             }
             cluster.run_for(config.either(3.0, 10.0)).await;
             faults(&mut cluster, &config, &mut measurements).await?;

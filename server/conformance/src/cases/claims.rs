@@ -223,6 +223,29 @@ pub(crate) async fn redis_away_no_server(context: &CaseContext) -> CaseOutcome {
     context.expect_starts(&job, &[1])
 }
 
+/// Redis cannot be reached when the process starts. The first delivery starts all the same, because the server has recorded
+/// the start, and later ones are claimed.
+pub(crate) async fn redis_away_at_start(context: &CaseContext) -> CaseOutcome {
+    let worker = context.begin_without_redis(&[TestJob::Echo]).await?;
+    let job = context.job(TestJob::Echo, json!({ "without": "Redis" }));
+    context.send(&job).await?;
+    context.ends_as_within(&job, OccurrenceStatus::Completed, Duration::from_secs(30)).await?;
+    context.expect_starts(&job, &[1])?;
+    worker.redis.heal();
+    let since = std::time::Instant::now();
+    loop {
+        let next = context.job(TestJob::Echo, json!({ "with": "Redis" }));
+        context.send(&next).await?;
+        echoes(context, &next).await?;
+        // Its connection to Redis is opened again after a pause, so the first ones may still run without a claim.
+        if context.claim(&next).await.is_some() {
+            return is_done(context, &next).await;
+        }
+        let is_in_time = since.elapsed() < Duration::from_secs(30);
+        context.expect(is_in_time, "a claim within 30 s after Redis is there", || context.describe(&next))?;
+    }
+}
+
 pub(crate) async fn redis_away_duplicate(context: &CaseContext) -> CaseOutcome {
     let worker = context.begin(&[TestJob::Echo]).await?;
     worker.redis.set(NetworkFault { is_down: true, ..NetworkFault::default() });
@@ -284,7 +307,7 @@ pub(crate) async fn revoked(context: &CaseContext) -> CaseOutcome {
 }
 
 /// Waits until the claim of an attempt records its end.
-async fn is_done(context: &CaseContext, job: &JobMessage) -> CaseOutcome {
+pub(super) async fn is_done(context: &CaseContext, job: &JobMessage) -> CaseOutcome {
     let done = format!("done:{}", job.attempt);
     let is_done = || async { context.claim(job).await.filter(|(value, _)| *value == done) };
     let seen = || "another value".to_owned();

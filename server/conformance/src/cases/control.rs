@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use milvaion_protocol::{
-    message::{CancelMessage, InstanceHello, JobMessage},
+    message::{CancelMessage, FEATURE_CHECKPOINT, InstanceHello, JobMessage},
     status::OccurrenceStatus,
 };
 use redis::AsyncCommands;
@@ -31,7 +31,10 @@ pub(crate) async fn hello(context: &CaseContext) -> CaseOutcome {
     context.expect(hello.worker_id == worker_id, format!("workerId {worker_id}"), || hello.worker_id.clone())?;
     let mut offered: Vec<_> = hello.job_types.iter().map(|info| info.job_type.as_str()).collect();
     offered.sort_unstable();
-    let expected: Vec<_> = job_type_names().into_iter().filter(|name| *name != "conformance-echo").collect();
+    let has_checkpoints = hello.features.iter().any(|feature| feature == FEATURE_CHECKPOINT);
+    let is_expected =
+        |name: &&str| *name != "conformance-echo" && (has_checkpoints || *name != "conformance-checkpoint");
+    let expected: Vec<_> = job_type_names().into_iter().filter(is_expected).collect();
     let is_complete = expected.iter().chain([&context.job_type(TestJob::Echo)]).all(|name| offered.contains(name));
     context.expect(is_complete, "all job types of the contract", || format!("{offered:?}"))?;
     for info in &hello.job_types {
@@ -183,7 +186,7 @@ pub(crate) async fn first_hello(context: &CaseContext) -> Result<InstanceHello, 
     context.until(READY_WITHIN, "a hello", found, || "none".to_owned()).await
 }
 
-fn hellos(context: &CaseContext, since: Option<Instant>) -> Vec<InstanceHello> {
+pub(super) fn hellos(context: &CaseContext, since: Option<Instant>) -> Vec<InstanceHello> {
     let record = context.server.record();
     let later = record.messages.iter().filter(|received| since.is_none_or(|since| received.at > since));
     let all = later.filter_map(|received| match &received.message {

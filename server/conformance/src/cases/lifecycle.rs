@@ -18,6 +18,8 @@ use crate::{
 const STOPPED_WITHIN: Duration = Duration::from_secs(20);
 /// The time within which a run is reported although its worker has to connect again.
 const RECONNECTED_WITHIN: Duration = Duration::from_secs(40);
+/// The time for which the broker accepts no messages: longer than the 10 s in which a message must be confirmed.
+const BLOCKED_FOR: Duration = Duration::from_secs(12);
 
 pub(crate) async fn worker_first(context: &CaseContext) -> CaseOutcome {
     let mut worker = context.launch().await?;
@@ -84,6 +86,38 @@ pub(crate) async fn stop_finishing(context: &CaseContext) -> CaseOutcome {
     worker.terminate();
     context.ends_as_within(&job, OccurrenceStatus::Completed, STOPPED_WITHIN).await?;
     worker.wait(STOPPED_WITHIN).await.map(drop)
+}
+
+/// The grace is longer than the time between two heartbeats, so one of them falls into it.
+pub(crate) async fn stop_announced(context: &CaseContext) -> CaseOutcome {
+    context.set_grace(9);
+    let mut worker = context.begin(&[TestJob::Sleep]).await?;
+    let job = context.job(TestJob::Sleep, json!({ "ms": 7000 }));
+    context.send(&job).await?;
+    context.begins(&job).await?;
+    let instance = context.is_running(&job).await?.instance_id;
+    let since = Instant::now();
+    worker.terminate();
+    let heartbeats = || {
+        let record = context.server.record();
+        let later = record.messages.iter().filter(|received| received.at > since);
+        let heartbeats: Vec<_> = later
+            .filter_map(|received| match &received.message {
+                WorkerMessage::Heartbeat(heartbeat) => {
+                    Some((heartbeat.stopping, heartbeat.running.contains(&job.occurrence_id)))
+                }
+                _ => None,
+            })
+            .collect();
+        heartbeats
+    };
+    let announced = || heartbeats().contains(&(true, true)).then_some(());
+    let expected = "a heartbeat with stopping that lists the run";
+    context.until(Duration::from_secs(7), expected, announced, || format!("{:?}", heartbeats())).await?;
+    context.ends_as_within(&job, OccurrenceStatus::Completed, STOPPED_WITHIN).await?;
+    let status = worker.wait(STOPPED_WITHIN).await?;
+    context.expect(status.success(), "the exit code 0", || status.to_string())?;
+    sends_goodbye(context, &instance).await
 }
 
 pub(crate) async fn stop_with_waiting_messages(context: &CaseContext) -> CaseOutcome {
@@ -184,6 +218,38 @@ pub(crate) async fn mute_broker(context: &CaseContext) -> CaseOutcome {
     worker.broker.heal();
     context.ends_as_within(&job, OccurrenceStatus::Completed, RECONNECTED_WITHIN).await?;
     context.ends_as_within(&next, OccurrenceStatus::Completed, RECONNECTED_WITHIN).await?;
+    context.settles(&worker, TestJob::Sleep, RECONNECTED_WITHIN).await?;
+    context.expect_starts(&job, &[1])?;
+    context.expect_starts(&next, &[1])
+}
+
+/// The broker is short of memory for longer than a worker waits for a confirm. The run ends meanwhile.
+pub(crate) async fn blocked_publisher(context: &CaseContext) -> CaseOutcome {
+    let worker = context.begin(&[TestJob::Sleep]).await?;
+    let job = context.job(TestJob::Sleep, json!({ "ms": 2000 }));
+    context.send(&job).await?;
+    context.is_running(&job).await?;
+    context.begins(&job).await?;
+    context.settles(&worker, TestJob::Sleep, END_WITHIN).await?;
+    worker.broker.set(NetworkFault { is_blocked: true, ..NetworkFault::default() });
+    tokio::time::sleep(BLOCKED_FOR).await;
+    let reports = context.server.record().reports(job.occurrence_id, 1);
+    let is_held = reports.iter().all(|report| report.status == OccurrenceStatus::Running);
+    context.expect(is_held, "no report while the broker accepts none", || context.describe(&job))?;
+    worker.broker.heal();
+    let since = Instant::now();
+    let next = context.job(TestJob::Sleep, json!({ "ms": 10 }));
+    context.send(&next).await?;
+    context.ends_as_within(&job, OccurrenceStatus::Completed, RECONNECTED_WITHIN).await?;
+    context.ends_as_within(&next, OccurrenceStatus::Completed, RECONNECTED_WITHIN).await?;
+    let beats = || {
+        let record = context.server.record();
+        let is_beat = |message: &WorkerMessage| matches!(message, WorkerMessage::Heartbeat(_));
+        let beats = record.messages.iter().filter(|received| received.at > since && is_beat(&received.message)).count();
+        // The first one may have waited at the broker.
+        (beats >= 2).then_some(())
+    };
+    context.until(RECONNECTED_WITHIN, "heartbeats after the alarm", beats, || worker.last_output()).await?;
     context.settles(&worker, TestJob::Sleep, RECONNECTED_WITHIN).await?;
     context.expect_starts(&job, &[1])?;
     context.expect_starts(&next, &[1])

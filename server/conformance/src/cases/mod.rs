@@ -10,6 +10,7 @@ mod duplicates;
 mod lifecycle;
 mod minimal;
 mod reporting;
+mod restarts;
 
 use std::{future::Future, pin::Pin};
 
@@ -31,8 +32,15 @@ pub(crate) struct ConformanceCase {
     pub(crate) section: &'static str,
     /// The sentence of that section.
     pub(crate) rule: &'static str,
+    /// True if it restarts a service, so that no other case may run meanwhile.
+    pub(crate) restarts_services: bool,
     /// The check.
     pub(crate) check: for<'a> fn(&'a CaseContext) -> CheckFuture<'a>,
+}
+
+/// Returns true for the names of the cases that restart a service.
+const fn is_restart(name: &str) -> bool {
+    matches!(name.as_bytes(), b"broker-restarted" | b"redis-restarted")
 }
 
 /// Writes the catalogue: level, name, summary, section, rule and function of each case.
@@ -45,6 +53,7 @@ macro_rules! catalogue {
             summary: $summary,
             section: $section,
             rule: $rule,
+            restarts_services: is_restart($name),
             check: |context| Box::pin($check(context)),
         }),*];
     };
@@ -148,6 +157,9 @@ catalogue! {
     Claims "redis-away-no-server" claims::redis_away_no_server,
         "starts a first delivery without Redis and without a server",
         "Claim in Redis", "report Running, start when that is confirmed";
+    Claims "redis-away-at-start" claims::redis_away_at_start,
+        "starts without Redis, runs jobs, and claims them once Redis is there",
+        "Claim in Redis", "A worker that cannot reach Redis when its process starts works all the same";
     Claims "redis-away-duplicate" claims::redis_away_duplicate,
         "hands back a possible duplicate while Redis is away",
         "Claim in Redis", "| Redis does not answer | | yes | | nack after a second |";
@@ -248,6 +260,9 @@ catalogue! {
     Full "progress" reporting::progress,
         "reports progress, at most four times a second",
         "Status reports", "again with `progress`, at most four times a second";
+    Full "checkpoint" reporting::checkpoint,
+        "passes a checkpoint to the next attempt, if it announces checkpoints",
+        "Checkpoints", "The message of the next attempt has the last one in `checkpoint`.";
     Full "trace" reporting::trace,
         "keeps the trace of a message in the reports of start and end",
         "Traces", "leave it out of progress reports";
@@ -293,6 +308,9 @@ catalogue! {
     Full "stop-waiting" lifecycle::stop_with_waiting_messages,
         "returns messages that have not started",
         "Shutdown", "`basic.nack` with `requeue` what has not started";
+    Full "stop-announced" lifecycle::stop_announced,
+        "lists its runs in heartbeats with stopping during its grace",
+        "Shutdown", "Cancel the consumers, and send heartbeats with `stopping`.";
     Full "broker-away" lifecycle::broker_away,
         "continues a run while the broker is away, and reports later",
         "Encoding and delivery", "keep the message and send it again on a new channel";
@@ -305,9 +323,18 @@ catalogue! {
     Full "mute-broker" lifecycle::mute_broker,
         "continues after a broker was silent for some seconds",
         "Encoding and delivery", "Sending again is harmless";
+    Full "blocked-publisher" lifecycle::blocked_publisher,
+        "reports after a broker that accepted no messages, and sends heartbeats again",
+        "Encoding and delivery", "a broker short of memory blocks connections that publish";
     Full "redis-away-while-running" lifecycle::redis_away_while_running,
         "continues a run while Redis is away",
         "Scripts of a claim", "Every 5 seconds, renew the claims of all runs with one script.";
+    Full "broker-restarted" restarts::broker,
+        "continues its runs and its work after a restart of the broker",
+        "Registration", "when the worker starts and after each reconnect";
+    Full "redis-restarted" restarts::redis,
+        "continues its runs and its claims after a restart of Redis",
+        "Claim in Redis", "a worker that finds none sets it";
 }
 
 #[cfg(test)]

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::{LogLine, first_log_seq},
+    message::{FEATURE_CHECKPOINT, LogLine, first_log_seq},
     status::OccurrenceStatus,
 };
 use serde_json::json;
 
-use super::{CaseOutcome, minimal::echoes};
+use super::{CaseOutcome, control::first_hello, minimal::echoes};
 use crate::{
     context::{CaseContext, END_WITHIN, TestJob},
+    failure::CaseFailure,
     record::WorkerMessage,
 };
 
@@ -152,6 +153,30 @@ pub(crate) async fn progress(context: &CaseContext) -> CaseOutcome {
     let messages = reports.iter().filter_map(|report| report.progress.as_ref());
     let is_named = messages.into_iter().all(|progress| progress.message.starts_with("step "));
     context.expect(is_named, "the message \"step …\"", || format!("{reports:?}"))
+}
+
+/// The kit keeps the newest checkpoint of the reports, as the server does, and sends it with the next attempt.
+pub(crate) async fn checkpoint(context: &CaseContext) -> CaseOutcome {
+    let mut worker = context.begin(&[TestJob::Echo]).await?;
+    if !first_hello(context).await?.features.iter().any(|feature| feature == FEATURE_CHECKPOINT) {
+        return Err(CaseFailure::skipped("The worker does not announce the feature checkpoint."));
+    }
+    context.server.declare_job_queue(&context.worker_id(), context.job_type(TestJob::Checkpoint)).await?;
+    context.ready(&mut worker, &[TestJob::Checkpoint], 1).await?;
+    let value = json!({ "row": 1200, "text": "Zürich" });
+    let mut job = context.job(TestJob::Checkpoint, json!({ "value": value }));
+    context.send(&job).await?;
+    context.ends_as(&job, OccurrenceStatus::Failed).await?;
+    let reports = context.server.record().reports(job.occurrence_id, 1);
+    let newest = reports.into_iter().filter_map(|report| report.checkpoint).next_back();
+    context.expect(newest.as_ref() == Some(&value), format!("the checkpoint {value}"), || format!("{newest:?}"))?;
+    (job.attempt, job.retry_count, job.checkpoint) = (2, 1, newest);
+    context.send(&job).await?;
+    let report = context.ends_as(&job, OccurrenceStatus::Completed).await?;
+    let result = report.result.clone().unwrap_or_default();
+    let returned = serde_json::from_str::<serde_json::Value>(&result).ok();
+    context.expect(returned.as_ref() == Some(&value), format!("the result {value}"), || result)?;
+    context.expect_starts(&job, &[1, 2])
 }
 
 pub(crate) async fn trace(context: &CaseContext) -> CaseOutcome {

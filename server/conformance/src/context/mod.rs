@@ -9,7 +9,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -26,9 +26,9 @@ use crate::{
     broker::{FakeServer, PublishMark},
     clock,
     failure::CaseFailure,
-    proxy::{DeliveryTap, FaultyNetwork},
+    proxy::{DeliveryTap, FaultyNetwork, NetworkFault},
     record::ClaimPolicy,
-    settings::KitSettings,
+    settings::{KitService, KitSettings, ServiceControl},
     worker_process::WorkerProcess,
 };
 
@@ -43,6 +43,9 @@ const REDIS_AGE_MS: i64 = 3_600_000;
 /// The remaining life of a claim beside its lease, in milliseconds.
 pub(crate) const CLAIM_RETENTION_MS: i64 = 24 * 3600 * 1000;
 
+/// The time for which runs may continue after SIGTERM, in seconds, unless a case changes it.
+const DEFAULT_GRACE_SECONDS: u32 = 2;
+
 /// The job types that the worker under test offers. `docs/conformance.md` describes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TestJob {
@@ -53,10 +56,12 @@ pub(crate) enum TestJob {
     Log,
     Progress,
     Block,
+    Checkpoint,
 }
 
 impl TestJob {
-    const ALL: [Self; 7] = [Self::Echo, Self::Sleep, Self::Fail, Self::Snooze, Self::Log, Self::Progress, Self::Block];
+    const ALL: [Self; 8] =
+        [Self::Echo, Self::Sleep, Self::Fail, Self::Snooze, Self::Log, Self::Progress, Self::Block, Self::Checkpoint];
 
     const fn name(self) -> &'static str {
         match self {
@@ -67,6 +72,7 @@ impl TestJob {
             Self::Log => "conformance-log",
             Self::Progress => "conformance-progress",
             Self::Block => "conformance-block",
+            Self::Checkpoint => "conformance-checkpoint",
         }
     }
 }
@@ -76,11 +82,12 @@ pub(crate) struct CaseContext {
     pub(crate) server: FakeServer,
     pub(crate) keys: RedisKeys,
     settings: Arc<KitSettings>,
-    redis: MultiplexedConnection,
+    redis: Mutex<MultiplexedConnection>,
     topology: Topology,
     prefix: String,
     key_prefix: String,
     worker_id: Mutex<String>,
+    grace_seconds: AtomicU32,
     folder: PathBuf,
     started: AtomicUsize,
     taps: Mutex<Vec<DeliveryTap>>,
@@ -97,11 +104,12 @@ impl CaseContext {
         Ok(Self {
             server,
             keys: RedisKeys::new(key_prefix.clone()),
-            redis: settings.redis.clone(),
+            redis: Mutex::new(settings.redis.clone()),
             topology,
             prefix,
             key_prefix,
             worker_id: Mutex::new("conformance".to_owned()),
+            grace_seconds: AtomicU32::new(DEFAULT_GRACE_SECONDS),
             folder,
             started: AtomicUsize::new(0),
             taps: Mutex::default(),
@@ -128,6 +136,35 @@ impl CaseContext {
         worker_id.clone_into(&mut self.worker_id.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
+    /// Changes the time for which runs may continue after SIGTERM, before a worker is started.
+    pub(crate) fn set_grace(&self, seconds: u32) {
+        self.grace_seconds.store(seconds, Ordering::Relaxed);
+    }
+
+    /// Restarts a service, and connects to both again.
+    ///
+    /// # Errors
+    ///
+    /// Returns the end of the case: skipped if the services belong to others, failed if the service does not start.
+    pub(crate) async fn restart(&self, service: KitService, away: Duration) -> Result<(), CaseFailure> {
+        let control = self.control()?;
+        control.restart(service, away).await.map_err(|reason| CaseFailure::new("a restart of the service", reason))?;
+        let (connection, redis) = self.settings.connect().await?;
+        *self.redis.lock().unwrap_or_else(PoisonError::into_inner) = redis;
+        if service == KitService::RabbitMq {
+            self.server.reopen(Arc::new(connection)).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the control over the services, or the end of a case that needs it.
+    pub(crate) fn control(&self) -> Result<&dyn ServiceControl, CaseFailure> {
+        self.settings
+            .control
+            .as_deref()
+            .ok_or_else(|| CaseFailure::skipped("It restarts services, and these do not belong to the kit."))
+    }
+
     /// Returns the name of a test job at the worker.
     pub(crate) fn job_type(&self, job: TestJob) -> &str {
         if job == TestJob::Echo { &self.settings.echo_type } else { job.name() }
@@ -152,13 +189,29 @@ impl CaseContext {
         Ok(worker)
     }
 
+    /// Starts a worker instance that cannot reach Redis, and waits until it consumes the queues of these job types.
+    pub(crate) async fn begin_without_redis(&self, jobs: &[TestJob]) -> Result<WorkerProcess, CaseFailure> {
+        self.server.start().await?;
+        for &job in jobs {
+            self.server.declare_job_queue(&self.worker_id(), self.job_type(job)).await?;
+        }
+        let mut worker = self.launch_with(NetworkFault { is_down: true, ..NetworkFault::default() }).await?;
+        self.ready(&mut worker, jobs, 1).await?;
+        Ok(worker)
+    }
+
     /// Starts a worker instance, and waits for nothing.
     pub(crate) async fn launch(&self) -> Result<WorkerProcess, CaseFailure> {
+        self.launch_with(NetworkFault::default()).await
+    }
+
+    async fn launch_with(&self, redis_fault: NetworkFault) -> Result<WorkerProcess, CaseFailure> {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
         let tap = DeliveryTap::new(&self.topology);
         self.lock_taps().push(tap.clone());
         let broker = FaultyNetwork::before(self.settings.amqp_address, Some(tap.clone())).await?;
         let redis = FaultyNetwork::before(self.settings.redis_address, None).await?;
+        redis.set(redis_fault);
         let state = self.folder.join("state");
         std::fs::create_dir_all(&state)?;
         let environment = [
@@ -167,7 +220,7 @@ impl CaseContext {
             ("MILVAION_WORKER_ID", self.worker_id()),
             ("MILVAION_PREFIX", self.prefix.clone()),
             ("MILVAION_KEY_PREFIX", self.key_prefix.clone()),
-            ("MILVAION_SHUTDOWN_GRACE_SECONDS", "2".to_owned()),
+            ("MILVAION_SHUTDOWN_GRACE_SECONDS", self.grace_seconds.load(Ordering::Relaxed).to_string()),
             ("MILVAION_CONFORMANCE_LEDGER", self.ledger().display().to_string()),
             ("XDG_STATE_HOME", state.display().to_string()),
         ];
@@ -176,7 +229,13 @@ impl CaseContext {
         WorkerProcess::start(&self.settings.command, environment, (broker, redis), tap, output)
     }
 
-    async fn ready(&self, worker: &mut WorkerProcess, jobs: &[TestJob], instances: u32) -> Result<(), CaseFailure> {
+    /// Waits until the queues of these job types have as many consumers as instances.
+    pub(crate) async fn ready(
+        &self,
+        worker: &mut WorkerProcess,
+        jobs: &[TestJob],
+        instances: u32,
+    ) -> Result<(), CaseFailure> {
         let since = Instant::now();
         let mut missing: Vec<&str> = jobs.iter().map(|&job| self.job_type(job)).collect();
         while let Some(&job_type) = missing.last() {
@@ -273,7 +332,7 @@ impl CaseContext {
 
     /// Returns a connection to Redis that no fault disturbs.
     pub(crate) fn redis(&self) -> MultiplexedConnection {
-        self.redis.clone()
+        self.redis.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the value of a key.

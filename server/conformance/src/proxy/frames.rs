@@ -16,6 +16,28 @@ const FRAME_HEADER: usize = 7;
 const METHOD_FRAME: u8 = 1;
 const HEADER_FRAME: u8 = 2;
 const BODY_FRAME: u8 = 3;
+/// The last byte of each frame.
+const FRAME_END: u8 = 0xCE;
+
+/// Returns the frame with which a broker says that it reads no more of a connection, for a reason of up to 255 bytes.
+pub(super) fn connection_blocked(reason: &str) -> Vec<u8> {
+    let text = &reason.as_bytes()[..reason.len().min(255)];
+    let mut payload = vec![0, 10, 0, 60, text.len() as u8];
+    payload.extend_from_slice(text);
+    connection_frame(&payload)
+}
+
+/// Returns the frame with which a broker says that it reads a connection again.
+pub(super) fn connection_unblocked() -> Vec<u8> {
+    connection_frame(&[0, 10, 0, 61])
+}
+
+fn connection_frame(payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![METHOD_FRAME, 0, 0, 0, 0, 0, payload.len() as u8];
+    bytes.extend_from_slice(payload);
+    bytes.push(FRAME_END);
+    bytes
+}
 
 /// The bytes of one direction of a connection, from which whole frames are taken.
 pub(super) struct FrameBuffer {
@@ -87,6 +109,13 @@ impl AmqpFrame {
     /// Returns true if the frame begins a published message.
     pub(super) fn is_publish(&self) -> bool {
         matches!(self.method(), Some(AmqpMethod::Publish { .. }))
+    }
+
+    /// Returns true if the client opens the connection with this frame, and wants to be notified when it is blocked.
+    pub(super) fn announces_blocked(&self) -> bool {
+        let (name, bytes) = (b"connection.blockedt\x01", &self.0);
+        bytes.get(FRAME_HEADER..FRAME_HEADER + 4) == Some(&[0, 10, 0, 11])
+            && bytes.windows(name.len()).any(|window| window == name)
     }
 
     /// Returns true if the frame has the properties or a part of the body of a message.
@@ -177,6 +206,16 @@ mod tests {
         buffer.push(&ack[5..]);
         let read = buffer.next().expect("the acknowledgement");
         assert_eq!((read.channel(), read.method()), (3, Some(AmqpMethod::Ack { tag: 7, multiple: true })));
+    }
+
+    #[test]
+    fn notices_of_a_blocked_connection_are_whole_frames() {
+        let mut buffer = FrameBuffer::new(FrameOrigin::Service);
+        for notice in [connection_blocked("low on memory"), connection_unblocked()] {
+            buffer.push(&notice);
+            let frame = buffer.next().expect("a whole frame");
+            assert_eq!((frame.bytes(), frame.channel()), (notice.as_slice(), 0));
+        }
     }
 
     #[test]

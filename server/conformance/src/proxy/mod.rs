@@ -12,7 +12,7 @@ use std::{
     collections::HashSet,
     io,
     net::SocketAddr,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -22,11 +22,11 @@ use tokio::{
         TcpListener, TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
-    sync::watch,
+    sync::{Mutex, watch},
     task::JoinHandle,
 };
 
-use frames::{FrameBuffer, FrameOrigin};
+use frames::{FrameBuffer, FrameOrigin, connection_blocked, connection_unblocked};
 pub(crate) use tap::{DeliveryAnswer, DeliveryTap};
 
 /// The state of a network.
@@ -40,6 +40,8 @@ pub(crate) struct NetworkFault {
     pub(crate) without_confirms: bool,
     /// True if the messages that the worker publishes are removed.
     pub(crate) without_publishes: bool,
+    /// True if the broker reads no more of a connection that publishes, as it does when it is short of memory or disk.
+    pub(crate) is_blocked: bool,
     /// The delay of everything that the service sends.
     pub(crate) delay: Duration,
 }
@@ -75,6 +77,7 @@ impl FaultyNetwork {
                     id: ids.fetch_add(1, Ordering::Relaxed),
                     faults: faults.clone(),
                     tap: tap.clone(),
+                    announces_blocked: AtomicBool::new(false),
                 };
                 tokio::spawn(connection.serve(client, target, cut));
             }
@@ -119,6 +122,8 @@ struct ProxiedConnection {
     id: u64,
     faults: watch::Receiver<NetworkFault>,
     tap: Option<DeliveryTap>,
+    /// True if the worker wants to be notified when the broker reads no more of the connection.
+    announces_blocked: AtomicBool,
 }
 
 impl ProxiedConnection {
@@ -128,9 +133,10 @@ impl ProxiedConnection {
         let _ = (client.set_nodelay(true), service.set_nodelay(true));
         let (from_client, to_client) = client.into_split();
         let (from_service, to_service) = service.into_split();
+        let (to_service, to_client) = (Mutex::new(to_service), Mutex::new(to_client));
         tokio::select! {
-            () = self.forward(FrameOrigin::Client, from_client, to_service) => {}
-            () = self.forward(FrameOrigin::Service, from_service, to_client) => {}
+            () = self.forward(FrameOrigin::Client, from_client, &to_service, &to_client) => {}
+            () = self.forward(FrameOrigin::Service, from_service, &to_client, &to_client) => {}
             _ = cut.changed() => {}
         }
         if let Some(tap) = &self.tap {
@@ -138,7 +144,13 @@ impl ProxiedConnection {
         }
     }
 
-    async fn forward(&self, origin: FrameOrigin, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+    async fn forward(
+        &self,
+        origin: FrameOrigin,
+        mut from: OwnedReadHalf,
+        to: &Mutex<OwnedWriteHalf>,
+        client: &Mutex<OwnedWriteHalf>,
+    ) {
         let (mut chunk, mut frames) = (vec![0; 65_536], FrameBuffer::new(origin));
         let mut faults = self.faults.clone();
         // The channels whose present message is removed.
@@ -163,6 +175,16 @@ impl ProxiedConnection {
                     frames.push(&chunk[..length]);
                     let mut passed = Vec::with_capacity(length);
                     while let Some(frame) = frames.next() {
+                        if origin == FrameOrigin::Client {
+                            self.announces_blocked.fetch_or(frame.announces_blocked(), Ordering::Relaxed);
+                            if frame.is_publish() && faults.borrow().is_blocked {
+                                // What was sent before arrives; this message and all that follows it wait.
+                                let arrived = to.lock().await.write_all(&std::mem::take(&mut passed)).await;
+                                if arrived.is_err() || self.wait_while_blocked(&mut faults, client).await.is_err() {
+                                    return;
+                                }
+                            }
+                        }
                         let is_confirm = origin == FrameOrigin::Service && frame.is_confirm();
                         if origin == FrameOrigin::Client && frame.is_publish() {
                             if without_publishes {
@@ -181,9 +203,27 @@ impl ProxiedConnection {
                     passed
                 }
             };
-            if to.write_all(&passed).await.is_err() {
+            if to.lock().await.write_all(&passed).await.is_err() {
                 return;
             }
         }
+    }
+
+    /// Reads nothing of the connection while it is blocked, and notifies the worker of the beginning and the end.
+    async fn wait_while_blocked(
+        &self,
+        faults: &mut watch::Receiver<NetworkFault>,
+        client: &Mutex<OwnedWriteHalf>,
+    ) -> io::Result<()> {
+        let notifies = self.announces_blocked.load(Ordering::Relaxed);
+        if notifies {
+            // Both directions write whole frames only, so the notice is between two of them.
+            client.lock().await.write_all(&connection_blocked("low on memory")).await?;
+        }
+        faults.wait_for(|fault| !fault.is_blocked).await.map_err(io::Error::other)?;
+        if notifies {
+            client.lock().await.write_all(&connection_unblocked()).await?;
+        }
+        Ok(())
     }
 }

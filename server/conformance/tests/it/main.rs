@@ -50,6 +50,7 @@ async fn judge(command: Vec<String>, level: ConformanceLevel, cases: &[&str]) ->
         command,
         echo_type: if level == ConformanceLevel::Minimal { "echo".into() } else { "conformance-echo".into() },
         parallel: 6,
+        control: None,
     };
     let cases: Vec<_> = cases.iter().map(|&case| case.to_owned()).collect();
     milvaion_conformance::run(&settings, level, &cases, |_| {}).await.expect("the services answer")
