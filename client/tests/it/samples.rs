@@ -108,6 +108,7 @@ pub(crate) struct Program {
 
 /// The subcommands of the program.
 #[derive(Debug, clap::Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "one value exists for a moment")]
 pub(crate) enum ProgramCommand {
     /// Runs the server.
     Run,

@@ -142,8 +142,8 @@ async fn worker_is_told_what_was_refused_and_says_so_in_its_heartbeat() {
     let worker = worker_env::start_with(&config, &stop, |worker| {
         worker.job_fn_with(
             "report",
-            async |_, (): ()| Ok(()),
-            |options| options.schedule("nightly", Cron::new("61 2 * * *"), ()),
+            async |_, pages: Pages| Ok(pages.count),
+            |options| options.schedule("nightly", Cron::new("0 2 * * *"), Pages { count: 9 }),
         )
     });
     let instance = wait::eventually("the notice", || async {

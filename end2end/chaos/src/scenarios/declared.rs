@@ -82,6 +82,9 @@ async fn await_release(cluster: &ChaosCluster<'_>, release: u32) -> anyhow::Resu
 
 /// A job of a declared schedule: its number of retries, its release as its only tag, its release as its input, and
 /// whether it is active.
+/// Name, retries, tags, input and activity of a job, as a row.
+type DeclaredRow = (String, i16, Vec<String>, Option<i64>, bool);
+/// A [`DeclaredRow`] without the name.
 type DeclaredJob = (i16, Vec<String>, Option<i64>, bool);
 
 impl ChaosCluster<'_> {
@@ -90,8 +93,7 @@ impl ChaosCluster<'_> {
         let query = "SELECT display_name, max_retries, tags, (job_data ->> 'milliseconds')::int8, is_active
                        FROM jobs WHERE worker_id = $1 AND source = 'code' AND schedule <> '{\"type\": \"manual\"}'
                         AND display_name LIKE 'quick: %'";
-        let rows: Vec<(String, i16, Vec<String>, Option<i64>, bool)> =
-            sqlx::query_as(query).bind(WORKER_ID).fetch_all(&self.pool).await?;
+        let rows: Vec<DeclaredRow> = sqlx::query_as(query).bind(WORKER_ID).fetch_all(&self.pool).await?;
         let mut jobs: BTreeMap<String, Vec<DeclaredJob>> = BTreeMap::new();
         for (name, retries, tags, input, is_active) in rows {
             jobs.entry(name).or_default().push((retries, tags, input, is_active));
