@@ -439,6 +439,7 @@ async fn cost_of_enqueueing_does_not_grow_with_the_queue() {
 async fn delayed_occurrences_of_a_job_are_found_by_index() {
     let mut harness = PlanHarness::new().await;
     let edit = AuditStamp { by: "ann@example.com", at: harness.clock.now(), address: None };
+    harness.plan().await;
     for _ in 0..PLANNED_ANEW + 2 {
         let nothing = JobId(harness.clock.occurrence_id().0);
         assert_eq!(harness.store.count_delayed(nothing, 10_001).await.expect("the query succeeds"), 0);
