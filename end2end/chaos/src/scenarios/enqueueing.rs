@@ -106,13 +106,14 @@ async fn bulks(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
-                let size = config.either(2_000.0, 5_000.0) as usize;
+                let size = config.either(4_000.0, 6_000.0) as usize;
                 for round in 0..config.count {
                     let load = cluster.evidence.begin_fault("load", "client-1", format!("{size} occurrences"));
                     let (before, _) = cluster.enqueued().await?;
                     let (published, answered) = (cluster.enqueuer()?, cluster.enqueuer()?);
-                    let (first, second) =
-                        (Enqueuer::occurrences(size / 2, DELAY)?, Enqueuer::occurrences(size / 2, DELAY)?);
+                    // The client repeats what is not answered, so only what the broker has confirmed can be lost.
+                    let first = Enqueuer::occurrences(size / 4 * 3, DELAY)?;
+                    let second = Enqueuer::occurrences(size / 4, DELAY)?;
                     let begun = Instant::now();
                     let bulk = tokio::spawn(async move {
                         tokio::try_join!(
