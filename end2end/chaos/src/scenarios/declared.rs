@@ -80,11 +80,10 @@ async fn await_release(cluster: &ChaosCluster<'_>, release: u32) -> anyhow::Resu
     Ok(())
 }
 
+/// The row of a job of a declared schedule: its name and the parts of a [`DeclaredJob`].
+type DeclaredRow = (String, i16, Vec<String>, Option<i64>, bool);
 /// A job of a declared schedule: its number of retries, its release as its only tag, its release as its input, and
 /// whether it is active.
-/// Name, retries, tags, input and activity of a job, as a row.
-type DeclaredRow = (String, i16, Vec<String>, Option<i64>, bool);
-/// A [`DeclaredRow`] without the name.
 type DeclaredJob = (i16, Vec<String>, Option<i64>, bool);
 
 impl ChaosCluster<'_> {
