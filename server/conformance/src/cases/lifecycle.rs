@@ -98,18 +98,17 @@ pub(crate) async fn stop_announced(context: &CaseContext) -> CaseOutcome {
     let instance = context.is_running(&job).await?.instance_id;
     let since = Instant::now();
     worker.terminate();
-    let heartbeats = || {
+    let heartbeats = || -> Vec<(bool, bool)> {
         let record = context.server.record();
         let later = record.messages.iter().filter(|received| received.at > since);
-        let heartbeats: Vec<_> = later
+        later
             .filter_map(|received| match &received.message {
                 WorkerMessage::Heartbeat(heartbeat) => {
                     Some((heartbeat.stopping, heartbeat.running.contains(&job.occurrence_id)))
                 }
                 _ => None,
             })
-            .collect();
-        heartbeats
+            .collect()
     };
     let announced = || heartbeats().contains(&(true, true)).then_some(());
     let expected = "a heartbeat with stopping that lists the run";

@@ -21,9 +21,9 @@ const FRAME_END: u8 = 0xCE;
 
 /// Returns the frame with which a broker says that it reads no more of a connection, for a reason of up to 255 bytes.
 pub(super) fn connection_blocked(reason: &str) -> Vec<u8> {
-    let text = &reason.as_bytes()[..reason.len().min(255)];
-    let mut payload = vec![0, 10, 0, 60, text.len() as u8];
-    payload.extend_from_slice(text);
+    let length = u8::try_from(reason.len()).unwrap_or(u8::MAX);
+    let mut payload = vec![0, 10, 0, 60, length];
+    payload.extend_from_slice(&reason.as_bytes()[..usize::from(length)]);
     connection_frame(&payload)
 }
 
@@ -33,7 +33,9 @@ pub(super) fn connection_unblocked() -> Vec<u8> {
 }
 
 fn connection_frame(payload: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![METHOD_FRAME, 0, 0, 0, 0, 0, payload.len() as u8];
+    // Channel 0 is the connection.
+    let mut bytes = vec![METHOD_FRAME, 0, 0];
+    bytes.extend_from_slice(&u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes());
     bytes.extend_from_slice(payload);
     bytes.push(FRAME_END);
     bytes
@@ -211,7 +213,7 @@ mod tests {
     #[test]
     fn notices_of_a_blocked_connection_are_whole_frames() {
         let mut buffer = FrameBuffer::new(FrameOrigin::Service);
-        for notice in [connection_blocked("low on memory"), connection_unblocked()] {
+        for notice in [connection_blocked(&"x".repeat(300)), connection_unblocked()] {
             buffer.push(&notice);
             let frame = buffer.next().expect("a whole frame");
             assert_eq!((frame.bytes(), frame.channel()), (notice.as_slice(), 0));
