@@ -83,6 +83,8 @@ async fn await_release(cluster: &ChaosCluster<'_>, release: u32) -> anyhow::Resu
 /// A job of a declared schedule: its number of retries, its release as its only tag, its release as its input, and
 /// whether it is active.
 type DeclaredJob = (i16, Vec<String>, Option<i64>, bool);
+/// The name of such a job, and the rest.
+type DeclaredJobRow = (String, i16, Vec<String>, Option<i64>, bool);
 
 impl ChaosCluster<'_> {
     /// Returns what differs between the jobs of declared schedules and the code of a release, one sentence each.
@@ -90,8 +92,7 @@ impl ChaosCluster<'_> {
         let query = "SELECT display_name, max_retries, tags, (job_data ->> 'milliseconds')::int8, is_active
                        FROM jobs WHERE worker_id = $1 AND source = 'code' AND schedule <> '{\"type\": \"manual\"}'
                         AND display_name LIKE 'quick: %'";
-        let rows: Vec<(String, i16, Vec<String>, Option<i64>, bool)> =
-            sqlx::query_as(query).bind(WORKER_ID).fetch_all(&self.pool).await?;
+        let rows: Vec<DeclaredJobRow> = sqlx::query_as(query).bind(WORKER_ID).fetch_all(&self.pool).await?;
         let mut jobs: BTreeMap<String, Vec<DeclaredJob>> = BTreeMap::new();
         for (name, retries, tags, input, is_active) in rows {
             jobs.entry(name).or_default().push((retries, tags, input, is_active));
