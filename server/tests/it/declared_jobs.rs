@@ -2,7 +2,9 @@
 
 use milvaion_api::requests::JobForm;
 use milvaion_app::error::AppError;
-use milvaion_protocol::message::{DeclaredSchedule, DeclaredTiming, InstanceHello, JobDefaults, JobTypeInfo};
+use milvaion_protocol::message::{
+    DeclaredSchedule, DeclaredTiming, InstanceHello, JobDefaults, JobTypeInfo, MAX_JOB_DATA_BYTES,
+};
 use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{lifecycle::Server, store::jobs::StoredJob};
 use milvaion_test_support::{jobs, messages, server_env, wait, worker_env};
@@ -128,12 +130,6 @@ async fn key_of_a_user_is_left_alone() {
     server.stop().await;
 }
 
-#[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
-struct Pages {
-    #[schemars(range(max = 5))]
-    count: u8,
-}
-
 #[tokio::test]
 async fn worker_is_told_what_was_refused_and_says_so_in_its_heartbeat() {
     let config = server_env::config().await;
@@ -142,8 +138,8 @@ async fn worker_is_told_what_was_refused_and_says_so_in_its_heartbeat() {
     let worker = worker_env::start_with(&config, &stop, |worker| {
         worker.job_fn_with(
             "report",
-            async |_, pages: Pages| Ok(pages.count),
-            |options| options.schedule("nightly", Cron::new("0 2 * * *"), Pages { count: 9 }),
+            async |_, pages: String| Ok(pages.len()),
+            |options| options.schedule("nightly", Cron::new("0 2 * * *"), "x".repeat(MAX_JOB_DATA_BYTES)),
         )
     });
     let instance = wait::eventually("the notice", || async {
