@@ -42,6 +42,11 @@ export const jobs = {
       await ctx.sleep(100)
     }
   }),
+  'conformance-checkpoint': testJob({}, async (ctx, { value }) => {
+    if (ctx.lastCheckpoint !== undefined) return JSON.stringify(ctx.lastCheckpoint)
+    ctx.checkpoint(value)
+    throw new Error('the next attempt continues')
+  }),
   'conformance-block': testJob({ ms: 'number' }, async (_, { ms }) => {
     const end = performance.now() + ms
     while (performance.now() < end);

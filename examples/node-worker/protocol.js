@@ -4,6 +4,7 @@ export const VERSION = '1.0.0'
 export const MAX_MESSAGE = 1024 * 1024
 export const MAX_TEXT = 64 * 1024
 export const MAX_LINE = 8 * 1024
+export const MAX_CHECKPOINT = 32 * 1024
 export const MAX_LINES = 10_000 // log lines of one attempt
 export const MAX_BUFFERED_LINES = 10_000 // log lines of all runs that wait for the broker
 export const HEARTBEAT_MS = 5_000

@@ -1,7 +1,7 @@
 // The thread of one run: it calls the function of the job, and sends what the job reports to the main thread.
 
 import { parentPort, workerData } from 'node:worker_threads'
-import { MAX_TEXT, Status, cut } from './protocol.js'
+import { MAX_CHECKPOINT, MAX_TEXT, Status, cut } from './protocol.js'
 import { Permanent, Retry, Snooze } from './outcomes.js'
 
 const stop = new AbortController()
@@ -18,11 +18,13 @@ function plain(data) {
   }
 }
 
-/** The context of a run: its identity, its log and its progress. */
+/** The context of a run: its identity, its log, its progress and its checkpoint. */
 const context = {
   occurrenceId: workerData.occurrenceId,
   attempt: workerData.attempt,
   scheduledFor: workerData.scheduledFor,
+  /** The last checkpoint of an earlier attempt, or undefined. */
+  lastCheckpoint: workerData.checkpoint,
   /** Aborted when the run has to end: cancelled, timed out, or interrupted by a shutdown. */
   signal: stop.signal,
   debug: log('debug'),
@@ -33,6 +35,14 @@ const context = {
   progress(percent, message = '') {
     const whole = Math.max(0, Math.min(100, Math.trunc(percent)))
     parentPort.postMessage({ progress: { percent: whole, message: cut(String(message), 200) } })
+  },
+  /** Keeps a value from which the next attempt can continue. It is sent with the next progress report and with the end. */
+  checkpoint(value) {
+    const text = JSON.stringify(value)
+    if (Buffer.byteLength(text) > MAX_CHECKPOINT) {
+      throw new Permanent(`the checkpoint has ${Buffer.byteLength(text)} bytes, and the maximum is ${MAX_CHECKPOINT}`)
+    }
+    parentPort.postMessage({ checkpoint: JSON.parse(text) })
   },
   /** Sleeps; throws if the run has to end. */
   sleep(ms) {

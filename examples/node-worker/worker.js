@@ -50,6 +50,7 @@ class Run {
     const report = { occurrenceId: this.id, attempt: this.attempt, instanceId: this.instanceId, status, timestamp: now() }
     // This worker records no spans, so it repeats that of the message.
     if (!more.progress && this.message.traceparent) report.traceparent = this.message.traceparent
+    if (this.checkpoint !== undefined && status !== Status.completed) report.checkpoint = this.checkpoint
     return { ...report, ...more }
   }
 
@@ -299,8 +300,8 @@ export class Worker {
   /** Runs the code of a job in a thread, so that it can block, and be stopped, without the rest of the worker. */
   runInThread(run) {
     return new Promise((resolve) => {
-      const { occurrenceId, attempt, jobData, scheduledFor } = run.message
-      const workerData = { module: this.module, type: run.job.type, occurrenceId, attempt, jobData, scheduledFor }
+      const { occurrenceId, attempt, jobData, scheduledFor, checkpoint } = run.message
+      const workerData = { module: this.module, type: run.job.type, occurrenceId, attempt, jobData, scheduledFor, checkpoint }
       const thread = new Thread(new URL('./run-thread.js', import.meta.url), { workerData })
       const settle = (end) => {
         resolve(end)
@@ -311,7 +312,8 @@ export class Worker {
         const interrupted = run.reason && end.status !== Status.completed
         settle(interrupted ? { status: run.reason.status, exception: run.reason.text } : end)
       }
-      thread.on('message', ({ log, progress, end }) => {
+      thread.on('message', ({ log, progress, checkpoint, end }) => {
+        if (checkpoint !== undefined) run.checkpoint = checkpoint
         if (log) this.log(run, log.level, log.message, log.data)
         if (progress && performance.now() >= run.nextProgress) {
           run.nextProgress = performance.now() + 250 // At most four reports a second.
@@ -397,7 +399,7 @@ export class Worker {
       return { jobType: type, description, schema, concurrency, timeoutSeconds }
     })
     const capacity = this.jobs.reduce((sum, job) => sum + job.concurrency, 0)
-    return { kind: 'hello', host: hostname(), pid: process.pid, version: VERSION, capacity, jobTypes, protocol: 1, features: ['claims'] }
+    return { kind: 'hello', host: hostname(), pid: process.pid, version: VERSION, capacity, jobTypes, protocol: 1, features: ['checkpoint', 'claims'] }
   }
 
   async heartbeatToRedis() {

@@ -110,6 +110,20 @@ def progress(ctx, given: Steps):
         ctx.sleep(0.1)
 
 
+@dataclasses.dataclass
+class Checkpoint:
+    value: dict
+
+
+@test_job("conformance-checkpoint")
+def checkpoint(ctx, given: Checkpoint):
+    """Continues from the checkpoint of an earlier attempt, or sets one and fails."""
+    if ctx.last_checkpoint is not None:
+        return ctx.last_checkpoint
+    ctx.checkpoint(given.value)
+    raise RuntimeError("the next attempt continues")
+
+
 @test_job("conformance-block")
 def block(ctx, given: Duration):
     """Blocks its thread."""

@@ -39,6 +39,7 @@ VERSION = "1.0.0"
 MAX_MESSAGE = 1024 * 1024
 MAX_TEXT = 64 * 1024
 MAX_LINE = 8 * 1024
+MAX_CHECKPOINT = 32 * 1024
 MAX_LINES = 10_000  # log lines of one attempt
 MAX_BUFFERED_LINES = 10_000  # log lines of all runs that wait for the broker
 HEARTBEAT_INTERVAL = 5.0  # seconds
@@ -125,7 +126,7 @@ def job(name, *, concurrency=10, timeout=DEFAULT_TIMEOUT):
 
 
 class Context:
-    """The context of a run: its identity, its log and its progress."""
+    """The context of a run: its identity, its log, its progress and its checkpoint."""
 
     def __init__(self, run, reporter):
         self._run, self._reporter, self._lines, self._lock = run, reporter, 0, threading.Lock()
@@ -133,6 +134,7 @@ class Context:
         self.occurrence_id, self.attempt = run.key
         self.scheduled_for = run.message.get("scheduledFor")
         self.max_retries = run.message.get("maxRetries", 0)
+        self.last_checkpoint = run.message.get("checkpoint")  # of an earlier attempt
 
     def log(self, level, message, **data):
         with self._lock:
@@ -162,6 +164,13 @@ class Context:
             progress = {"percent": max(0, min(100, int(percent))), "message": cut(message, 200)}
             self._reporter.report(self._run.report(RUNNING, progress=progress))
         self.check()
+
+    def checkpoint(self, value):
+        """Keeps a value from which the next attempt can continue. It is sent with the next progress report and with the end."""
+        size = len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+        if size > MAX_CHECKPOINT:
+            raise Permanent(f"the checkpoint has {size} bytes, and the maximum is {MAX_CHECKPOINT}")
+        self._run.checkpoint = value
 
     def check(self):
         """Ends the run here if it has to end. Python cannot stop a thread from outside, so a long job must call this,
@@ -709,7 +718,8 @@ class Heartbeater(threading.Thread):
                 capacity = sum(one.concurrency for one in JOBS.values())
                 types = [one.info() for one in JOBS.values()]
                 message.update(kind="hello", host=socket.gethostname(), pid=os.getpid(), version=VERSION)
-                message.update(capacity=capacity, jobTypes=types)
+                features = ["checkpoint", "claims"] if self.worker.claims else ["checkpoint"]
+                message.update(capacity=capacity, jobTypes=types, protocol=1, features=features)
             self.publisher.send("registration", message)
             self.registered = True
         except BROKER_ERRORS as error:
@@ -740,7 +750,7 @@ class Run:
         self.may_be_duplicate = may_be_duplicate
         self.key = (message["occurrenceId"], message["attempt"])
         self.stop = threading.Event()
-        self.reason = None
+        self.reason = self.checkpoint = None
         self.has_started = self.is_over = self.is_acked = self.is_revoked = False
         self.allowed = message.get("timeoutSeconds") or job.timeout
         self.deadline = float("inf")
@@ -752,6 +762,8 @@ class Run:
             traceparent := str(self.message.get("traceparent"))
         ):
             source["traceparent"] = traceparent  # This worker records no spans, so it repeats that of the message.
+        if self.checkpoint is not None and status != COMPLETED:
+            source["checkpoint"] = self.checkpoint
         return {**source, "status": status, "timestamp": now(), **more}
 
     def end(self, status, reason):

@@ -13,8 +13,9 @@ async fn places_of_action_errors_exist_from_the_start() {
     let occurrence = format!("/occurrences/{}", samples::occurrence_id(0));
     let user = format!("/team/{}", grace());
     let pages = [
-        // Run, pause and delete, the dialog of the pause, and attaching to the code. The sign-out button of the user menu is not in the page.
-        (admin().ready(), job.as_str(), 5),
+        // Run, pause and delete, the dialog of the pause, attaching to the code, and cancelling what is delayed. The sign-out
+        // button of the user menu is not in the page.
+        (admin().ready(), job.as_str(), 6),
         (admin().paused("upgrade").ready(), "/help", 1),
         // Run and pause of the only row.
         (admin().ready(), "/jobs", 2),
