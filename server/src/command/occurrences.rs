@@ -96,7 +96,7 @@ impl JobCommands {
         Ok(changed)
     }
 
-    /// Cancels delayed occurrences of a job, oldest first, at most [`MAX_CANCELLED_PER_REQUEST`]. The result says whether some
+    /// Cancels delayed occurrences of a job, oldest first, at most `MAX_CANCELLED_PER_REQUEST`. The result says whether some
     /// may be left, for another request. A repeated request finds nothing to cancel, which is not an error.
     ///
     /// # Errors
