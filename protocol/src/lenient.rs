@@ -104,6 +104,11 @@ pub(crate) fn number<'de, D: Deserializer<'de>, T: WholeNumber>(deserializer: D)
     Number::<T, false>::deserialize(deserializer).map(|number| number.0)
 }
 
+/// Reads a code. A format without types, such as the query of an address, parses its text for it; JSON takes `12.0` too.
+pub(crate) fn code<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i16, D::Error> {
+    deserializer.deserialize_i16(NumberVisitor::<i16, false>(PhantomData))
+}
+
 /// Reads a whole number; null is the default.
 pub(crate) fn number_or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where

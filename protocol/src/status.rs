@@ -133,7 +133,7 @@ impl Serialize for OccurrenceStatus {
 
 impl<'de> Deserialize<'de> for OccurrenceStatus {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let code: i16 = crate::lenient::number(deserializer)?;
+        let code = crate::lenient::code(deserializer)?;
         Self::from_code(code)
             .ok_or_else(|| serde::de::Error::custom(format!("{code} is not an occurrence status: expected 0 to 7")))
     }
