@@ -172,8 +172,7 @@ async fn delayed_occurrences_are_counted_and_cancelled_by_operators() {
 async fn rows_are_read_with_a_status_in_the_query() {
     let fake = FakeBackend::signed_in(Role::Viewer).ready();
     for query in ["filter%5Bstatus%5D=2", "filter%5Bstatus%5D=7&filter%5Bwindow%5D=1h", "filter%5Bdelayed%5D=true"] {
-        let rows = get(&fake, &format!("/api/occurrences?{query}&filter%5Blimit%5D=0")).await;
-        assert_eq!(rows.status, 200, "{query}: {}", rows.body);
+        get(&fake, &format!("/api/occurrences?{query}&filter%5Blimit%5D=0")).await.assert_contains(&["{\"rows\":["]);
     }
     let wrong = get(&fake, "/api/occurrences?filter%5Bstatus%5D=8&filter%5Blimit%5D=0").await;
     wrong.assert_contains(&["8 is not an occurrence status"]);
