@@ -3,6 +3,7 @@
 //! server's clock too, because both are on one machine.
 
 use chrono::{DateTime, Duration, Utc};
+use milvaion_protocol::id::JobId;
 use milvaion_server::clock::machine_now;
 
 use crate::{
@@ -68,9 +69,15 @@ async fn measure(harness: &BenchHarness, rate: i64, others: i64) -> anyhow::Resu
     Ok(found)
 }
 
-/// Makes `rate` jobs due every second for so many seconds, then pauses them. Returns the median and the 99th percentile
-/// of their lateness in milliseconds.
-pub(crate) async fn starts(env: &BenchEnv, rate: i64, seconds: i64) -> anyhow::Result<[f64; 2]> {
+/// The jobs that were due every second, from `begin` to `end`.
+pub(crate) struct DuePeriod {
+    pub(crate) begin: DateTime<Utc>,
+    pub(crate) end: DateTime<Utc>,
+    pub(crate) jobs: Vec<JobId>,
+}
+
+/// Makes `rate` jobs due every second for so many seconds, then pauses them. Their runs may not have ended.
+pub(crate) async fn make_due(env: &BenchEnv, rate: i64, seconds: i64) -> anyhow::Result<DuePeriod> {
     let begin = machine_now() + Duration::seconds(3);
     let due = JobBatch {
         count: rate,
@@ -84,6 +91,13 @@ pub(crate) async fn starts(env: &BenchEnv, rate: i64, seconds: i64) -> anyhow::R
     let end = begin + Duration::seconds(seconds);
     sleep_until(end + Duration::seconds(1)).await;
     job_batch::pause(env).await?;
+    Ok(DuePeriod { begin, end, jobs: due.into_iter().map(|(id, _)| id).collect() })
+}
+
+/// Makes `rate` jobs due every second for so many seconds, then pauses them. Returns the median and the 99th percentile
+/// of their lateness in milliseconds.
+pub(crate) async fn starts(env: &BenchEnv, rate: i64, seconds: i64) -> anyhow::Result<[f64; 2]> {
+    let DuePeriod { begin, end, .. } = make_due(env, rate, seconds).await?;
     env.wait_until_drained().await?;
     read(env, begin, end, rate * seconds).await
 }

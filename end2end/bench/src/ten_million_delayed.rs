@@ -18,8 +18,8 @@ use uuid::Uuid;
 
 use crate::{
     harness::{BenchEnv, BenchHarness, JOB_TYPE, WORKER_ID, occurrence_id},
-    job_batch::{self, EVERY_SECOND, JobBatch},
-    lateness::{self, sleep_until},
+    job_batch::{self, JobBatch},
+    lateness::{self, DuePeriod},
     samples::{RunSample, percentile},
 };
 
@@ -136,20 +136,8 @@ async fn fill(env: &BenchEnv, jobs: &[JobId], count: i64) -> anyhow::Result<()> 
 /// Makes jobs due every second for a while, and deletes them. Returns the 99th percentile of their lateness in
 /// milliseconds.
 async fn starts(env: &BenchEnv) -> anyhow::Result<f64> {
-    let begin = machine_now() + Duration::seconds(3);
-    let due = JobBatch {
-        count: RATE,
-        schedule: EVERY_SECOND,
-        first: Some(begin),
-        spread: Duration::seconds(1),
-        ..JobBatch::default()
-    };
-    let due = due.insert(&env.pool).await?;
-    env.notify_due(&due).await?;
-    let end = begin + Duration::seconds(MEASURED_SECONDS);
-    sleep_until(end + Duration::seconds(1)).await;
-    job_batch::pause(env).await?;
-    let ids: Vec<Uuid> = due.iter().map(|(id, _)| id.0).collect();
+    let DuePeriod { begin, end, jobs } = lateness::make_due(env, RATE, MEASURED_SECONDS).await?;
+    let ids: Vec<Uuid> = jobs.iter().map(|id| id.0).collect();
     env.wait_until("the end of the due occurrences", async || {
         let ended = "SELECT NOT EXISTS (SELECT 1 FROM runs WHERE job_id = ANY($1))";
         Ok(sqlx::query_scalar(ended).bind(&ids).fetch_one(&env.pool).await?)

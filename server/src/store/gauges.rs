@@ -139,7 +139,7 @@ impl Store {
     }
 
     /// Returns the same as [`queued_runs`](Self::queued_runs), of the ready ones among the oldest and the newest
-    /// `MAX_READ_AT_END` queued occurrences. It misses those that are older than many and younger than many.
+    /// `MAX_READ_AT_END` queued occurrences. It misses the ready ones between the two.
     ///
     /// # Errors
     ///
