@@ -456,6 +456,10 @@ mod tests {
             future::ready(()).boxed()
         }
 
+        fn report_end(&self, report: StatusReport) -> ConfirmFuture {
+            self.report(report)
+        }
+
         fn report_unconfirmed(&self, report: StatusReport) {
             let _ = report.progress.map(|progress| self.0.send(progress));
         }

@@ -143,7 +143,7 @@ impl Heartbeater {
     /// Writes the heartbeat to Redis, renews the claims, and applies the cancel requests found there. Returns false if
     /// Redis did not answer.
     async fn renew_in_redis(&self) -> bool {
-        match self.claims.renew(&self.running.begun()).await {
+        match self.claims.renew(&self.running.claimed()).await {
             // This instance sent no heartbeat for too long (stopped, disconnected, suspended) and its runs were
             // declared lost. The next attempts run elsewhere. Reports of these runs have no effect any more, so they
             // are ended.

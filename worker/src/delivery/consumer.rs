@@ -50,7 +50,7 @@ use crate::{
     faults,
     net::connection::{self, JitteredBackoff},
     net::topology,
-    run::executor::Executor,
+    run::executor::{Executor, RunEnd},
     run::registry::RegisteredJob,
 };
 
@@ -378,16 +378,24 @@ impl DeliveryConsumer {
         );
         let (confirmed, end) = self.executor.start(job, message, stop.clone(), begin == RunBegin::AfterConfirm);
         let end = async {
-            let is_interrupted = end.await;
-            guard.end();
-            if !is_interrupted {
-                self.admission.end(attempt);
-            } else if stop.is_revoked() {
+            let RunEnd { is_interrupted, kept } = end.await;
+            let is_given_back = is_interrupted && stop.is_revoked();
+            if is_given_back {
+                guard.end();
                 // The server waits for this release, and then gives the run to another instance.
                 self.admission.claim_batcher.release(attempt);
+            } else {
+                guard.end_unreported();
             }
             drop((permit, run));
-            is_interrupted
+            if is_interrupted {
+                return (!is_given_back).then_some(kept);
+            }
+            // Not earlier: if this process dies before, the claim expires and the run is found lost within seconds. An end
+            // in Redis without a report would drop every further message for minutes.
+            kept.await;
+            self.admission.end(attempt);
+            None
         };
         let acknowledge = async {
             confirmed.await;
@@ -398,9 +406,8 @@ impl DeliveryConsumer {
         };
         // Until the broker has confirmed the start, the outcome of an interrupted run is unknown: either its reports
         // arrive, or its message is redelivered and another instance starts this very attempt (see `shutdown`).
-        if let (true, ()) = tokio::join!(end, acknowledge)
-            && !stop.is_revoked()
-        {
+        if let (Some(kept), ()) = tokio::join!(end, acknowledge) {
+            kept.await;
             self.admission.end(attempt);
         }
     }

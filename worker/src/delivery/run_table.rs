@@ -39,8 +39,11 @@ enum RunState {
     Waiting(Option<String>),
     /// The attempt runs.
     Begun(StopSignal),
-    /// The run has ended, and its delivery waits for the broker.
-    Ended,
+    /// The run has ended, and its delivery or its report waits for the broker.
+    Ended {
+        /// True while the claim must be renewed, because the report of the end may be lost with this process.
+        holds_claim: bool,
+    },
 }
 
 /// The result of a reservation.
@@ -82,9 +85,18 @@ impl RunTable {
             .collect()
     }
 
+    /// Returns the attempts whose claims this instance renews: those that run, and those that have ended without a report
+    /// that survives this process.
+    pub(crate) fn claimed(&self) -> Vec<AttemptKey> {
+        let holds_claim =
+            |entry: &RunEntry| matches!(entry.state, RunState::Begun(_) | RunState::Ended { holds_claim: true });
+        self.lock().current.iter().filter(|(_, entry)| holds_claim(entry)).map(|(key, _)| *key).collect()
+    }
+
     /// Returns the attempts that have ended and whose start the broker has not confirmed.
     pub(crate) fn unconfirmed(&self) -> Vec<AttemptKey> {
-        let is_unconfirmed_end = |entry: &RunEntry| matches!(entry.state, RunState::Ended) && !entry.is_confirmed;
+        let is_unconfirmed_end =
+            |entry: &RunEntry| matches!(entry.state, RunState::Ended { .. }) && !entry.is_confirmed;
         self.lock().current.iter().filter(|(_, entry)| is_unconfirmed_end(entry)).map(|(key, _)| *key).collect()
     }
 
@@ -106,7 +118,7 @@ impl RunTable {
                     stop.cancel(request.reason());
                 }
                 RunState::Waiting(reason) => *reason = Some(request.reason().to_owned()),
-                RunState::Ended => {}
+                RunState::Ended { .. } => {}
             }
         }
     }
@@ -166,9 +178,14 @@ impl RunGuard {
         }
     }
 
-    /// Records that the attempt has ended.
+    /// Records that the attempt has ended here. Its claim is not renewed any more.
     pub(crate) fn end(&self) {
-        self.set(RunState::Ended);
+        self.set(RunState::Ended { holds_claim: false });
+    }
+
+    /// Records that the attempt has ended, and that the report of its end may still be lost with this process.
+    pub(crate) fn end_unreported(&self) {
+        self.set(RunState::Ended { holds_claim: true });
     }
 
     /// Records that the broker has confirmed the start, so that duplicates may be dropped.
@@ -186,7 +203,7 @@ impl RunGuard {
         match self.running.lock().current.get_mut(&self.key) {
             Some(entry) => std::mem::replace(&mut entry.state, state),
             // Not reached, because the entry exists as long as its guard.
-            None => RunState::Ended,
+            None => RunState::Ended { holds_claim: false },
         }
     }
 }
@@ -214,8 +231,11 @@ mod tests {
         assert!(running.begun().is_empty());
         guard.begin(StopSignal::default());
         assert_eq!(running.begun(), [(id, 1)]);
-        guard.end();
+        guard.end_unreported();
         assert!(running.begun().is_empty());
+        assert_eq!(running.claimed(), [(id, 1)], "its report may still be lost with this process");
+        guard.end();
+        assert!(running.claimed().is_empty());
         assert!(matches!(running.reserve(id, 1), RunReservation::Duplicate(_)));
         drop(guard);
         assert!(matches!(running.reserve(id, 1), RunReservation::Ended));

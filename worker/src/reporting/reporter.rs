@@ -18,7 +18,12 @@
 //! full are dropped and counted in the log of their run. The inbox holds as many bytes as the log buffer, so a healthy
 //! broker loses no line before both are full.
 
-use std::{collections::VecDeque, future::Future, sync::Arc, task::Poll};
+use std::{
+    collections::{HashMap, VecDeque},
+    future::Future,
+    sync::Arc,
+    task::Poll,
+};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use milvaion_protocol::{message::StatusReport, status::OccurrenceStatus, topology::Topology};
@@ -37,7 +42,7 @@ use crate::{
     net::publisher::{PublishError, WorkerPublisher},
     reporting::log_buffer::{LogBatch, LogBounds, LogBuffer},
     reporting::outbox::{EntryId, OutboxJournal, RecoveredReports},
-    reporting::reporter_inbox::{ReporterInbox, ReporterMessage, ReporterReceiver},
+    reporting::reporter_inbox::{Receipt, ReporterInbox, ReporterMessage, ReporterReceiver},
 };
 
 /// Maximum number of reports in one message.
@@ -100,6 +105,7 @@ pub(crate) async fn run(
         journal: reporter_config.journal,
         in_flight: FuturesUnordered::new(),
         flushes: Vec::new(),
+        kept: HashMap::new(),
         backoff: JitteredBackoff::new(),
         resume: Instant::now(),
     };
@@ -121,7 +127,9 @@ pub(crate) async fn run(
                 slice.drain(..).for_each(|message| reporter_loop.accept(message));
             }
             Some(result) = reporter_loop.in_flight.next() => reporter_loop.handle_result(result),
-            () = reporter_loop.journal.write_finished() => {}
+            stored = reporter_loop.journal.write_finished() => {
+                stored.into_iter().for_each(|attempt| reporter_loop.keep(attempt));
+            }
             () = publisher.changed() => reporter_loop.resume = Instant::now(),
             () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
             () = close.cancelled() => break,
@@ -148,6 +156,8 @@ struct ReporterLoop {
     journal: OutboxJournal,
     in_flight: FuturesUnordered<BoxFuture<'static, PublishResult>>,
     flushes: Vec<oneshot::Sender<()>>,
+    /// The runs that wait until their end is confirmed or on disk.
+    kept: HashMap<AttemptKey, oneshot::Sender<()>>,
     backoff: JitteredBackoff,
     /// Time before which nothing is sent, because the last attempt failed.
     resume: Instant,
@@ -157,7 +167,7 @@ impl ReporterLoop {
     fn accept(&mut self, message: ReporterMessage) {
         let now = Instant::now();
         match message {
-            ReporterMessage::Status { report, confirmed } => {
+            ReporterMessage::Status { report, receipt } => {
                 let text: Arc<str> = json(&report).into();
                 let stage = if report.progress.is_some() {
                     ReportStage::Progress
@@ -167,6 +177,14 @@ impl ReporterLoop {
                     ReportStage::End(self.journal.report(&report, &text, now))
                 };
                 let attempt = (report.occurrence_id, report.attempt);
+                let confirmed = match receipt {
+                    Receipt::Nothing => None,
+                    Receipt::Confirmed(confirmed) => Some(confirmed),
+                    Receipt::Kept(kept) => {
+                        self.kept.insert(attempt, kept);
+                        None
+                    }
+                };
                 let pending = PendingReport { attempt, stage, text, confirmed };
                 if matches!(stage, ReportStage::Progress)
                     && let Some(earlier) = self
@@ -184,6 +202,14 @@ impl ReporterLoop {
                 self.log_buffer.push(occurrence, line, &mut self.journal, now);
             }
             ReporterMessage::Flush(done) => self.flushes.push(done),
+        }
+    }
+
+    /// Tells a run that its end survives this process.
+    fn keep(&mut self, attempt: AttemptKey) {
+        if let Some(kept) = self.kept.remove(&attempt) {
+            // The run may be gone, which is no error.
+            let _ = kept.send(());
         }
     }
 
@@ -302,6 +328,7 @@ impl ReporterLoop {
                                 ReportStage::End(id) => {
                                     self.inbox.unconfirmed_ends.lock().remove(&pending.attempt);
                                     self.journal.erase(id, now);
+                                    self.keep(pending.attempt);
                                 }
                             }
                             if let Some(confirmed) = pending.confirmed {

@@ -15,7 +15,6 @@ use futures::FutureExt;
 use milvaion_protocol::{
     id::OccurrenceId,
     message::{LogLine, StatusReport},
-    status::OccurrenceStatus,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -32,9 +31,18 @@ use crate::{
 const LINE_OVERHEAD_BYTES: usize = 64;
 
 pub(super) enum ReporterMessage {
-    Status { report: Box<StatusReport>, confirmed: Option<oneshot::Sender<()>> },
+    Status { report: Box<StatusReport>, receipt: Receipt },
     Line { occurrence: OccurrenceId, line: EncodedLine },
     Flush(oneshot::Sender<()>),
+}
+
+/// What the sender of a report waits for.
+pub(super) enum Receipt {
+    Nothing,
+    /// The confirmation of the broker.
+    Confirmed(oneshot::Sender<()>),
+    /// The confirmation of the broker, or the file of the outbox: whichever keeps the report first.
+    Kept(oneshot::Sender<()>),
 }
 
 /// The sending end, which runs use.
@@ -115,6 +123,20 @@ impl Reporter {
         (Self { sender, inbox: inbox.clone() }, ReporterReceiver { receiver, inbox })
     }
 
+    /// Hands in a report, and returns a future that completes with its receipt.
+    fn send(&self, report: StatusReport, receipt: fn(oneshot::Sender<()>) -> Receipt) -> ConfirmFuture {
+        let (received, wait) = oneshot::channel();
+        let message = ReporterMessage::Status { report: Box::new(report), receipt: receipt(received) };
+        let sent = self.sender.send(message);
+        async move {
+            // Without a reporter nothing is ever kept, and the delivery returns to its queue.
+            if sent.is_err() || wait.await.is_err() {
+                futures::future::pending::<()>().await;
+            }
+        }
+        .boxed()
+    }
+
     /// Waits until the broker has confirmed everything that was handed in before.
     pub(crate) async fn flush(&self) {
         let (done, wait) = oneshot::channel();
@@ -133,23 +155,18 @@ impl ReporterReceiver {
 
 impl ReportSink for Reporter {
     fn report(&self, report: StatusReport) -> ConfirmFuture {
-        let (confirmed, wait) = oneshot::channel();
-        let sent = self.sender.send(ReporterMessage::Status { report: Box::new(report), confirmed: Some(confirmed) });
-        async move {
-            // Without a reporter nothing is ever confirmed, and the delivery returns to its queue.
-            if sent.is_err() || wait.await.is_err() {
-                futures::future::pending::<()>().await;
-            }
-        }
-        .boxed()
+        self.send(report, Receipt::Confirmed)
+    }
+
+    fn report_end(&self, report: StatusReport) -> ConfirmFuture {
+        // Before the run leaves the run table, so that no heartbeat in between lacks it.
+        self.inbox.unconfirmed_ends.lock().insert((report.occurrence_id, report.attempt));
+        self.send(report, Receipt::Kept)
     }
 
     fn report_unconfirmed(&self, report: StatusReport) {
-        if report.status != OccurrenceStatus::Running {
-            // Before the run leaves the run table, so that no heartbeat in between lacks it.
-            self.inbox.unconfirmed_ends.lock().insert((report.occurrence_id, report.attempt));
-        }
-        let _ = self.sender.send(ReporterMessage::Status { report: Box::new(report), confirmed: None });
+        let message = ReporterMessage::Status { report: Box::new(report), receipt: Receipt::Nothing };
+        let _ = self.sender.send(message);
     }
 
     fn log(&self, occurrence: OccurrenceId, line: LogLine) {

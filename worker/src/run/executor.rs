@@ -51,6 +51,14 @@ const SHUTDOWN_CLEANUP_TIMEOUT: Duration = Duration::from_secs(1);
 /// The return value of a job, or its panic.
 type JobReturn = Result<Result<Option<String>, JobError>, JobPanic>;
 
+/// The end of a run.
+pub(crate) struct RunEnd {
+    /// True if the run was interrupted, so that the occurrence goes on in another attempt.
+    pub(crate) is_interrupted: bool,
+    /// Completes when the report of the end survives this process. The reporter sends the report in any case.
+    pub(crate) kept: ConfirmFuture,
+}
+
 /// Runs attempts and reports them.
 #[derive(Clone)]
 pub(crate) struct Executor {
@@ -83,15 +91,14 @@ impl Executor {
     /// *Running* report is confirmed, and its timeout counts from then.
     ///
     /// The first future completes when the *Running* report is confirmed. The second future enforces the timeout, ends
-    /// the run when `stop` fires and reports its end, so it must be awaited. It returns true if the run was
-    /// interrupted.
+    /// the run when `stop` fires and reports its end, so it must be awaited.
     pub(crate) fn start(
         &self,
         job: &RegisteredJob,
         mut message: JobMessage,
         stop: StopSignal,
         awaits_confirm: bool,
-    ) -> (ConfirmFuture, impl Future<Output = bool> + Send + use<>) {
+    ) -> (ConfirmFuture, impl Future<Output = RunEnd> + Send + use<>) {
         let data = message.job_data.take();
         let attempt_span = AttemptSpan::begin(&mut message);
         let timeout = self.timeout(job, &message);
@@ -163,8 +170,7 @@ impl Executor {
                 duration_ms = duration.as_millis() as u64,
                 "occurrence {} ended", running.occurrence_id
             );
-            // Not awaited, because the reporter keeps the report until the broker has confirmed it.
-            sink.report_unconfirmed(StatusReport {
+            let kept = sink.report_end(StatusReport {
                 status: report.status,
                 timestamp: clock::now(),
                 result: report.result,
@@ -175,7 +181,7 @@ impl Executor {
                 checkpoint,
                 ..running
             });
-            is_interrupted
+            RunEnd { is_interrupted, kept }
         };
         (confirmed.boxed(), end)
     }

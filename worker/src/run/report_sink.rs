@@ -18,7 +18,12 @@ pub(crate) trait ReportSink: Send + Sync + 'static {
     /// sent before it.
     fn report(&self, report: StatusReport) -> ConfirmFuture;
 
-    /// Accepts a report like [`report`](Self::report), for a caller that does not wait for the confirmation.
+    /// Accepts the report of an end like [`report`](Self::report). The future completes as soon as the report survives this
+    /// process: when the broker has confirmed it, or when the outbox has stored it.
+    fn report_end(&self, report: StatusReport) -> ConfirmFuture;
+
+    /// Accepts a report of a run that continues like [`report`](Self::report), for a caller that does not wait for the
+    /// confirmation.
     fn report_unconfirmed(&self, report: StatusReport);
 
     /// Accepts a log line.

@@ -92,6 +92,10 @@ impl ReportSink for Recorder {
         futures::future::ready(()).boxed()
     }
 
+    fn report_end(&self, report: StatusReport) -> ConfirmFuture {
+        self.report(report)
+    }
+
     fn report_unconfirmed(&self, report: StatusReport) {
         self.lock().reports.push(report);
     }

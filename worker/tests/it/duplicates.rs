@@ -4,6 +4,8 @@ use std::{net::SocketAddr, time::Duration};
 
 use milvaion_protocol::{message::ClaimDenial, status::OccurrenceStatus};
 
+use milvaion_worker::Outbox;
+
 use milvaion_test_support::{
     broker_env::{ConfirmHold, CountingJob, SnoozingJob, WorkerTestEnv, is_one_completed_run, no_input},
     http,
@@ -271,8 +273,10 @@ async fn duplicate_of_an_unconfirmed_snooze_is_dropped() {
     hold.set(true);
     env.publish(&message).await;
     until("the start of the run", async || runs() == 1).await;
-    let ended = Some("done:1".to_owned());
-    until("the mark of its end", async || env.claimed(message.occurrence_id).await == ended).await;
+    let running = r#"milvaion_worker_running{job_type="snooze"}"#;
+    for port in ports {
+        until("the end of the run", async || http::metric(port.port(), running).await == Some(0.0)).await;
+    }
     // The broker delivers round-robin: one of these goes to the instance that did not receive the first.
     env.publish(&message).await;
     env.publish(&message).await;
@@ -285,6 +289,32 @@ async fn duplicate_of_an_unconfirmed_snooze_is_dropped() {
     other.stop().await;
     assert_eq!(runs(), 1);
     env.clean(&["snooze"]).await;
+}
+
+/// If its process died before the confirm, an end in Redis without a report would drop every further message.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_is_marked_ended_after_its_end_confirm() {
+    let mut env = WorkerTestEnv::new().await;
+    let hold = ConfirmHold::start(&mut env).await;
+    let (counter, address) = (CountingJob::new(true), free_address());
+    let builder = env.worker().outbox(Outbox::Off).concurrency("count", 2).health(address).job(counter.clone());
+    let worker = env.start(builder, "count").await;
+    let [message, after] = [env.message("count", no_input()), env.message("count", no_input())];
+    hold.set(true);
+    env.publish(&message).await;
+    until("the start of the run", async || counter.runs() == 1).await;
+    let running = r#"milvaion_worker_running{job_type="count"}"#;
+    until("the end of the run", async || http::metric(address.port(), running).await == Some(0.0)).await;
+    // Claims and ends share a queue, so an end from before would be marked by now.
+    env.publish(&after).await;
+    until("the start of the next run", async || counter.runs() == 2).await;
+    let claim = env.claimed(message.occurrence_id).await.expect("a claim");
+    assert!(claim.ends_with(":1") && claim != "done:1", "{claim}");
+    hold.set(false);
+    let ended = Some("done:1".to_owned());
+    until("the mark of its end", async || env.claimed(message.occurrence_id).await == ended).await;
+    worker.stop().await;
+    env.clean(&["count"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,6 +7,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use milvaion_protocol::id::OccurrenceId;
 
+use crate::delivery::claim::AttemptKey;
+
 /// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EntryKind {
@@ -48,6 +50,6 @@ pub(super) struct OutboxWrite {
     pub(super) gone: Vec<i64>,
     /// New counts of dropped lines. `None` deletes the count.
     pub(super) dropped_lines: HashMap<OccurrenceId, Option<DroppedLines>>,
-    /// True if the write must survive a loss of power.
-    pub(super) durable: bool,
+    /// The attempts whose ends are among the entries. A write with an end must survive a loss of power.
+    pub(super) ends: Vec<AttemptKey>,
 }

@@ -85,8 +85,8 @@ struct PendingEntry {
     since: Instant,
     /// The entry of the start, if this is the end of a run with a confirmed start. Both are replaced by this entry.
     closes: Option<EntryId>,
-    /// True if this is the end of a run.
-    is_end: bool,
+    /// The attempt, if this is its end.
+    ends: Option<AttemptKey>,
 }
 
 struct OpenRun {
@@ -119,7 +119,7 @@ impl OutboxJournal {
     pub(crate) fn report(&mut self, report: &StatusReport, body: &Arc<str>, now: Instant) -> EntryId {
         let attempt = (report.occurrence_id, report.attempt);
         if report.status == OccurrenceStatus::Running {
-            let id = self.add(EntryKind::Report, false, attempt.0, body, None, now);
+            let id = self.add(EntryKind::Report, None, attempt.0, body, None, now);
             if self.file.is_some() {
                 self.open.insert(attempt, OpenRun { id, is_confirmed: false });
             }
@@ -127,7 +127,7 @@ impl OutboxJournal {
         }
         // An unconfirmed start stays, because it must be sent before the end.
         let closes = self.open.remove(&attempt).filter(|open| open.is_confirmed).map(|open| open.id);
-        self.add(EntryKind::Report, true, attempt.0, body, closes, now)
+        self.add(EntryKind::Report, Some(attempt), attempt.0, body, closes, now)
     }
 
     /// Records the end of a run whose start an earlier process has recorded.
@@ -138,7 +138,8 @@ impl OutboxJournal {
         body: &Arc<str>,
         now: Instant,
     ) -> EntryId {
-        self.add(EntryKind::Report, true, report.occurrence_id, body, Some(begun), now)
+        let attempt = (report.occurrence_id, report.attempt);
+        self.add(EntryKind::Report, Some(attempt), attempt.0, body, Some(begun), now)
     }
 
     /// Records that the broker has confirmed a start. It need not be sent any more, but the run continues.
@@ -158,7 +159,7 @@ impl OutboxJournal {
 
     /// Records a log line.
     pub(crate) fn line(&mut self, occurrence: OccurrenceId, body: &Arc<str>, now: Instant) -> EntryId {
-        self.add(EntryKind::Line, false, occurrence, body, None, now)
+        self.add(EntryKind::Line, None, occurrence, body, None, now)
     }
 
     /// Removes an entry, because it is confirmed or was dropped.
@@ -200,16 +201,19 @@ impl OutboxJournal {
         oldest.into_iter().chain(self.changed.map(|since| since + WRITE_DELAY)).min()
     }
 
-    /// Waits until the write in flight has finished. Never completes if there is none.
-    pub(crate) async fn write_finished(&mut self) {
+    /// Waits until the write in flight has finished, and returns the attempts whose ends it has stored. Never completes if
+    /// there is none.
+    pub(crate) async fn write_finished(&mut self) -> Vec<AttemptKey> {
         let Some(file) = &mut self.file else { return std::future::pending().await };
         let Some(writing) = &mut file.writing else { return std::future::pending().await };
-        let WriteResult { store, write, result } = writing.await;
+        let WriteResult { store, mut write, result } = writing.await;
         if result.is_ok() && !write.entries.is_empty() {
             faults::crash_point("outbox.after_write");
         }
         (file.writing, file.store) = (None, Some(store));
+        let stored = if result.is_ok() { std::mem::take(&mut write.ends) } else { Vec::new() };
         file.apply(write, result);
+        stored
     }
 
     /// Writes the remaining entries and closes the file. Logs how many reports are lost if they cannot be written in
@@ -249,7 +253,7 @@ impl OutboxJournal {
     fn add(
         &mut self,
         kind: EntryKind,
-        is_end: bool,
+        ends: Option<AttemptKey>,
         occurrence: OccurrenceId,
         body: &Arc<str>,
         closes: Option<EntryId>,
@@ -259,7 +263,7 @@ impl OutboxJournal {
         if self.file.is_some() {
             self.next += 1;
             let entry = OutboxEntry { id, kind, occurrence, body: body.clone() };
-            self.fresh.insert(id, PendingEntry { entry, since, closes, is_end });
+            self.fresh.insert(id, PendingEntry { entry, since, closes, ends });
         }
         id
     }
@@ -282,8 +286,8 @@ impl OutboxJournal {
                 && let Some(oldest) = self.fresh.first_entry()
                 && oldest.get().since + delay <= now
             {
-                let PendingEntry { entry, closes, is_end, .. } = oldest.remove();
-                write.durable |= is_end;
+                let PendingEntry { entry, closes, ends, .. } = oldest.remove();
+                write.ends.extend(ends);
                 write.entries.push(entry);
                 write.gone.extend(closes);
             }

@@ -21,7 +21,8 @@
 //! with a healthy broker costs no write. Entries that live longer are on disk: runs that continue, and everything while
 //! the broker is unavailable, because nothing is delayed then. A kill can lose the last 50 ms. The server detects a run
 //! that began in them by its missing heartbeats, as it would without an outbox. A run that ended in them is reported as
-//! lost. This changes nothing if the broker had its end already, and otherwise the run is repeated.
+//! lost. This changes nothing if the broker had its end already, and otherwise the run is repeated. So that this takes
+//! seconds, a run is marked as ended in Redis when the broker has confirmed its end or this file contains it.
 //!
 //! # Durability
 //!

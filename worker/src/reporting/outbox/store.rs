@@ -302,7 +302,7 @@ impl OutboxStore {
     }
 
     async fn write_once(&mut self, write: &OutboxWrite) -> sqlx::Result<()> {
-        self.set_durable(write.durable).await?;
+        self.set_durable(!write.ends.is_empty()).await?;
         self.in_transaction(async |connection| {
             for entries in write.entries.chunks(MAX_STATEMENT_ROWS) {
                 let mut insert = QueryBuilder::new("INSERT OR REPLACE INTO entry (id, kind, occurrence, body) ");

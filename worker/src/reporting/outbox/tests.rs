@@ -20,6 +20,7 @@ use super::{
     location, open,
     store::OutboxStore,
 };
+use crate::delivery::claim::AttemptKey;
 
 /// A folder that is deleted with the test.
 struct TempFolder(PathBuf);
@@ -91,10 +92,10 @@ fn record_line(journal: &mut OutboxJournal, n: u8, index: i64, now: Instant) -> 
     journal.line(occurrence(n), &text(&line), now)
 }
 
-/// Writes all entries, as if the broker were unavailable.
-async fn write(journal: &mut OutboxJournal, now: Instant) {
+/// Writes all entries, as if the broker were unavailable. Returns the attempts whose ends are stored.
+async fn write(journal: &mut OutboxJournal, now: Instant) -> Vec<AttemptKey> {
     journal.begin(now, true);
-    timeout(Duration::from_secs(10), journal.write_finished()).await.expect("written");
+    timeout(Duration::from_secs(10), journal.write_finished()).await.expect("written")
 }
 
 fn reported(recovered: &RecoveredReports) -> Vec<(OccurrenceId, OccurrenceStatus)> {
@@ -141,7 +142,8 @@ async fn each_stage_of_a_run_survives_the_process() {
     for n in [1, 3] {
         journal.lines_dropped(occurrence(n), Some((7, first_log_seq(1) + 6)), later);
     }
-    write(&mut journal, later).await;
+    let stored = write(&mut journal, later).await;
+    assert_eq!(stored, [2, 4, 5].map(|n| (occurrence(n), 1)), "these runs may be marked as ended");
     journal.erase(ends[2], later);
     journal.erase(lines[0], later);
     write(&mut journal, later + Duration::from_millis(50)).await;
