@@ -19,6 +19,7 @@
 pub mod alerts;
 pub mod audit;
 pub mod calendar_form;
+pub mod declared_rules;
 pub mod duplicates;
 pub mod events;
 mod exact_json;

@@ -68,7 +68,8 @@ pub fn default_fields() -> BTreeMap<String, String> {
     fields(&Rules::default(), |_| String::new())
 }
 
-fn fields(rules: &Rules, format_instant: impl Fn(DateTime<Utc>) -> String) -> BTreeMap<String, String> {
+/// Returns the fields that show `rules`, with instants as `format_instant` writes them.
+pub(crate) fn fields(rules: &Rules, format_instant: impl Fn(DateTime<Utc>) -> String) -> BTreeMap<String, String> {
     let mut fields = BTreeMap::new();
     let mut put = |name: &str, value: String| {
         fields.insert(name.to_owned(), value);

@@ -65,6 +65,26 @@ test("a schedule in code is a job that an edit detaches", async ({ admin: page, 
   await expect(source).toContainText("An edit here detaches it from the code.");
   await expect(page.getByRole("heading", { level: 1 })).toHaveText("report: nightly");
   await expect(page.getByRole("button", { name: "Attach to the code" })).toHaveCount(0);
+
+  // A new job of this type starts with the rules that the code declares, and another type takes them away again.
+  const retries = page.getByLabel("Maximum retries");
+  const skip = page.getByRole("radio", { name: "Skip the new run" });
+  const tags = page.getByLabel("Tags");
+  await open(page, "/jobs/new?type=reports%2Freport");
+  await expect(retries).toHaveValue("3");
+  await expect(skip).toBeChecked();
+  await expect(tags).toHaveValue("reports");
+  await expect(page.getByText("The code of this job type declares rules for its jobs.")).toBeVisible();
+  await screenshot(page, "new-job-with-declared-rules");
+  await checkThemes(page, "new-job-with-declared-rules");
+  await page.getByLabel("First retry delay").fill("30");
+  await page.getByRole("radio", { name: "shell-command" }).check();
+  await expect(retries).toHaveValue("0");
+  await expect(skip).not.toBeChecked();
+  await expect(tags).toHaveValue("");
+  await page.getByRole("radio", { name: /^report / }).check();
+  await expect(retries).toHaveValue("3");
+  await expect(page.getByLabel("First retry delay")).toHaveValue("30");
   await worker.stop();
 });
 

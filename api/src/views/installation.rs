@@ -20,6 +20,14 @@ pub struct JobTypeView {
     pub alive: i64,
 }
 
+impl JobTypeView {
+    /// Returns `worker/type`, the value that the job form posts for this type.
+    #[must_use]
+    pub fn target(&self) -> String {
+        format!("{}/{}", self.worker_id, self.info.job_type)
+    }
+}
+
 /// A worker and its instances.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

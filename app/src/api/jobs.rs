@@ -76,7 +76,8 @@ pub async fn job(id: JobId) -> Result<JobView, AppError> {
 
 /// Loads the job form's page for the job `id`, or for a new one.
 ///
-/// `target` (`worker/type`) preselects the type of a new job. A new job starts as a copy of the job `from`.
+/// `target` (`worker/type`) preselects the type of a new job, which starts with the rules that the code of the type declares.
+/// A new job starts as a copy of the job `from`.
 ///
 /// # Errors
 ///
@@ -106,6 +107,11 @@ pub async fn load_job_form(
     if let Some(target) = target.filter(|_| id.is_none() && !is_typed) {
         form.target = target;
     }
+    if context.job.is_none() && !is_typed {
+        let known = context.job_types.iter().find(|known| known.target() == form.target);
+        let declared = known.map(|known| known.info.defaults.clone()).unwrap_or_default();
+        form.start_with(&milvaion_protocol::message::JobDefaults::default(), &declared);
+    }
     // Schedule errors are shown beside their fields; the page itself loads.
     let preview = backend.preview(&me, &form, zone.as_deref()).await.ok();
     Ok(JobFormPage { context, form, flash, preview })
@@ -117,7 +123,7 @@ fn fresh(zone: Option<String>, context: &JobFormContext) -> JobForm {
     // An unknown zone would be rejected on save.
     let zone = zone.filter(|zone| context.zones.iter().any(|known| known == zone));
     let target = match context.job_types.as_slice() {
-        [only] => format!("{}/{}", only.worker_id, only.info.job_type),
+        [only] => only.target(),
         _ => String::new(),
     };
     JobForm {

@@ -93,7 +93,7 @@ pub struct JobTypeInfo {
     #[serde(default, deserialize_with = "crate::lenient::optional")]
     pub timeout_seconds: Option<u32>,
     /// The rules that the code declares for this type. They apply to the jobs of its schedules and to occurrences that are
-    /// enqueued by job type.
+    /// enqueued by job type, and the form of a new job starts with them.
     #[serde(default, skip_serializing_if = "JobDefaults::is_empty", deserialize_with = "crate::lenient::or_default")]
     pub defaults: JobDefaults,
     /// The schedules that the code declares, at most 100. The server keeps a job for each.
@@ -140,6 +140,23 @@ impl JobDefaults {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Returns these rules, and those of `others` where this has none.
+    #[must_use]
+    pub fn or(&self, others: &Self) -> Self {
+        let word = |own: &Option<String>, other: &Option<String>| own.as_ref().or(other.as_ref()).cloned();
+        Self {
+            max_retries: self.max_retries.or(others.max_retries),
+            base_retry_delay_seconds: self.base_retry_delay_seconds.or(others.base_retry_delay_seconds),
+            retry_jitter_percent: self.retry_jitter_percent.or(others.retry_jitter_percent),
+            priority: self.priority.or(others.priority),
+            max_concurrent: self.max_concurrent.or(others.max_concurrent),
+            overlap: word(&self.overlap, &others.overlap),
+            misfire: word(&self.misfire, &others.misfire),
+            on_lost: word(&self.on_lost, &others.on_lost),
+            tags: if self.tags.is_empty() { others.tags.clone() } else { self.tags.clone() },
+        }
     }
 }
 

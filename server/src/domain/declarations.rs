@@ -15,15 +15,12 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use milvaion_api::requests::JobInput;
+use milvaion_api::{declared_rules::rules_of, requests::JobInput};
 use milvaion_protocol::{
     id::JobId,
     message::{DeclaredSchedule, DeclaredTiming, HelloProblem, JobDefaults},
 };
-use milvaion_schedule::{
-    rules::{LostRunPolicy, MisfirePolicy, OverlapPolicy, Rules},
-    schedule::Schedule,
-};
+use milvaion_schedule::schedule::Schedule;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -198,43 +195,21 @@ pub fn definition(
     defaults: &JobDefaults,
     schedule: Option<&DeclaredSchedule>,
 ) -> JobInput {
-    let none = JobDefaults::default();
-    let own = schedule.map_or(&none, |schedule| &schedule.rules);
-    let word = |own: &Option<String>, of_type: &Option<String>| own.as_ref().or(of_type.as_ref()).cloned();
-    let standard = Rules::default();
-    let rules = Rules {
-        max_retries: own.max_retries.or(defaults.max_retries).unwrap_or(standard.max_retries),
-        base_retry_delay_seconds: own
-            .base_retry_delay_seconds
-            .or(defaults.base_retry_delay_seconds)
-            .unwrap_or(standard.base_retry_delay_seconds),
-        retry_jitter_percent: own
-            .retry_jitter_percent
-            .or(defaults.retry_jitter_percent)
-            .unwrap_or(standard.retry_jitter_percent),
-        max_concurrent: own.max_concurrent.or(defaults.max_concurrent),
-        overlap: word(&own.overlap, &defaults.overlap)
-            .and_then(|word| OverlapPolicy::parse(&word))
-            .unwrap_or(standard.overlap),
-        misfire: word(&own.misfire, &defaults.misfire)
-            .and_then(|word| MisfirePolicy::parse(&word))
-            .unwrap_or(standard.misfire),
-        on_lost: word(&own.on_lost, &defaults.on_lost)
-            .and_then(|word| LostRunPolicy::parse(&word))
-            .unwrap_or(standard.on_lost),
-        ..standard
-    };
+    let declared = schedule.map_or_else(|| defaults.clone(), |schedule| schedule.rules.or(defaults));
     let name = schedule
         .map(|schedule| schedule.display_name.clone().unwrap_or_else(|| format!("{job_type}: {}", schedule.name)));
     JobInput {
         display_name: name.unwrap_or_else(|| job_type.to_owned()),
-        tags: if own.tags.is_empty() { defaults.tags.clone() } else { own.tags.clone() },
         worker_id: worker_id.to_owned(),
         job_type: job_type.to_owned(),
         job_data: schedule.map(|schedule| schedule.input.clone()).unwrap_or_default(),
-        priority: own.priority.or(defaults.priority).unwrap_or(3),
+        tags: declared.tags.clone(),
+        priority: declared.priority.unwrap_or(3),
         timeout_seconds: schedule.and_then(|schedule| schedule.timeout_seconds),
-        ..JobInput::schedule_only(schedule.map_or(Schedule::Manual, |schedule| timing(&schedule.timing)), rules)
+        ..JobInput::schedule_only(
+            schedule.map_or(Schedule::Manual, |schedule| timing(&schedule.timing)),
+            rules_of(&declared),
+        )
     }
 }
 

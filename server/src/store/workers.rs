@@ -202,7 +202,7 @@ impl Store {
     }
 
     /// Returns all known job types with the number of live instances that offer each, at most 500, most instances
-    /// first.
+    /// first. Their rules are those that the instance declared which started last.
     ///
     /// # Errors
     ///
@@ -212,7 +212,10 @@ impl Store {
             r#"SELECT w.worker_id, w.job_type, w.description, w.schema, w.concurrency, w.timeout_seconds,
                       (SELECT count(*) FROM worker_instances i JOIN instance_job_types t ON t.instance_id = i.id
                         WHERE i.worker_id = w.worker_id AND t.job_type = w.job_type AND i.stopped_at IS NULL
-                          AND i.last_heartbeat_at >= $1) AS "alive!"
+                          AND i.last_heartbeat_at >= $1) AS "alive!",
+                      (SELECT i.declared -> w.job_type -> 'defaults' FROM worker_instances i
+                        WHERE i.worker_id = w.worker_id AND i.declared ? w.job_type
+                        ORDER BY i.started_at DESC LIMIT 1) AS declared
                  FROM worker_job_types w ORDER BY 7 DESC, 1, 2 LIMIT 500"#,
             alive_since
         )
@@ -228,6 +231,8 @@ impl Store {
                     schema: row.schema,
                     concurrency: u32::try_from(row.concurrency).unwrap_or(0),
                     timeout_seconds: row.timeout_seconds.and_then(|s| u32::try_from(s).ok()),
+                    // A form without what a newer server has stored is better than no form.
+                    defaults: row.declared.and_then(|value| serde_json::from_value(value).ok()).unwrap_or_default(),
                     ..JobTypeInfo::default()
                 },
                 alive: row.alive,

@@ -1,5 +1,6 @@
 //! The jobs of schedules that the code of workers declares.
 
+use chrono::TimeDelta;
 use milvaion_api::requests::JobForm;
 use milvaion_app::error::AppError;
 use milvaion_protocol::message::{
@@ -51,6 +52,10 @@ async fn schedule_in_code_becomes_a_job_and_follows_the_code() {
     assert_eq!((&definition.schedule, definition.rules.max_retries), (&Schedule::every(3_600), 2));
     assert_eq!((&definition.job_data, &definition.tags), (&json!({ "of": "hourly" }), &vec!["from-code".to_owned()]));
     assert!(hourly.next_fire_at.is_some());
+    // The form of a new job of this type starts with the same rules.
+    let job_types =
+        server.store.job_types(server.clock.now() - TimeDelta::minutes(1)).await.expect("the query succeeds");
+    assert_eq!((job_types[0].target().as_str(), job_types[0].info.defaults.max_retries), ("w/report", Some(2)));
 
     // An operator pauses one. The next release changes it and no longer has the other one.
     server.jobs.set_active(&jobs::admin(), hourly.id, false, "maintenance").await.expect("paused");

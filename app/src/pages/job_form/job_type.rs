@@ -12,11 +12,6 @@ use crate::{
     format::plural,
 };
 
-/// Returns `worker/type`, the value that the form posts for a job type.
-pub(super) fn target_of(known: &JobTypeView) -> String {
-    format!("{}/{}", known.worker_id, known.info.job_type)
-}
-
 /// The first section of the form: name and job type.
 #[component]
 pub fn JobTypeSection(
@@ -31,6 +26,8 @@ pub fn JobTypeSection(
     /// Called with the newly chosen type.
     #[prop(into)]
     on_target: Callback<String>,
+    /// True if the form starts with rules that the code of the chosen type declares.
+    has_declared_rules: Signal<bool>,
     /// The initial values of the fields.
     form: JobForm,
 ) -> impl IntoView {
@@ -53,10 +50,10 @@ pub fn JobTypeSection(
         }
     });
     let unannounced = own
-        .filter(|own| types.iter().all(|known| target_of(known) != *own))
+        .filter(|own| types.iter().all(|known| known.target() != *own))
         .map(|own| view! { <UnannouncedTypeCard own target on_target/> });
     let links = is_new.then(|| plain_links(&types));
-    let alive: Vec<(String, i64)> = types.iter().map(|known| (target_of(known), known.alive)).collect();
+    let alive: Vec<(String, i64)> = types.iter().map(|known| (known.target(), known.alive)).collect();
     let no_worker_notice = move || {
         let chosen = target.get();
         let is_alive =
@@ -83,14 +80,27 @@ pub fn JobTypeSection(
             </fieldset>
             <FieldErrorText id="f-target-error" error/>
             {links}
-            <div role="status">{no_worker_notice}</div>
+            <div role="status">
+                {no_worker_notice}
+                {move || {
+                    has_declared_rules
+                        .get()
+                        .then(|| {
+                            view! {
+                                <p class="hint">
+                                    "The code of this job type declares rules for its jobs. The fields for overlap, retries, priority and tags start with them."
+                                </p>
+                            }
+                        })
+                }}
+            </div>
         </fieldset>
     }
 }
 
 #[component]
 fn TypeCard(known: JobTypeView, target: RwSignal<String>, on_target: Callback<String>) -> impl IntoView {
-    let value = target_of(&known);
+    let value = known.target();
     let chosen = value.clone();
     let checked = target.with_untracked(|target| *target == value);
     let JobTypeView { worker_id, info, alive } = known;
@@ -154,7 +164,7 @@ fn plain_links(types: &[JobTypeView]) -> impl IntoView + use<> {
     let links: Vec<_> = types
         .iter()
         .map(|known| {
-            let href = format!("/jobs/new?type={}", query_value(&target_of(known)));
+            let href = format!("/jobs/new?type={}", query_value(&known.target()));
             view! { <li><a href=href>{format!("{} on {}", known.info.job_type, known.worker_id)}</a></li> }
         })
         .collect();

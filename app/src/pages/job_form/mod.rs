@@ -18,8 +18,8 @@ use leptos_router::{
     NavigateOptions,
     hooks::{use_navigate, use_params_map, use_query_map},
 };
-use milvaion_api::{requests::JobForm, schema_form};
-use milvaion_protocol::id::JobId;
+use milvaion_api::{requests::JobForm, schema_form, views::JobTypeView};
+use milvaion_protocol::{id::JobId, message::JobDefaults};
 use serde_json::Value;
 
 use self::{
@@ -111,7 +111,7 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
         let announced = types.with_value(|types| {
             types
                 .iter()
-                .find(|known| job_type::target_of(known) == target)
+                .find(|known| known.target() == target)
                 .map(|known| known.info.schema.clone())
                 .filter(Value::is_object)
         });
@@ -119,6 +119,17 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
             .or_else(|| own.with_value(|own| own.clone().filter(|(known, _)| known == target).and_then(|(_, s)| s)))
     };
     let schema = Memo::new(move |_| target.with(|target| schema_of(target)));
+    // A new job starts with the rules that the code of its type declares. A copy starts with those of its source.
+    let is_started_by_code = context.job.is_none();
+    let declared_by = move |target: &str| -> JobDefaults {
+        let is_target = |known: &&JobTypeView| is_started_by_code && known.target() == target;
+        types
+            .with_value(|types| types.iter().find(is_target).map(|known| known.info.defaults.clone()))
+            .unwrap_or_default()
+    };
+    let has_declared_rules = Signal::derive(move || target.with(|target| !declared_by(target).is_empty()));
+    // Numbered, so that other values draw new elements: a field that was edited ignores a new initial value.
+    let first_rules = RwSignal::new((0, form.clone()));
 
     // After a refusal the page shows the tab that was posted. Otherwise it shows the fields, unless they cannot
     // represent the whole input.
@@ -153,6 +164,14 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
         });
         // Kept values are complete: a checkbox without a value was cleared by the user.
         values.set(kept.flatten().unwrap_or_else(|| with_defaults(schema_of(&chosen).as_ref(), typed)));
+        if let Some(before) = state.read_job_form() {
+            let mut form = before.clone();
+            form.start_with(&declared_by(&target.get_untracked()), &declared_by(&chosen));
+            // The sections are drawn again only for other values, because that closes what the user has opened.
+            if form != before {
+                first_rules.update(|rules| *rules = (rules.0 + 1, form));
+            }
+        }
         target.set(chosen);
         check.run(());
     });
@@ -220,7 +239,15 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
             <input type="hidden" name="form[version]" value=form.version.clone()/>
             <div class="form-grid">
                 <div class="form">
-                    <JobTypeSection state types=context.job_types own=own.get_value().map(|(target, _)| target) target on_target form=form.clone()/>
+                    <JobTypeSection
+                        state
+                        types=context.job_types
+                        own=own.get_value().map(|(target, _)| target)
+                        target
+                        on_target
+                        has_declared_rules
+                        form=form.clone()
+                    />
                     <InputForm
                         state
                         schema
@@ -231,10 +258,18 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
                         on_change=move |()| guarded.changed()
                     />
                     <ScheduleField state form=form.clone() zones=context.zones/>
-                    <BlackoutSection state form=form.clone() calendars=context.calendars/>
-                    <OverlapSection state form=form.clone()/>
-                    <FailureSection state form=form.clone()/>
-                    <LimitsSection state form/>
+                    <BlackoutSection state form calendars=context.calendars/>
+                    <For
+                        each=move || [first_rules.get()]
+                        key=|(number, _)| *number
+                        children=move |(_, form)| {
+                            view! {
+                                <OverlapSection state form=form.clone()/>
+                                <FailureSection state form=form.clone()/>
+                                <LimitsSection state form/>
+                            }
+                        }
+                    />
                 </div>
                 <aside class="summary" aria-labelledby="outcome" tabindex="0">
                     <h2 id="outcome">"Summary"</h2>

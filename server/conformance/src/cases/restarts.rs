@@ -13,8 +13,10 @@ use crate::{
 
 /// The time within which a worker works again after a service is back: its longest pause between two tries, and a margin.
 const WORKS_AGAIN_WITHIN: Duration = Duration::from_secs(45);
-/// The time for which a service is away.
-const AWAY: Duration = Duration::from_secs(3);
+/// The time for which RabbitMQ is away.
+const BROKER_AWAY: Duration = Duration::from_secs(3);
+/// The time for which Redis is away: longer than the interval of heartbeats, so that each worker notices it.
+const REDIS_AWAY: Duration = Duration::from_secs(6);
 
 /// The broker stops during a run, which ends meanwhile. Its message waits for the worker in the queue.
 pub(crate) async fn broker(context: &CaseContext) -> CaseOutcome {
@@ -27,7 +29,7 @@ pub(crate) async fn broker(context: &CaseContext) -> CaseOutcome {
     context.begins(&job).await?;
     context.settles(&worker, TestJob::Sleep, WORKS_AGAIN_WITHIN).await?;
     let since = Instant::now();
-    context.restart(KitService::RabbitMq, AWAY).await?;
+    context.restart(KitService::RabbitMq, BROKER_AWAY).await?;
     let next = context.job(TestJob::Sleep, json!({ "ms": 10 }));
     context.send(&next).await?;
     context.ends_as_within(&job, OccurrenceStatus::Completed, WORKS_AGAIN_WITHIN).await?;
@@ -45,11 +47,11 @@ pub(crate) async fn broker(context: &CaseContext) -> CaseOutcome {
 pub(crate) async fn redis(context: &CaseContext) -> CaseOutcome {
     context.control()?;
     let worker = context.begin(&[TestJob::Sleep]).await?;
-    let job = context.job(TestJob::Sleep, json!({ "ms": 12_000 }));
+    let job = context.job(TestJob::Sleep, json!({ "ms": 15_000 }));
     context.send(&job).await?;
     context.is_running(&job).await?;
     context.begins(&job).await?;
-    context.restart(KitService::Redis, AWAY).await?;
+    context.restart(KitService::Redis, REDIS_AWAY).await?;
     context.ends_as_within(&job, OccurrenceStatus::Completed, WORKS_AGAIN_WITHIN).await?;
     let next = context.job(TestJob::Sleep, json!({ "ms": 10 }));
     context.send(&next).await?;

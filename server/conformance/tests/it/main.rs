@@ -123,6 +123,16 @@ async fn careless_worker_fails_where_it_is_careless() {
     assert_eq!(failed(&report), ["unconfirmed-start", "claim-renewal"]);
 }
 
+/// A worker that ends without Redis, drops what the broker does not accept at once, and is silent about its stop and its
+/// checkpoints.
+#[tokio::test(flavor = "multi_thread")]
+async fn impatient_worker_fails_where_a_service_is_away() {
+    let command = vec![python(), fixture("impatient.py")];
+    let cases = ["echo", "redis-away-at-start", "checkpoint", "stop-announced", "blocked-publisher"];
+    let report = judge(command, ConformanceLevel::Full, &cases).await;
+    assert_eq!(failed(&report), ["redis-away-at-start", "checkpoint", "stop-announced", "blocked-publisher"]);
+}
+
 fn fixture(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/workers").join(name).display().to_string()
 }
