@@ -61,9 +61,17 @@ async fn poisoned(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyho
                     }
                     // The first attempt, and three after it was lost.
                     measurements.at_most("deaths_by_one_run", crashes, 4.0);
-                    // An innocent run that shared the worker may last for another 20 s. If it met two poison runs,
-                    // the crashes of both would count against it.
-                    cluster.run_for(25.0).await;
+                    // If an innocent run that shared the worker met the next poison run, the crashes of both would count
+                    // against it. It may wait for others in the quarantine first.
+                    let (since, open) = (tokio::time::Instant::now(), "SELECT count(*) FROM runs WHERE requeues > 0");
+                    loop {
+                        let open: i64 = sqlx::query_scalar(open).fetch_one(&cluster.pool).await?;
+                        if open == 0 {
+                            break;
+                        }
+                        ensure!(since.elapsed() < WAIT_TIMEOUT, "{open} runs that were lost are still open");
+                        cluster.run_for(0.5).await;
+                    }
                 }
                 Ok(())
             },
