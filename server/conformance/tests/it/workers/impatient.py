@@ -5,7 +5,14 @@ import sys
 import wrong
 import worker
 
-send, beat, report = worker.Publisher.send, worker.Claims.beat, worker.Run.report
+connect, send = worker.pika.BlockingConnection, worker.Publisher.send
+beat, report = worker.Claims.beat, worker.Run.report
+
+
+def connect_impatiently(parameters):
+    """Waits for two seconds while the broker blocks publishers."""
+    parameters.blocked_connection_timeout = 2
+    return connect(parameters)
 
 
 def send_once(publisher, exchange, message, **properties):
@@ -41,6 +48,7 @@ class Impatient(worker.Worker):
             return []
 
 
+worker.pika.BlockingConnection = connect_impatiently
 worker.Publisher.send = send_once
 worker.Run.report = report_without_checkpoint
 wrong.run(Impatient)
