@@ -77,27 +77,22 @@ impl RunTable {
 
     /// Returns the attempts that have begun and not ended.
     pub(crate) fn begun(&self) -> Vec<AttemptKey> {
-        self.lock()
-            .current
-            .iter()
-            .filter(|(_, entry)| matches!(entry.state, RunState::Begun(_)))
-            .map(|(key, _)| *key)
-            .collect()
+        self.attempts(|entry| matches!(entry.state, RunState::Begun(_)))
     }
 
     /// Returns the attempts whose claims this instance renews: those that run, and those that have ended without a report
     /// that survives this process.
     pub(crate) fn claimed(&self) -> Vec<AttemptKey> {
-        let holds_claim =
-            |entry: &RunEntry| matches!(entry.state, RunState::Begun(_) | RunState::Ended { holds_claim: true });
-        self.lock().current.iter().filter(|(_, entry)| holds_claim(entry)).map(|(key, _)| *key).collect()
+        self.attempts(|entry| matches!(entry.state, RunState::Begun(_) | RunState::Ended { holds_claim: true }))
     }
 
     /// Returns the attempts that have ended and whose start the broker has not confirmed.
     pub(crate) fn unconfirmed(&self) -> Vec<AttemptKey> {
-        let is_unconfirmed_end =
-            |entry: &RunEntry| matches!(entry.state, RunState::Ended { .. }) && !entry.is_confirmed;
-        self.lock().current.iter().filter(|(_, entry)| is_unconfirmed_end(entry)).map(|(key, _)| *key).collect()
+        self.attempts(|entry| matches!(entry.state, RunState::Ended { .. }) && !entry.is_confirmed)
+    }
+
+    fn attempts(&self, is_wanted: impl Fn(&RunEntry) -> bool) -> Vec<AttemptKey> {
+        self.lock().current.iter().filter(|(_, entry)| is_wanted(entry)).map(|(key, _)| *key).collect()
     }
 
     /// Applies a cancel request to the attempts of an occurrence. An attempt that waits is cancelled when it starts.
