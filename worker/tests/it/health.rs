@@ -159,6 +159,9 @@ async fn ended_run_is_listed_until_its_end_is_confirmed() {
     })
     .await;
     assert_eq!(later.running, [message.occurrence_id], "the server may never receive the end");
+    // The outbox has the end by now, so it survives this process.
+    let ended = Some("done:1".to_owned());
+    until("the mark of its end", async || env.claimed(message.occurrence_id).await == ended).await;
     hold.set(false);
     until("a heartbeat without the run", async || heartbeats(&env).await.iter().any(|beat| beat.running.is_empty()))
         .await;
