@@ -14,6 +14,7 @@ use serde::{
     Deserialize, Deserializer,
     de::{self, Unexpected, Visitor},
 };
+use serde_json::Value;
 
 /// An integer type of the messages.
 pub(crate) trait WholeNumber: Copy {
@@ -127,6 +128,15 @@ where
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
+/// Reads a value that only explains something. One that cannot be read counts as missing.
+pub(crate) fn readable<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: serde::de::DeserializeOwned,
+{
+    Value::deserialize(deserializer).map(|value| serde_json::from_value(value).ok())
+}
+
 /// Reads a whole number or null.
 pub(crate) fn optional<'de, D: Deserializer<'de>, T: WholeNumber>(deserializer: D) -> Result<Option<T>, D::Error> {
     Ok(Option::<Number<T, false>>::deserialize(deserializer)?.map(|number| number.0))
@@ -145,8 +155,13 @@ pub(crate) fn percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, 
 
 /// Reads the number of an attempt, from 1; null is 1.
 pub(crate) fn attempt<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
-    match optional(deserializer)?.unwrap_or(1) {
-        0 => Err(de::Error::custom("invalid value: attempts are counted from 1")),
+    optional_attempt(deserializer).map(|attempt| attempt.unwrap_or(1))
+}
+
+/// Reads the number of an attempt, from 1, or null.
+pub(crate) fn optional_attempt<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    match optional(deserializer)? {
+        Some(0) => Err(de::Error::custom("invalid value: attempts are counted from 1")),
         attempt => Ok(attempt),
     }
 }

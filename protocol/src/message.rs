@@ -21,13 +21,13 @@ mod status;
 pub use claim::{ClaimDenial, ClaimReply, ClaimRequest};
 pub use ingest::{
     IngestMessage, IngestOutcome, IngestReply, IngestResult, MAX_INGEST_ID_AGE_DAYS, MAX_INGEST_OCCURRENCES,
-    MAX_UNIQUENESS_KEY_CHARS, NewOccurrence,
+    MAX_UNIQUENESS_KEY_CHARS, NewOccurrence, uniqueness_key_of_input,
 };
 pub use log::{LogLevel, LogLine, LogMessage, first_log_seq};
 pub use registration::{
     DeclaredSchedule, DeclaredTiming, FEATURE_CHECKPOINT, FEATURE_CLAIMS, FEATURE_INGEST, FEATURE_SCHEDULES,
     HelloProblem, HelloReply, InstanceHeartbeat, InstanceHello, JobDefaults, JobTypeInfo, PROTOCOL_VERSION,
-    RegistrationMessage,
+    RegistrationMessage, UniqueRule,
 };
 pub use status::{RunProgress, StatusMessage, StatusReport};
 
@@ -88,7 +88,7 @@ pub struct JobMessage {
     pub priority: u8,
     /// The position in the trace of the occurrence, as the `traceparent` of the W3C Trace Context: the span that sent this
     /// message. A malformed one is ignored. None if the occurrence is not traced.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::lenient::readable")]
     pub traceparent: Option<String>,
     /// The last checkpoint that an earlier attempt reported. None at the first attempt, and if none was reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -114,9 +114,9 @@ const fn middle() -> u8 {
 pub struct CancelMessage {
     /// The occurrence to cancel.
     pub occurrence_id: OccurrenceId,
-    /// The attempt to cancel. Later attempts are not affected.
-    #[serde(default = "one", deserialize_with = "crate::lenient::attempt")]
-    pub attempt: u32,
+    /// The attempt to cancel, and earlier ones. Later attempts are not affected. Without it, every attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::lenient::optional_attempt")]
+    pub attempt: Option<u32>,
     /// The user and the reason, for display.
     #[serde(default, deserialize_with = "crate::lenient::or_default")]
     pub reason: String,

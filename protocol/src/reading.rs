@@ -2,8 +2,9 @@
 //!
 //! A report settles a run. If a detail of it cannot be read, such as a duration that is a text, the status must be settled
 //! all the same: otherwise a successful run counts as lost and is started again. So a report is read strictly only in the
-//! fields that say what happened to which attempt: occurrence, attempt, instance, status and time. Any other field that
-//! cannot be read is left out and named, so that the author of the worker learns of it. A log message is read line by line.
+//! fields that say what happened to which attempt: occurrence, attempt, instance and status. A time that cannot be read is
+//! that of the arrival, and an instance that is not named is the sender of the message. Any other field that cannot be read
+//! is left out. Each is named, so that the author of the worker learns of it. A log message is read line by line.
 
 use std::fmt;
 
@@ -76,9 +77,10 @@ pub struct StatusReading {
 }
 
 impl StatusReading {
-    /// Reads a body: a list of reports, or a single one.
+    /// Reads a body: a list of reports, or a single one. It arrived at `now`, from the instance `sender` if its properties
+    /// name one.
     #[must_use]
-    pub fn of(body: &[u8]) -> Self {
+    pub fn of(body: &[u8], sender: Option<&str>, now: DateTime<Utc>) -> Self {
         #[derive(Deserialize)]
         struct ReportBatch {
             reports: Vec<StatusReport>,
@@ -105,7 +107,7 @@ impl StatusReading {
             }
         };
         for report in reports {
-            match StatusReport::read_in_parts(report) {
+            match StatusReport::read_in_parts(report, sender, now) {
                 Ok(report) => reading.reports.push(report),
                 Err(unreadable) => reading.unreadable.push(unreadable),
             }
@@ -115,12 +117,16 @@ impl StatusReading {
 }
 
 impl StatusReport {
-    /// Reads a report, and leaves out the details that cannot be read.
+    /// Reads a report that arrived at `now` from the instance `sender`, and leaves out the details that cannot be read.
     ///
     /// # Errors
     ///
-    /// Returns the first of the fields occurrence, attempt, instance, status and time that cannot be read.
-    pub fn read_in_parts(report: Value) -> Result<(Self, Vec<ReadProblem>), UnreadableReport> {
+    /// Returns the first of the fields occurrence, attempt, instance and status that cannot be read.
+    pub fn read_in_parts(
+        report: Value,
+        sender: Option<&str>,
+        now: DateTime<Utc>,
+    ) -> Result<(Self, Vec<ReadProblem>), UnreadableReport> {
         #[derive(Deserialize)]
         struct Attempt(#[serde(deserialize_with = "crate::lenient::attempt")] u32);
 
@@ -133,11 +139,10 @@ impl StatusReport {
             true => reader.required::<Attempt>("attempt").map(|attempt| attempt.0),
             false => Some(1),
         };
-        let instance_id = reader.required::<String>("instanceId");
         let status = reader.required::<OccurrenceStatus>("status");
-        let timestamp = reader.required::<DateTime<Utc>>("timestamp");
-        let (Some(id), Some(number), Some(instance), Some(status), Some(timestamp)) =
-            (occurrence_id, attempt, &instance_id, status, timestamp)
+        let instance_id = reader.required::<String>("instanceId").or_else(|| sender.map(str::to_owned));
+        let timestamp = reader.required::<DateTime<Utc>>("timestamp").unwrap_or(now);
+        let (Some(id), Some(number), Some(instance), Some(status)) = (occurrence_id, attempt, &instance_id, status)
         else {
             let problem = reader.problems.into_iter().next();
             let problem = problem.unwrap_or_else(|| ReadProblem::new("", "the report cannot be read"));
@@ -293,7 +298,11 @@ mod tests {
     }
 
     fn read(body: &Value) -> StatusReading {
-        StatusReading::of(body.to_string().as_bytes())
+        StatusReading::of(body.to_string().as_bytes(), None, now())
+    }
+
+    fn now() -> DateTime<Utc> {
+        "2026-11-21T10:00:00Z".parse().expect("an instant")
     }
 
     #[test]
@@ -318,26 +327,42 @@ mod tests {
     }
 
     #[test]
+    fn time_and_instance_come_from_the_delivery_if_the_report_has_none() {
+        for value in [json!("2026-11-21T09:00:00"), json!(1_795_251_600), Value::Null] {
+            let reading = read(&report("timestamp", value));
+            let (read, problems) = &reading.reports[0];
+            assert_eq!((read.status, read.timestamp), (OccurrenceStatus::Completed, now()));
+            assert_eq!(problems.iter().map(|problem| problem.field.as_str()).collect::<Vec<_>>(), ["timestamp"]);
+        }
+        let body = report("instanceId", Value::Null).to_string();
+        let reading = StatusReading::of(body.as_bytes(), Some("w-2"), now());
+        assert_eq!((reading.reports[0].0.instance_id.as_str(), reading.reports[0].1.len()), ("w-2", 1));
+        let reading = StatusReading::of(body.as_bytes(), None, now());
+        assert_eq!(reading.unreadable[0].problem.field, "instanceId", "no instance is known");
+    }
+
+    #[test]
     fn unreadable_report_names_its_field_and_its_run() {
-        for (field, value) in [("status", json!("Completed")), ("timestamp", json!("2026-11-21T09:00:00"))] {
+        for (field, value) in [("status", json!("Completed")), ("attempt", json!("2"))] {
             let reading = read(&json!({ "reports": [report(field, value), report("attempt", json!(2.0))] }));
             assert_eq!(reading.reports.len(), 1, "the other report is read");
             let unreadable = &reading.unreadable[0];
             assert_eq!(unreadable.problem.field, field);
-            assert_eq!((unreadable.attempt, unreadable.instance_id.as_deref()), (Some(2), Some("w-1")));
+            assert_eq!(unreadable.attempt, (field == "status").then_some(2));
+            assert_eq!(unreadable.instance_id.as_deref(), Some("w-1"));
             assert_eq!(unreadable.occurrence_id.map(|id| id.to_string()).as_deref(), Some(ID));
         }
         let lone = read(&report("attempt", json!(0)));
         assert_eq!(lone.unreadable[0].problem.to_string(), "attempt: invalid value: attempts are counted from 1");
         for body in ["", "7", "{\"reports\": 7}"] {
-            let reading = StatusReading::of(body.as_bytes());
+            let reading = StatusReading::of(body.as_bytes(), None, now());
             assert_eq!((reading.reports.len(), reading.unreadable.len()), (0, 1), "{body}");
         }
     }
 
     #[test]
     fn bad_line_costs_only_itself() {
-        let now = "2026-11-21T10:00:00Z".parse().expect("an instant");
+        let now = now();
         let body = json!({ "occurrenceId": ID, "lines": [
             { "seq": 1_000_000, "at": "2026-11-21T09:00:00Z", "message": "good" },
             { "seq": 1_000_001.0, "at": "2026-11-21T09:00:00", "level": "FATAL", "message": { "code": 7 } },

@@ -27,11 +27,8 @@ use crate::{
 /// The pattern of worker ids and job types.
 const NAME_PATTERN: &str = "^[A-Za-z0-9._-]{1,100}$";
 
-/// The pattern of a `traceparent`.
-const TRACEPARENT_PATTERN: &str = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}";
-
 /// The bounds that a type cannot express, by field name.
-const SCHEMA_BOUNDS: [(&str, &str, SchemaBound); 18] = [
+const SCHEMA_BOUNDS: [(&str, &str, SchemaBound); 17] = [
     ("attempt", "minimum", SchemaBound::Number(1)),
     ("priority", "minimum", SchemaBound::Number(1)),
     ("priority", "maximum", SchemaBound::Number(5)),
@@ -40,7 +37,6 @@ const SCHEMA_BOUNDS: [(&str, &str, SchemaBound); 18] = [
     ("jobTypes", "maxItems", SchemaBound::Number(500)),
     ("instanceId", "minLength", SchemaBound::Number(1)),
     ("instanceId", "maxLength", SchemaBound::Number(200)),
-    ("traceparent", "pattern", SchemaBound::Text(TRACEPARENT_PATTERN)),
     ("occurrences", "maxItems", SchemaBound::Number(500)),
     ("schedules", "maxItems", SchemaBound::Number(100)),
     ("problems", "maxItems", SchemaBound::Number(100)),
@@ -102,6 +98,9 @@ pub enum DeadLetterCause {
     Exhausted,
     /// A poison run: its attempts crashed the worker's process repeatedly.
     Poison,
+    /// Any other word, which counts as a message that was rejected.
+    #[serde(other)]
+    Other,
 }
 
 /// One entry of the broker's `x-death` header.

@@ -38,11 +38,11 @@ pub struct ClaimReply {
     pub attempt: u32,
     /// True if the attempt may start.
     pub granted: bool,
-    /// The reason for a denial.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The reason for a denial, for a log line.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::lenient::readable")]
     pub reason: Option<ClaimDenial>,
     /// The instance that runs the attempt, if that is the reason.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::lenient::readable")]
     pub by: Option<String>,
 }
 
@@ -80,6 +80,23 @@ impl ClaimDenial {
             Self::Waiting => "it is waiting for a slot or for its retry",
             Self::Unknown => "the server has no such attempt",
             Self::Other => "the server denied it for a reason that this version does not know",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn answer_decides_whatever_explains_it() {
+        let id = "019a9b3f-7c00-7abc-8def-0123456789ab";
+        for (reason, by) in [(json!(7), json!(null)), (json!({ "text": "x" }), json!(["a"])), (json!(null), json!(1))] {
+            let reply = json!({ "occurrenceId": id, "attempt": 1, "granted": false, "reason": reason, "by": by });
+            let reply: ClaimReply = serde_json::from_value(reply).expect("the answer is readable");
+            assert_eq!((reply.granted, reply.reason, reply.by), (false, None, None));
         }
     }
 }

@@ -7,6 +7,7 @@
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use crate::id::OccurrenceId;
 
@@ -56,7 +57,8 @@ pub struct NewOccurrence {
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::lenient::optional")]
     pub priority: Option<u8>,
     /// The uniqueness key, at most 200 characters: nothing is created while an occurrence of the same job with the same key is
-    /// open, and within `uniqueForSeconds` of its creation.
+    /// open, and within `uniqueForSeconds` of its creation. Without one, an occurrence of a job type that is declared unique
+    /// gets its key from the input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uniqueness_key: Option<String>,
     /// The time for which a uniqueness key applies after the creation even if the occurrence has ended, in seconds, at most 30
@@ -69,6 +71,16 @@ pub struct NewOccurrence {
     /// The position in a trace that the occurrence continues, as the `traceparent` of the W3C Trace Context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
+}
+
+/// Returns the uniqueness key of an input, given as its JSON without blanks: the JSON itself if it has at most 200 characters,
+/// so that it is readable on a page, else its SHA-256 hash.
+#[must_use]
+pub fn uniqueness_key_of_input(input: &str) -> String {
+    if input.chars().count() <= MAX_UNIQUENESS_KEY_CHARS && !input.chars().any(char::is_control) {
+        return input.to_owned();
+    }
+    Sha256::digest(input).iter().fold("sha256:".to_owned(), |key, byte| format!("{key}{byte:02x}"))
 }
 
 /// Server → producer, on the queue that the message named in `reply_to`, with its `correlation_id`.
@@ -98,6 +110,22 @@ pub struct IngestResult {
     /// The reason and the remedy, with `rejected`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// True if the same occurrence may be accepted later, such as when its job is resumed.
+    #[serde(default, skip_serializing_if = "is_false", deserialize_with = "crate::lenient::or_default")]
+    pub retryable: bool,
+}
+
+impl IngestResult {
+    /// Returns the result for an occurrence, without a reason.
+    #[must_use]
+    pub const fn new(id: OccurrenceId, outcome: IngestOutcome) -> Self {
+        Self { id, outcome, existing_id: None, reason: None, retryable: false }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// The result for one new occurrence, as one word.
@@ -109,9 +137,22 @@ pub enum IngestOutcome {
     Accepted,
     /// An occurrence with the same uniqueness key exists, so nothing was created.
     Duplicate,
-    /// Nothing was created. Publishing the same occurrence again has the same result unless the reason is removed.
+    /// Nothing was created. Publishing the same occurrence again has the same result unless the reason is removed, or unless
+    /// the result is marked as retryable.
     Rejected,
     /// A word of a newer server.
     #[serde(other)]
     Other,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_input_is_hashed() {
+        assert_eq!(uniqueness_key_of_input("7"), "7");
+        let key = uniqueness_key_of_input(&"x".repeat(300));
+        assert!(key.starts_with("sha256:") && key.len() == 71, "{key}");
+    }
 }

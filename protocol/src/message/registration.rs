@@ -130,9 +130,22 @@ pub struct JobDefaults {
     /// The policy for lost runs: `requeue` or `fail`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_lost: Option<String>,
+    /// The uniqueness of occurrences that are enqueued by job type, in the defaults of a job type. A schedule ignores it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unique: Option<UniqueRule>,
     /// The tags, at most 20.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::lenient::or_default")]
     pub tags: Vec<String>,
+}
+
+/// The rule that an occurrence is created only if no open one of the same job has the same input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct UniqueRule {
+    /// The time for which the rule applies after the creation even if the occurrence has ended, in seconds, at most 30 days.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "crate::lenient::optional")]
+    pub for_seconds: Option<u32>,
 }
 
 impl JobDefaults {
@@ -155,6 +168,7 @@ impl JobDefaults {
             overlap: word(&self.overlap, &others.overlap),
             misfire: word(&self.misfire, &others.misfire),
             on_lost: word(&self.on_lost, &others.on_lost),
+            unique: self.unique.or(others.unique),
             tags: if self.tags.is_empty() { others.tags.clone() } else { self.tags.clone() },
         }
     }

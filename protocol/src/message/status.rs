@@ -145,8 +145,8 @@ impl<'de> Deserialize<'de> for StatusMessage {
 
 /// Reads a report, or returns the first field that cannot be read and the reason.
 fn read_report(report: Value) -> Result<StatusReport, String> {
-    let (report, left_out) =
-        StatusReport::read_in_parts(report).map_err(|unreadable| unreadable.problem.to_string())?;
+    let (report, left_out) = StatusReport::read_in_parts(report, None, DateTime::UNIX_EPOCH)
+        .map_err(|unreadable| unreadable.problem.to_string())?;
     match left_out.into_iter().next() {
         None => Ok(report),
         Some(problem) => Err(problem.to_string()),

@@ -5,7 +5,7 @@ use milvaion_protocol::{
         CancelMessage, ClaimDenial, ClaimReply, ClaimRequest, DeclaredSchedule, DeclaredTiming, HelloProblem,
         HelloReply, IngestMessage, IngestOutcome, IngestReply, IngestResult, InstanceHeartbeat, InstanceHello,
         JobDefaults, JobMessage, JobTypeInfo, LogLevel, LogLine, LogMessage, NewOccurrence, RegistrationMessage,
-        RunProgress, StatusMessage, StatusReport,
+        RunProgress, StatusMessage, StatusReport, UniqueRule,
     },
     status::OccurrenceStatus,
 };
@@ -17,7 +17,7 @@ use crate::{DUE_TIME, JOB_ID, LATER_TIME, OCCURRENCE_ID, at, golden, job, minima
 
 #[test]
 fn cancel_message() {
-    let message = CancelMessage { occurrence_id: occurrence(), attempt: 2, reason: "too slow".into() };
+    let message = CancelMessage { occurrence_id: occurrence(), attempt: Some(2), reason: "too slow".into() };
     golden(&message, json!({ "occurrenceId": OCCURRENCE_ID, "attempt": 2, "reason": "too slow" }));
 }
 
@@ -350,11 +350,12 @@ fn declarations_of_a_job_type() {
         overlap: Some("skip".into()),
         misfire: Some("fire_once".into()),
         on_lost: Some("requeue".into()),
+        unique: Some(UniqueRule { for_seconds: Some(3_600) }),
         tags: vec!["mail".into()],
     };
     let defaults_json = json!({
         "maxRetries": 3, "baseRetryDelaySeconds": 10, "retryJitterPercent": 20, "priority": 4, "maxConcurrent": 2,
-        "overlap": "skip", "misfire": "fire_once", "onLost": "requeue", "tags": ["mail"],
+        "overlap": "skip", "misfire": "fire_once", "onLost": "requeue", "unique": { "forSeconds": 3600 }, "tags": ["mail"],
     });
     golden(&defaults, defaults_json.clone());
     golden(&JobDefaults::default(), json!({}));
@@ -459,12 +460,13 @@ fn ingest() {
         outcome: IngestOutcome::Duplicate,
         existing_id: Some(occurrence()),
         reason: Some("the uniqueness key is in use".into()),
+        retryable: true,
     };
     golden(
         &IngestReply { results: vec![result.clone()], error: None },
         json!({ "results": [{
             "id": OCCURRENCE_ID, "outcome": "duplicate", "existingId": OCCURRENCE_ID,
-            "reason": "the uniqueness key is in use",
+            "reason": "the uniqueness key is in use", "retryable": true,
         }] }),
     );
     golden(
@@ -472,9 +474,6 @@ fn ingest() {
         json!({ "results": [], "error": "too many" }),
     );
     for (outcome, word) in [(IngestOutcome::Accepted, "accepted"), (IngestOutcome::Rejected, "rejected")] {
-        golden(
-            &IngestResult { outcome, existing_id: None, reason: None, ..result.clone() },
-            json!({ "id": OCCURRENCE_ID, "outcome": word }),
-        );
+        golden(&IngestResult::new(occurrence(), outcome), json!({ "id": OCCURRENCE_ID, "outcome": word }));
     }
 }

@@ -138,7 +138,7 @@ impl JobCommands {
             }
             // A worker may have started a queued run since it was read, and an Unknown run may still be running.
             let reason = row.note.clone().unwrap_or_default();
-            requests.push(CancelMessage { occurrence_id: row.id, attempt, reason });
+            requests.push(CancelMessage { occurrence_id: row.id, attempt: Some(attempt), reason });
         }
         let rows = changed.iter().map(|cancelled| cancelled.row.clone()).collect();
         self.hub.publish(edit.at, vec![LiveEvent::Occurrences { rows }]);

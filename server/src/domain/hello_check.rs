@@ -21,8 +21,8 @@ use milvaion_schedule::{
     rules::{LostRunPolicy, MAX_CONCURRENCY_LIMIT, MisfirePolicy, OverlapPolicy},
     schedule::Schedule,
 };
-use serde::Deserialize;
-use serde_json::Value;
+use serde::{Deserialize, de};
+use serde_json::{Map, Value, json};
 
 /// The maximum number of job types of a registration.
 pub const MAX_JOB_TYPES: usize = 500;
@@ -46,6 +46,8 @@ const MAX_JOB_TIMEOUT_SECONDS: u32 = 86_400;
 const MAX_RETRIES: u16 = 100;
 /// The maximum delay before the second attempt, in seconds: one day.
 const MAX_BASE_RETRY_DELAY_SECONDS: u32 = 86_400;
+/// The maximum time for which a uniqueness key applies after the creation, in seconds: 30 days.
+pub const MAX_UNIQUE_SECONDS: u32 = 30 * 86_400;
 /// The maximum number of tags, and the maximum length of one in characters.
 const MAX_TAGS: (usize, usize) = (20, 50);
 
@@ -92,12 +94,15 @@ fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Reads a registration that cannot be read as a whole: job types and schedules are read one by one, and those that cannot
-/// be read are left out.
+/// The fields of a registration that are only shown or have a default.
+const OPTIONAL_FIELDS: [&str; 7] = ["host", "pid", "version", "protocol", "features", "capacity", "timestamp"];
+
+/// Reads a registration that cannot be read as a whole: each field, job type and schedule is read by itself, and those that
+/// cannot be read are left out.
 ///
 /// # Errors
 ///
-/// Returns the reason if a field beside them cannot be read.
+/// Returns the reason if the worker, the instance or the list of job types cannot be read.
 pub fn read_in_parts(mut message: Value) -> Result<(InstanceHello, Vec<HelloProblem>), String> {
     let mut problems = Problems::default();
     let job_types = match message.get_mut("jobTypes").map(Value::take) {
@@ -107,13 +112,13 @@ pub fn read_in_parts(mut message: Value) -> Result<(InstanceHello, Vec<HelloProb
     };
     if let Some(fields) = message.as_object_mut() {
         fields.insert("jobTypes".into(), Value::Array(Vec::new()));
-        if fields
-            .get("features")
-            .is_some_and(|features| serde_json::from_value::<Vec<String>>(features.clone()).is_err())
-        {
-            problems.add(None, None, "features: expected a list of texts; no feature is used".into());
-            fields.remove("features");
+        for field in OPTIONAL_FIELDS {
+            if let Err(error) = read_optional(fields, field) {
+                problems.add(None, None, format!("{field} cannot be read and is left out: {error}"));
+                fields.remove(field);
+            }
         }
+        fields.entry("timestamp").or_insert_with(|| json!(DateTime::UNIX_EPOCH));
     }
     let mut hello: InstanceHello = serde_json::from_value(message).map_err(|error| error.to_string())?;
     for mut job_type in job_types {
@@ -159,6 +164,18 @@ pub fn read_in_parts(mut message: Value) -> Result<(InstanceHello, Vec<HelloProb
         hello.job_types.push(info);
     }
     Ok((hello, problems.into_list()))
+}
+
+/// Tries to read one field of a registration.
+fn read_optional(fields: &Map<String, Value>, field: &str) -> Result<(), serde_json::Error> {
+    let mut alone = json!({ "workerId": "", "instanceId": "", "jobTypes": [], "timestamp": DateTime::UNIX_EPOCH });
+    match fields.get(field) {
+        Some(value) => alone[field] = value.clone(),
+        // Only the time has no default. It is the worker's, and nothing depends on it.
+        None if field == "timestamp" => return Err(de::Error::missing_field("timestamp")),
+        None => {}
+    }
+    InstanceHello::deserialize(alone).map(drop)
 }
 
 /// Reads a heartbeat that cannot be read as a whole, if it names its instance: an instance that sends heartbeats is alive,
@@ -352,6 +369,9 @@ fn check_rules(rules: &mut JobDefaults, add: &mut impl FnMut(String)) {
     keep_word(&mut rules.overlap, |word| OverlapPolicy::parse(word).is_some(), "overlap", add);
     keep_word(&mut rules.misfire, |word| MisfirePolicy::parse(word).is_some(), "misfire", add);
     keep_word(&mut rules.on_lost, |word| LostRunPolicy::parse(word).is_some(), "onLost", add);
+    if let Some(unique) = &mut rules.unique {
+        keep_in(&mut unique.for_seconds, 1..=MAX_UNIQUE_SECONDS, "unique.forSeconds", add);
+    }
     let (max_tags, max_chars) = MAX_TAGS;
     let count = rules.tags.len();
     rules.tags.retain(|tag| {

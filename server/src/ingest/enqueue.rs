@@ -251,6 +251,22 @@ mod tests {
     }
 
     #[test]
+    fn ingest_vectors_are_read_in_parts() {
+        let vectors = include_str!("../../../docs/protocol/vectors/ingest-message.json");
+        let vectors: Value = serde_json::from_str(vectors).expect("JSON");
+        let list = |verdict: &str| vectors[verdict].as_array().cloned().expect("a list");
+        for vector in list("partly") {
+            let (occurrences, _) = read(vector["body"].to_string().as_bytes()).expect("readable in parts");
+            let refused = occurrences.iter().enumerate().filter(|(_, occurrence)| occurrence.is_err());
+            let refused: Vec<String> = refused.map(|(index, _)| format!("occurrences[{index}]")).collect();
+            assert_eq!(json!(refused), vector["leftOut"], "{}", vector["name"]);
+        }
+        for vector in list("reject") {
+            read(vector["body"].to_string().as_bytes()).expect_err("refused as a whole");
+        }
+    }
+
+    #[test]
     fn whole_message_is_refused_with_a_reason() {
         let too_many = json!({ "occurrences": vec![json!({}); 501] }).to_string();
         for (body, expected) in [("{", "cannot be read"), ("{}", "cannot be read"), (&too_many, "maximum is 500")] {

@@ -107,7 +107,7 @@ impl StatusConsumer {
 
     /// Applies the reports in some bodies, and records what could not be read.
     async fn process(&self, bodies: &[ReceivedBody<'_>]) -> anyhow::Result<()> {
-        let (reports, unreadable) = read(bodies);
+        let (reports, unreadable) = read(bodies, self.clock.now());
         let (mut rest, mut done) = (reports.clone(), 0);
         let mut refused = None;
         while !rest.is_empty() {
@@ -248,11 +248,11 @@ struct ReceivedBody<'a> {
     sender: Option<&'a str>,
 }
 
-/// Parses the reports in some bodies. Of a report that cannot be read in part, the status counts.
-fn read(bodies: &[ReceivedBody<'_>]) -> (Vec<StatusReport>, Vec<UnreadablePart>) {
+/// Parses the reports in some bodies, which arrived at `now`. Of a report that cannot be read in part, the status counts.
+fn read(bodies: &[ReceivedBody<'_>], now: DateTime<Utc>) -> (Vec<StatusReport>, Vec<UnreadablePart>) {
     let (mut read, mut parts) = (Vec::new(), Vec::new());
     for body in bodies {
-        let StatusReading { reports, unreadable } = StatusReading::of(body.data);
+        let StatusReading { reports, unreadable } = StatusReading::of(body.data, body.sender, now);
         for (report, problems) in reports {
             parts.extend(unreadable::of_report(&report, &problems));
             read.push(report);

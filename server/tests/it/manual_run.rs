@@ -226,7 +226,7 @@ async fn cancel_request_is_repeated_until_the_run_ends() {
     assert_eq!(server.jobs.cancel(&me, run, "too slow").await.expect("it is requested"), OccurrenceStatus::Running);
     for _ in 0..3 {
         let message = next().await;
-        assert_eq!((message.occurrence_id, message.attempt), (run, 1));
+        assert_eq!((message.occurrence_id, message.attempt), (run, Some(1)));
         assert_eq!(message.reason, "Cancellation requested by ana@example.org: too slow");
     }
     let (claim, stored) = redis_values(&server, &config.cache.url, run).await;

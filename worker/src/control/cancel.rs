@@ -58,11 +58,10 @@ async fn subscribe(
             _ = replacements.changed() => None,
         };
         let Some(message) = message else { return Ok(()) };
-        let request = serde_json::from_slice::<CancelRequest>(message.get_payload_bytes());
-        match request.map(|request| (request.occurrence_id, request)) {
-            Ok((Some(occurrence), request)) => running.cancel(occurrence, &request),
-            Ok((None, _)) => tracing::warn!("ignoring a cancel request without an occurrence id"),
-            Err(error) => tracing::warn!(error = %error, "ignoring a cancel request that is not valid JSON"),
+        let request = CancelRequest::read(&String::from_utf8_lossy(message.get_payload_bytes()));
+        match request.occurrence_id {
+            Some(occurrence) => running.cancel(occurrence, &request),
+            None => tracing::warn!("ignoring a cancel request that is no JSON object with an occurrence id"),
         }
     }
 }

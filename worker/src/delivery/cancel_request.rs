@@ -11,26 +11,37 @@
 
 use milvaion_protocol::id::OccurrenceId;
 use serde::Deserialize;
+use serde_json::Value;
 
 /// Reason of a request that gives none.
 const DEFAULT_CANCEL_REASON: &str = "cancelled on request";
 
 /// A request to cancel an occurrence.
-#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct CancelRequest {
-    #[serde(default)]
     pub(crate) occurrence_id: Option<OccurrenceId>,
-    #[serde(default)]
     attempt: Option<u32>,
-    #[serde(default)]
     reason: Option<String>,
 }
 
 impl CancelRequest {
     /// Reads the value of a `cancel:` key.
     pub(crate) fn read(text: &str) -> Self {
-        serde_json::from_str(text).unwrap_or_else(|_| Self { reason: Some(text.trim().to_owned()), ..Self::default() })
+        let Ok(Value::Object(fields)) = serde_json::from_str(text) else {
+            return Self { reason: Some(text.trim().to_owned()), ..Self::default() };
+        };
+        let number = |value: &Value| value.as_f64().filter(|number| number.fract() == 0.0 && *number >= 0.0);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a whole number from 0 that saturates"
+        )]
+        let attempt = fields.get("attempt").and_then(number).map(|number| number as u32);
+        Self {
+            occurrence_id: fields.get("occurrenceId").and_then(|id| OccurrenceId::deserialize(id).ok()),
+            attempt,
+            reason: fields.get("reason").and_then(Value::as_str).map(str::to_owned),
+        }
     }
 
     /// Returns true if the request applies to this attempt.
@@ -54,6 +65,9 @@ mod tests {
         assert!(request.applies_to(1) && request.applies_to(2) && !request.applies_to(3));
         assert_eq!(request.reason(), "wrong customer");
         assert!(CancelRequest::read("{}").applies_to(7));
+        let written_in_javascript = CancelRequest::read(r#"{"attempt": 2.0, "reason": null}"#);
+        assert!(written_in_javascript.applies_to(2) && !written_in_javascript.applies_to(3));
+        assert_eq!(written_in_javascript.reason(), DEFAULT_CANCEL_REASON);
         assert_eq!(CancelRequest::read("{}").reason(), DEFAULT_CANCEL_REASON);
     }
 

@@ -15,7 +15,7 @@ pub const fn cause_label(cause: FailureCause) -> &'static str {
         FailureCause::TimedOut => "Timed out",
         FailureCause::Rejected => "Rejected",
         FailureCause::Poison => "Crashed its worker",
-        FailureCause::Lost => "Worker lost",
+        FailureCause::Lost => "Run lost",
     }
 }
 
@@ -29,9 +29,7 @@ pub const fn cause_description(cause: FailureCause) -> &'static str {
         FailureCause::TimedOut => "It exceeded its timeout.",
         FailureCause::Rejected => "No worker could read its message.",
         FailureCause::Poison => "It crashed its worker process repeatedly.",
-        FailureCause::Lost => {
-            "Its worker stopped sending heartbeats, and the job's policy is not to run a lost run again."
-        }
+        FailureCause::Lost => "Its worker no longer reported the run, and it was not started again.",
     }
 }
 

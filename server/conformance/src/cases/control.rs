@@ -199,8 +199,8 @@ pub(super) fn hellos(context: &CaseContext, since: Option<Instant>) -> Vec<Insta
 fn cancel_message(job: &JobMessage, attempt: u32) -> String {
     let message = CancelMessage {
         occurrence_id: job.occurrence_id,
-        attempt,
-        reason: "Cancelled by Ann: wrong customer".to_owned(),
+        attempt: Some(attempt),
+        reason: "Cancellation requested by ann@example.org: wrong customer".to_owned(),
     };
     serde_json::to_string(&message).unwrap_or_default()
 }

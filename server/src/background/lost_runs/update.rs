@@ -63,7 +63,8 @@ pub(super) fn lost_run_update(run: &StaleRun, decision: LostRunDecision, evidenc
         }
         LostRunDecision::Poison => (
             OccurrenceStatus::Failed,
-            Some("poison"),
+            // A living worker did not crash.
+            Some(if run.is_unreported { "lost" } else { "poison" }),
             match run.is_unreported {
                 // The process of the run is alive, so the run did not end it.
                 true => format!(
@@ -148,8 +149,10 @@ mod tests {
             unreadable_report: Some("status: the field is missing".into()),
             ..run()
         };
+        let update = lost_run_update(&alive, LostRunDecision::Poison, LossEvidence::Silence);
+        assert_eq!(update.cause, Some("lost"), "it did not crash its worker");
         assert_eq!(
-            lost_run_update(&alive, LostRunDecision::Poison, LossEvidence::Silence).note,
+            update.note,
             "Failed after it was lost 4 times: its worker is alive, and reports neither the run nor its end. Worker \
              instance w-1 sends heartbeats, but for at least 16 s none of them listed this run; one of its reports could \
              not be read: status: the field is missing"
