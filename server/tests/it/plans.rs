@@ -12,6 +12,7 @@ use milvaion_schedule::{due::DueAction, schedule::Schedule};
 use milvaion_server::{
     clock::{Clock, machine_now},
     config::database::DatabaseConfig,
+    domain::lost_message::{QueueBacklog, QueueCount},
     store::{Store, enqueue::EnqueuedRun, jobs::AuditStamp, plan::NewScheduledRun},
 };
 use milvaion_test_support::{
@@ -385,17 +386,16 @@ async fn table_of_open_occurrences_has_no_further_index() {
     let known = "SELECT count(*) FROM pg_indexes WHERE tablename = 'runs' AND indexname IN
                  ('runs_pkey', 'runs_by_job', 'runs_begun_or_quarantined', 'runs_unsent', 'runs_delayed',
                   'runs_cancel_requested', 'runs_waiting', 'runs_replacing', 'runs_with_slot', 'runs_with_key',
-                  'runs_by_parent', 'runs_delayed_by_job')";
+                  'runs_by_parent', 'runs_delayed_by_job', 'runs_published')";
     let all = "SELECT count(*) FROM pg_indexes WHERE tablename = 'runs'";
     let mut connection = TestConnection::open(&url).await;
-    // The last two cost nothing but the rows that another occurrence has enqueued, and those that are delayed.
-    assert_eq!((connection.count(known).await, connection.count(all).await), (12, 12), "each costs every dispatch");
+    // Two of them cost nothing but the rows that another occurrence has enqueued, and those that are delayed.
+    assert_eq!((connection.count(known).await, connection.count(all).await), (13, 13), "each costs every dispatch");
 }
 
-#[tokio::test]
-async fn cost_of_enqueueing_does_not_grow_with_the_queue() {
-    let mut harness = PlanHarness::new().await;
-    let run = |harness: &PlanHarness, job_id| EnqueuedRun {
+/// Returns a delayed occurrence of a job, with a uniqueness key of its own.
+fn new_run(harness: &PlanHarness, job_id: JobId) -> EnqueuedRun {
+    EnqueuedRun {
         id: harness.clock.occurrence_id(),
         job_id,
         input: None,
@@ -405,10 +405,15 @@ async fn cost_of_enqueueing_does_not_grow_with_the_queue() {
         unique_until: None,
         parent_id: None,
         traceparent: None,
-    };
+    }
+}
+
+#[tokio::test]
+async fn cost_of_enqueueing_does_not_grow_with_the_queue() {
+    let mut harness = PlanHarness::new().await;
     // The plan is made while the tables are empty, and about a job that does not exist.
     for _ in 0..PLANNED_ANEW + 2 {
-        let nothing: Vec<_> = (0..BATCH).map(|_| run(&harness, JobId(harness.clock.occurrence_id().0))).collect();
+        let nothing: Vec<_> = (0..BATCH).map(|_| new_run(&harness, JobId(harness.clock.occurrence_id().0))).collect();
         harness.store.enqueue_runs(&nothing, None, harness.clock.now()).await.expect("the statement succeeds");
     }
     harness.insert_jobs().await;
@@ -426,7 +431,7 @@ async fn cost_of_enqueueing_does_not_grow_with_the_queue() {
         .await;
     drop(connection);
     let (scans, read, ..) = harness.counts(delayed).await;
-    let runs: Vec<_> = (0..BATCH).map(|_| run(&harness, job)).collect();
+    let runs: Vec<_> = (0..BATCH).map(|_| new_run(&harness, job)).collect();
     harness.store.enqueue_runs(&runs, None, harness.clock.now()).await.expect("the statement succeeds");
     let batch = i64::try_from(BATCH).expect("a small number");
     let (scans_after, read_after, ..) = harness.counts(delayed + batch).await;
@@ -511,6 +516,48 @@ async fn free_uniqueness_keys_are_found_among_taken_ones_in_parts() {
     }
     // The look at what was kept is one.
     assert!(connection.count(scans).await <= before + 1, "no statement reads a table as a whole");
+}
+
+#[tokio::test]
+async fn delayed_occurrences_are_not_read_in_the_background() {
+    let harness = PlanHarness::new().await;
+    let count = QueueCount { at: harness.clock.now(), old_before: harness.clock.now() };
+    let look = async || {
+        let next = harness.store.next_delayed_times().await.expect("the query succeeds");
+        let backlogs = harness.store.queue_backlogs(count, None).await.expect("the query succeeds");
+        (next.outside_quarantine.is_some(), backlogs.iter().map(QueueBacklog::old).sum::<i64>())
+    };
+    // The plans are made while the tables are empty.
+    for _ in 0..PLANNED_ANEW + 2 {
+        assert_eq!(look().await, (false, 0));
+    }
+    let mut connection = TestConnection::open(&harness.url).await;
+    connection.execute("ALTER TABLE runs SET (autovacuum_enabled = false)").await;
+    let (delayed, sent) = (200_000, 10);
+    for (rows, published_at, not_before) in
+        [(delayed, "NULL", "now() + interval '1 day'"), (sent, "now() - interval '1 day'", "NULL")]
+    {
+        connection
+            .execute(format!(
+                "INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
+                                   status, priority, has_slot, published_at, not_before)
+                 SELECT gen_random_uuid(), now(), gen_random_uuid(), 'x', 1, 'w', 't', now(), 'enqueue', 'queued', 3, true,
+                        {published_at}, {not_before}
+                   FROM generate_series(1, {rows})"
+            ))
+            .await;
+    }
+    drop(connection);
+    let (scans, read, ..) = harness.counts(delayed + sent).await;
+    assert_eq!(look().await, (true, sent));
+    // The counts wait for the row that this one inserts.
+    let job = jobs::insert(&harness.store, &harness.clock, Schedule::Manual, None).await;
+    let last = new_run(&harness, job);
+    harness.store.enqueue_runs(&[last], None, harness.clock.now()).await.expect("the statement succeeds");
+    let (scans_after, read_after, ..) = harness.counts(delayed + sent + 1).await;
+    assert_eq!(scans_after, scans, "no table is read as a whole");
+    let read = read_after - read;
+    assert!(read < 1_000, "{read} rows were read");
 }
 
 #[tokio::test]
