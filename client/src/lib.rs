@@ -56,7 +56,7 @@ pub use error::ClientError;
 #[cfg(feature = "rest")]
 pub use lists::{Listing, PagedQuery, collect};
 #[cfg(feature = "rest")]
-pub use log_follower::{LogEvent, LogFollower};
+pub use log_follower::{LogEvent, LogFollower, ResultError};
 pub use milvaion_protocol::message::{IngestOutcome, IngestResult, NewOccurrence};
 #[cfg(feature = "testing")]
 pub use testing::RecordingClient;

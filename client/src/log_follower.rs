@@ -7,8 +7,12 @@
 use std::{collections::VecDeque, time::Duration};
 
 use milvaion_api::rest::{LogQuery, Occurrence, OccurrenceDetail, StatusName};
-use milvaion_protocol::{id::OccurrenceId, message::LogLine};
+use milvaion_protocol::{
+    id::OccurrenceId,
+    message::{LogLine, MAX_RESULT_BYTES},
+};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::{
     Client, ClientError,
@@ -21,6 +25,9 @@ const MAX_FAILURES: u32 = 10;
 /// The doublings of the first wait before a new connection. It is longer than between requests, because a server that
 /// ends each stream at once would otherwise be asked several times a second.
 const RECONNECT_DOUBLINGS: u32 = 3;
+
+/// The number of characters of an unreadable result in its error.
+const EXCERPT_CHARS: usize = 80;
 
 /// A sequence number after every line: the largest one that JSON numbers keep exactly.
 pub(crate) const AFTER_ALL_LINES: i64 = (1 << 53) - 1;
@@ -37,6 +44,35 @@ pub enum LogEvent {
     Lost(ClientError),
     /// The occurrence has ended, and all its lines were returned.
     End,
+}
+
+/// The reason why an occurrence has no result of the expected type.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResultError {
+    /// The occurrence could not be waited for.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+
+    /// The occurrence ended with another status than *Completed*.
+    #[error("Occurrence {} has no result, because it {}", .0.summary.id, describe_end(.0))]
+    NotCompleted(Box<OccurrenceDetail>),
+
+    /// The result is not JSON of the expected type.
+    #[error(
+        "The result of occurrence {occurrence} is not JSON of the type {expected}: it {}. Wait for the type that the job \
+         returns. The server truncates a result of more than {} KiB.", describe_result(.text.as_deref()), MAX_RESULT_BYTES / 1024
+    )]
+    Unreadable {
+        /// The occurrence.
+        occurrence: OccurrenceId,
+        /// The name of the expected type.
+        expected: &'static str,
+        /// The result as it is stored.
+        text: Option<String>,
+        /// The error of the parser.
+        source: serde_json::Error,
+    },
 }
 
 /// A follower of the log of an occurrence.
@@ -66,6 +102,30 @@ const fn is_final(status: StatusName) -> bool {
     !matches!(status, StatusName::Queued | StatusName::Running | StatusName::Unknown)
 }
 
+/// Returns the end of an occurrence that did not complete, with its reason.
+fn describe_end(occurrence: &OccurrenceDetail) -> String {
+    let status = occurrence.summary.status.as_str().replace('_', " ");
+    let reason = occurrence.summary.note.as_deref().or(occurrence.exception.as_deref());
+    match reason.and_then(|text| text.lines().next()) {
+        Some(reason) => format!("ended as {status}: {reason}"),
+        None => format!("ended as {status}."),
+    }
+}
+
+fn describe_result(text: Option<&str>) -> String {
+    match text {
+        Some(text) => format!("begins with {:?}", text.chars().take(EXCERPT_CHARS).collect::<String>()),
+        None => "is empty".to_owned(),
+    }
+}
+
+/// Reads a result. It is JSON, except that a string is stored without its quotation marks, and `null` not at all.
+fn read_result<T: DeserializeOwned>(text: Option<&str>) -> Result<T, serde_json::Error> {
+    let Some(text) = text else { return serde_json::from_value(Value::Null) };
+    // Of two errors, the one about the JSON is returned.
+    serde_json::from_str(text).or_else(|error| serde_json::from_value(text.into()).map_err(|_| error))
+}
+
 impl Client {
     /// Waits for the end of an occurrence, and returns it with its result. The server sends the change of the status, so
     /// nothing is asked meanwhile. An end is *Completed*, *Failed*, *Cancelled*, *Timed out* or *Skipped*; none of them is an
@@ -82,6 +142,37 @@ impl Client {
             }
         }
         self.occurrence(occurrence).await
+    }
+
+    /// Waits for the end of an occurrence like [`wait`](Self::wait), and returns its result as a value of the type that its
+    /// job returns. A job that returns nothing has the result `()`, and `serde_json::Value` is a type for every result.
+    ///
+    /// ```no_run
+    /// # use milvaion_client::{Client, Enqueue, EnqueueClient};
+    /// # async fn example(client: Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let greeting = Enqueue::job_type("hello", "hello").input(serde_json::json!({ "name": "Grace" }));
+    /// let occurrence = EnqueueClient::new(client.clone()).enqueue(greeting).await?.id();
+    /// let text: String = client.wait_for_result(occurrence).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`wait`](Self::wait), and an error if the occurrence ended with another status than *Completed*,
+    /// or if its result is not JSON of the type.
+    pub async fn wait_for_result<T: DeserializeOwned>(&self, occurrence: OccurrenceId) -> Result<T, ResultError> {
+        let ended = self.wait(occurrence).await?;
+        if ended.summary.status != StatusName::Completed {
+            return Err(ResultError::NotCompleted(Box::new(ended)));
+        }
+        let text = ended.result;
+        read_result(text.as_deref()).map_err(|source| ResultError::Unreadable {
+            occurrence,
+            expected: std::any::type_name::<T>(),
+            text,
+            source,
+        })
     }
 
     /// Follows the log of an occurrence, from the line after the sequence number `after`. 0 starts with the first line.

@@ -19,6 +19,7 @@ pub struct RecordingClient {
 struct Recording {
     occurrences: Vec<NewOccurrence>,
     rejection: Option<String>,
+    is_retryable: bool,
 }
 
 impl RecordingClient {
@@ -34,9 +35,20 @@ impl RecordingClient {
         EnqueueClient::new(self.clone())
     }
 
-    /// Rejects every following occurrence with a reason.
+    /// Rejects every following occurrence with a reason, as the server rejects a wrong one.
     pub fn reject_with(&self, reason: impl Into<String>) {
-        self.lock().rejection = Some(reason.into());
+        self.set_rejection(reason.into(), false);
+    }
+
+    /// Rejects every following occurrence with a reason that passes, as the server rejects one of a paused job.
+    pub fn reject_for_now(&self, reason: impl Into<String>) {
+        self.set_rejection(reason.into(), true);
+    }
+
+    fn set_rejection(&self, reason: String, is_retryable: bool) {
+        let mut state = self.lock();
+        state.rejection = Some(reason);
+        state.is_retryable = is_retryable;
     }
 
     /// Accepts every following occurrence again.
@@ -111,9 +123,13 @@ impl RecordingClient {
 
     fn record(&self, occurrence: NewOccurrence) -> IngestResult {
         let mut state = self.lock();
-        let result = |outcome| IngestResult { id: occurrence.id, outcome, existing_id: None, reason: None };
+        let result = |outcome| IngestResult::new(occurrence.id, outcome);
         if let Some(reason) = state.rejection.clone() {
-            return IngestResult { reason: Some(reason), ..result(IngestOutcome::Rejected) };
+            return IngestResult {
+                reason: Some(reason),
+                retryable: state.is_retryable,
+                ..result(IngestOutcome::Rejected)
+            };
         }
         if state.occurrences.iter().any(|known| known.id == occurrence.id) {
             return result(IngestOutcome::Accepted);

@@ -110,9 +110,11 @@ impl EnqueueTransport for Client {
             let results = EnqueueTransport::enqueue(self, occurrences).await?;
             let rejected = results.into_iter().find(|result| result.outcome == IngestOutcome::Rejected);
             match rejected {
-                Some(result) => {
-                    Err(EnqueueError::Rejected { id: result.id, reason: result.reason.unwrap_or_default() })
-                }
+                Some(result) => Err(EnqueueError::Rejected {
+                    id: result.id,
+                    reason: result.reason.unwrap_or_default(),
+                    is_retryable: result.retryable,
+                }),
                 None => Ok(()),
             }
         })

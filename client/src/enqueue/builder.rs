@@ -121,6 +121,13 @@ impl Enqueue {
     }
 }
 
+/// An occurrence as it was transmitted, with its id: enqueued again, it is created once.
+impl From<NewOccurrence> for Enqueue {
+    fn from(occurrence: NewOccurrence) -> Self {
+        Self { occurrence, error: None }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -52,6 +52,8 @@ pub enum EnqueueError {
         id: OccurrenceId,
         /// The reason and the remedy.
         reason: String,
+        /// True if the same occurrence may be accepted later, such as when its job is resumed.
+        is_retryable: bool,
     },
 
     /// The server refused a whole message.
@@ -71,7 +73,16 @@ pub enum EnqueueError {
     Api(#[from] crate::ClientError),
 }
 
-/// The occurrences without an answer. They may exist: enqueue the same ones again, with the same ids, to find out.
+impl EnqueueError {
+    /// Returns true if the same occurrences may be accepted later.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        matches!(self, Self::Unanswered(_) | Self::Rejected { is_retryable: true, .. })
+    }
+}
+
+/// The occurrences without an answer. They may exist: enqueue the same ones again, each as `Enqueue::from(occurrence)`, which
+/// keeps its id, to find out.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Unanswered {

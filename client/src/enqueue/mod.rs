@@ -121,7 +121,7 @@ impl EnqueueClient {
             IngestOutcome::Duplicate => Ok(Enqueued::Duplicate(result.existing_id.unwrap_or(result.id))),
             IngestOutcome::Rejected | IngestOutcome::Other => {
                 let reason = result.reason.unwrap_or_else(|| "The server gave no reason.".to_owned());
-                Err(EnqueueError::Rejected { id, reason })
+                Err(EnqueueError::Rejected { id, reason, is_retryable: result.retryable })
             }
         }
     }

@@ -3,9 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, future};
-use milvaion_api::rest::StatusName;
+use milvaion_api::rest::{OccurrenceDetail, StatusName};
 use milvaion_client::{Client, ClientError, LogEvent};
 use milvaion_protocol::message::LogLine;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::sync::Notify;
 
@@ -174,6 +175,65 @@ async fn stream_that_ends_without_a_status_is_looked_up() {
     .await;
     let outcome = Shell::signed_in(&server.url).run(&["occurrences", "wait", OCCURRENCE]).await;
     assert_eq!(outcome.code, 12);
+}
+
+/// Starts a server at which the occurrence has this end and this result.
+async fn ended_server(status: StatusName, result: Option<&'static str>) -> FakeServer {
+    FakeServer::start(move |request, number| match (request.target.contains("stream"), number) {
+        // The first connection is lost before the end.
+        (true, 1) => events(vec![self::status(StatusName::Running)], StreamEnd::Closed),
+        (true, _) => events(vec![self::status(status)], StreamEnd::Silent),
+        (false, _) => {
+            let result = result.map(str::to_owned);
+            document(200, &OccurrenceDetail { result, ..occurrence_detail(status) })
+        }
+    })
+    .await
+}
+
+#[derive(Debug, PartialEq, serde::Deserialize)]
+struct Letters {
+    count: u32,
+}
+
+#[tokio::test]
+async fn library_waits_for_the_end_of_an_occurrence() {
+    let server = ended_server(StatusName::Failed, None).await;
+    let ended = client(&server.url).wait(OCCURRENCE.parse().expect("an id")).await.expect("an end is no error");
+    assert_eq!(ended.summary.status, StatusName::Failed);
+    let stream = format!("GET /occurrences/{OCCURRENCE}/log/stream?after=9007199254740991");
+    assert_eq!(server.lines(), [stream.clone(), stream, format!("GET /occurrences/{OCCURRENCE}")]);
+}
+
+#[tokio::test]
+async fn result_is_read_as_a_value() {
+    async fn read<T: DeserializeOwned>(result: Option<&'static str>) -> Result<T, String> {
+        let server = ended_server(StatusName::Completed, result).await;
+        let read = client(&server.url).wait_for_result(OCCURRENCE.parse().expect("an id")).await;
+        read.map_err(|error| error.to_string())
+    }
+    assert_eq!(read(Some(r#"{"count":5}"#)).await, Ok(Letters { count: 5 }));
+    // A string is stored without its quotation marks, also one that looks like a number.
+    assert_eq!(read(Some("Hello, Ada!")).await, Ok("Hello, Ada!".to_owned()));
+    assert_eq!(read(Some("42")).await, Ok("42".to_owned()));
+    assert_eq!(read(Some("Hello, Ada!")).await, Ok(json!("Hello, Ada!")));
+    assert_eq!(read(None).await, Ok(()));
+    for (result, is) in [(Some(r#"{"count":"#), r#"begins with "{\"count\":""#), (None, "is empty")] {
+        let error = read::<Letters>(result).await.expect_err("no letters");
+        assert!(error.contains("is not JSON of the type ") && error.contains("::Letters: it "), "{error}");
+        assert!(error.contains(is) && error.contains("64 KiB"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn occurrence_that_did_not_complete_has_no_result() {
+    for (status, word) in [(StatusName::Failed, "failed"), (StatusName::TimedOut, "timed out")] {
+        let server = ended_server(status, None).await;
+        let id = OCCURRENCE.parse().expect("an id");
+        let error = client(&server.url).wait_for_result::<()>(id).await.expect_err("it has no result");
+        let text = format!("Occurrence {OCCURRENCE} has no result, because it ended as {word}: line one");
+        assert_eq!(error.to_string(), text);
+    }
 }
 
 #[tokio::test]

@@ -10,21 +10,20 @@ use std::collections::{BTreeSet, HashMap};
 
 use chrono::{DateTime, Duration, Utc};
 use jsonschema::Validator;
-use milvaion_api::requests::JobInput;
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     message::{
         IngestOutcome, IngestResult, MAX_INGEST_ID_AGE_DAYS, MAX_JOB_DATA_BYTES, MAX_UNIQUENESS_KEY_CHARS,
-        NewOccurrence,
+        NewOccurrence, uniqueness_key_of_input,
     },
     topology::MAX_PRIORITY,
     trace::Traceparent,
 };
-use milvaion_schedule::{rules::Rules, schedule::Schedule};
 use serde_json::Value;
 
 use super::jobs::JobCommands;
 use crate::{
+    domain::{declarations, hello_check::MAX_UNIQUE_SECONDS},
     faults::seams::{SEAMS, Seams},
     store::{
         StoreError,
@@ -38,8 +37,6 @@ use crate::{
 const MAX_ID_LEAD: Duration = Duration::minutes(1);
 /// The longest delay of an occurrence.
 const MAX_DELAY: Duration = Duration::days(366);
-/// The longest time for which a uniqueness key applies after the creation, in seconds.
-const MAX_UNIQUE_SECONDS: u32 = 30 * 86_400;
 /// The longest name of a job, a worker or a job type in a reason, in characters.
 const MAX_NAME_CHARS: usize = 100;
 
@@ -86,7 +83,7 @@ impl JobCommands {
                     }
                     None
                 }
-                Err(reason) => Some(rejected(occurrence.id, reason)),
+                Err(refusal) => Some(refusal.result(occurrence.id)),
             });
         }
         let mut created = Vec::new();
@@ -105,7 +102,10 @@ impl JobCommands {
                         existing_id: Some(existing),
                         ..accepted(run.id)
                     },
-                    EnqueueOutcome::JobNotFound => rejected(run.id, "The job was deleted in this moment.".into()),
+                    EnqueueOutcome::JobNotFound => {
+                        Refusal::for_now("The job was deleted in this moment. Publish the occurrence again.")
+                            .result(run.id)
+                    }
                 });
             }
         }
@@ -134,7 +134,7 @@ impl JobCommands {
             targets.by_type = self.store.enqueue_targets_by_type(&types.into_iter().collect::<Vec<_>>()).await?;
         }
         for target in targets.by_type.values_mut().filter(|target| target.job_id.is_none()) {
-            target.job_id = Some(self.create_enqueue_job(&target.worker_id, &target.job_type, by, now).await?);
+            target.job_id = Some(self.create_enqueue_job(target, by, now).await?);
         }
         for occurrence in occurrences.iter().filter(|occurrence| occurrence.input.is_some()) {
             let Some(target) = targets.of(occurrence) else { continue };
@@ -150,22 +150,16 @@ impl JobCommands {
         Ok(targets)
     }
 
-    /// Creates the job for the occurrences of a job type that are enqueued without a job.
+    /// Creates the job for the occurrences of a job type that are enqueued without a job, with the rules that the code
+    /// declares, because the occurrences of this request copy them.
     async fn create_enqueue_job(
         &self,
-        worker_id: &str,
-        job_type: &str,
+        target: &EnqueueTarget,
         by: Option<&str>,
         now: DateTime<Utc>,
     ) -> Result<JobId, StoreError> {
-        let job = JobInput {
-            display_name: job_type.to_owned(),
-            description: format!("Occurrences of {worker_id}/{job_type} that are enqueued by job type."),
-            worker_id: worker_id.to_owned(),
-            job_type: job_type.to_owned(),
-            job_data: Value::Object(serde_json::Map::new()),
-            ..JobInput::schedule_only(Schedule::Manual, Rules::default())
-        };
+        let EnqueueTarget { worker_id, job_type, defaults, .. } = target;
+        let job = declarations::definition(worker_id, job_type, defaults, None);
         let edit = AuditStamp { by: by.unwrap_or("system"), at: now, address: None };
         let (id, is_new) = self.store.create_enqueue_job(self.clock.job_id(), &job, edit).await?;
         if is_new {
@@ -186,7 +180,37 @@ impl EnqueueTargets {
 }
 
 fn accepted(id: OccurrenceId) -> IngestResult {
-    IngestResult { id, outcome: IngestOutcome::Accepted, existing_id: None, reason: None }
+    IngestResult::new(id, IngestOutcome::Accepted)
+}
+
+/// The reason why an occurrence is not created.
+#[derive(Debug)]
+struct Refusal {
+    reason: String,
+    /// True if the reason may pass without a change of the occurrence.
+    is_retryable: bool,
+}
+
+impl Refusal {
+    fn for_now(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), is_retryable: true }
+    }
+
+    fn result(self, id: OccurrenceId) -> IngestResult {
+        IngestResult { retryable: self.is_retryable, ..rejected(id, self.reason) }
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Self {
+        Self { reason, is_retryable: false }
+    }
+}
+
+impl From<&str> for Refusal {
+    fn from(reason: &str) -> Self {
+        reason.to_owned().into()
+    }
 }
 
 /// Returns the result for an occurrence that is rejected for a reason.
@@ -205,7 +229,7 @@ fn type_key(occurrence: &NewOccurrence) -> Option<TypeKey> {
 }
 
 /// Checks the values of an occurrence, and returns the reason for a rejection.
-fn check(occurrence: &NewOccurrence, targets: &EnqueueTargets, now: DateTime<Utc>) -> Result<EnqueuedRun, String> {
+fn check(occurrence: &NewOccurrence, targets: &EnqueueTargets, now: DateTime<Utc>) -> Result<EnqueuedRun, Refusal> {
     let id = occurrence.id;
     if id.0.get_version_num() != 7 {
         return Err("id: must be a UUID of version 7, which contains the time at which it was made.".into());
@@ -215,7 +239,8 @@ fn check(occurrence: &NewOccurrence, targets: &EnqueueTargets, now: DateTime<Utc
         return Err(format!(
             "id: is older than {MAX_INGEST_ID_AGE_DAYS} days. The server no longer recognises duplicates of such ids: make a \
              new one if the occurrence was never created."
-        ));
+        )
+        .into());
     }
     if made_at > now + MAX_ID_LEAD {
         return Err(
@@ -229,28 +254,31 @@ fn check(occurrence: &NewOccurrence, targets: &EnqueueTargets, now: DateTime<Utc
     if let Some(priority) = occurrence.priority
         && !(1..=MAX_PRIORITY).contains(&priority)
     {
-        return Err(format!("priority: takes 1 (idle) to {MAX_PRIORITY} (critical)."));
+        return Err(format!("priority: takes 1 (idle) to {MAX_PRIORITY} (critical).").into());
     }
     if occurrence.not_before.is_some_and(|at| at > now + MAX_DELAY) {
-        return Err(format!("notBefore: is more than {} days ahead.", MAX_DELAY.num_days()));
+        return Err(format!("notBefore: is more than {} days ahead.", MAX_DELAY.num_days()).into());
     }
-    let unique_until = match (&occurrence.uniqueness_key, occurrence.unique_for_seconds) {
+    let (uniqueness_key, unique_for_seconds) = uniqueness(occurrence, target);
+    let unique_until = match (&uniqueness_key, unique_for_seconds) {
         (None, Some(_)) => return Err("uniqueForSeconds: needs a uniquenessKey.".into()),
         (Some(key), _) if key.is_empty() || key.chars().count() > MAX_UNIQUENESS_KEY_CHARS || key.contains('\0') => {
-            return Err(format!("uniquenessKey: takes 1 to {MAX_UNIQUENESS_KEY_CHARS} characters without NUL."));
+            return Err(format!("uniquenessKey: takes 1 to {MAX_UNIQUENESS_KEY_CHARS} characters without NUL.").into());
         }
         (_, Some(seconds)) if seconds > MAX_UNIQUE_SECONDS => {
-            return Err(format!("uniqueForSeconds: takes at most {MAX_UNIQUE_SECONDS}, which is 30 days."));
+            return Err(format!("uniqueForSeconds: takes at most {MAX_UNIQUE_SECONDS}, which is 30 days.").into());
         }
         (_, seconds) => seconds.filter(|seconds| *seconds > 0).map(|seconds| now + Duration::seconds(seconds.into())),
     };
     Ok(EnqueuedRun {
         id,
-        job_id: target.job_id.ok_or("The job of the type does not exist yet. Publish the occurrence again.")?,
+        job_id: target
+            .job_id
+            .ok_or_else(|| Refusal::for_now("The job of the type does not exist yet. Publish the occurrence again."))?,
         input: occurrence.input.clone(),
         not_before: occurrence.not_before.filter(|at| *at > now),
         priority: occurrence.priority,
-        uniqueness_key: occurrence.uniqueness_key.clone(),
+        uniqueness_key,
         unique_until,
         parent_id: occurrence.parent_id,
         // A malformed one is ignored, as everywhere.
@@ -258,8 +286,21 @@ fn check(occurrence: &NewOccurrence, targets: &EnqueueTargets, now: DateTime<Utc
     })
 }
 
+/// Returns the uniqueness key of an occurrence and the time for which it applies after the creation. Without a key of its own,
+/// an occurrence by job type has the one that the code of the type declares.
+fn uniqueness(occurrence: &NewOccurrence, target: &EnqueueTarget) -> (Option<String>, Option<u32>) {
+    let is_by_type = occurrence.job_key.is_none();
+    match target.defaults.unique.filter(|_| is_by_type && occurrence.uniqueness_key.is_none()) {
+        Some(rule) => {
+            let input = occurrence.input.as_ref().map_or_else(|| "{}".to_owned(), Value::to_string);
+            (Some(uniqueness_key_of_input(&input)), occurrence.unique_for_seconds.or(rule.for_seconds))
+        }
+        None => (occurrence.uniqueness_key.clone(), occurrence.unique_for_seconds),
+    }
+}
+
 /// Returns the job of an occurrence, or the reason why it has none.
-fn target<'a>(occurrence: &NewOccurrence, targets: &'a EnqueueTargets) -> Result<&'a EnqueueTarget, String> {
+fn target<'a>(occurrence: &NewOccurrence, targets: &'a EnqueueTargets) -> Result<&'a EnqueueTarget, Refusal> {
     let name = |text: &str| text.chars().take(MAX_NAME_CHARS).collect::<String>().escape_default().to_string();
     let has_type = occurrence.worker_id.is_some() || occurrence.job_type.is_some();
     let found = match (&occurrence.job_key, &occurrence.worker_id, &occurrence.job_type) {
@@ -271,18 +312,18 @@ fn target<'a>(occurrence: &NewOccurrence, targets: &'a EnqueueTargets) -> Result
         })?,
         (None, Some(worker), Some(job_type)) => {
             targets.by_type.get(&(worker.clone(), job_type.clone())).ok_or_else(|| {
-                format!(
+                Refusal::for_now(format!(
                     "jobType: no instance of worker {} has registered the job type {}. Start the worker once, or correct the \
                      names.",
                     name(worker),
                     name(job_type)
-                )
+                ))
             })?
         }
         (None, ..) => return Err("jobKey: is needed, or workerId and jobType.".into()),
     };
     if !found.is_active {
-        return Err("The job is paused. Resume it, and publish the occurrence again.".into());
+        return Err(Refusal::for_now("The job is paused. Resume it, and publish the occurrence again."));
     }
     Ok(found)
 }
@@ -319,6 +360,7 @@ fn has_nul(value: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use milvaion_protocol::message::{JobDefaults, UniqueRule};
     use serde_json::json;
 
     use super::*;
@@ -333,6 +375,7 @@ mod tests {
             worker_id: "mail".into(),
             job_type: "send".into(),
             is_active,
+            defaults: JobDefaults::default(),
         };
         let schema = json!({"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"]});
         let key = ("mail".to_owned(), "send".to_owned());
@@ -381,11 +424,37 @@ mod tests {
             (NewOccurrence { unique_for_seconds: Some(1), ..report() }, "uniqueForSeconds: needs"),
         ];
         for (occurrence, expected) in cases {
-            let reason = check(&occurrence, &targets(), now()).expect_err("it is rejected");
+            let Refusal { reason, is_retryable } = check(&occurrence, &targets(), now()).expect_err("it is rejected");
             assert!(reason.contains(expected), "{reason}");
+            assert_eq!(is_retryable, reason.contains("paused") || reason.contains("has registered"), "{reason}");
         }
         check(&NewOccurrence { input: Some(json!({"to": "ada"})), ..report() }, &targets(), now()).expect("accepted");
         check(&NewOccurrence { id: at(Duration::days(6)), ..report() }, &targets(), now()).expect("accepted");
+    }
+
+    #[test]
+    fn declared_uniqueness_applies_to_occurrences_by_type_without_a_key() {
+        let mut targets = targets();
+        for target in targets.by_type.values_mut().chain(targets.by_key.values_mut()) {
+            target.defaults.unique = Some(UniqueRule { for_seconds: Some(60) });
+        }
+        let by_type = NewOccurrence {
+            job_key: None,
+            worker_id: Some("mail".into()),
+            job_type: Some("send".into()),
+            input: Some(json!({"to": "ada"})),
+            ..report()
+        };
+        let key = |occurrence: &NewOccurrence| {
+            let run = check(occurrence, &targets, now()).expect("accepted");
+            (run.uniqueness_key, run.unique_until.map(|until| until - now()))
+        };
+        assert_eq!(key(&by_type), (Some(r#"{"to":"ada"}"#.to_owned()), Some(Duration::seconds(60))));
+        assert_eq!(
+            key(&NewOccurrence { uniqueness_key: Some("mine".into()), ..by_type }),
+            (Some("mine".to_owned()), None)
+        );
+        assert_eq!(key(&NewOccurrence { input: Some(json!({"to": "ada"})), ..report() }), (None, None), "by its key");
     }
 
     #[test]

@@ -22,7 +22,7 @@ use milvaion_protocol::{
 };
 use milvaion_schedule::schedule::Schedule;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// What the code declares for a job type.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -177,8 +177,10 @@ fn desired(
                 let definition = definition(worker_id, job_type, &declared.defaults, Some(schedule));
                 desired.insert(key(&schedule.name), (Box::new(definition), instance.version.clone()));
             }
-            // The job of enqueued occurrences exists since the first of them.
-            if known.contains_key(&key("")) {
+            // The job of enqueued occurrences exists since the first of them. Code that has never declared rules leaves it
+            // to the users; code that no longer declares any sets the usual ones.
+            let enqueued = known.get(&key(""));
+            if enqueued.is_some_and(|job| job.declared.is_some() || !declared.defaults.is_empty()) {
                 let definition = definition(worker_id, job_type, &declared.defaults, None);
                 desired.insert(key(""), (Box::new(definition), instance.version.clone()));
             }
@@ -198,11 +200,16 @@ pub fn definition(
     let declared = schedule.map_or_else(|| defaults.clone(), |schedule| schedule.rules.or(defaults));
     let name = schedule
         .map(|schedule| schedule.display_name.clone().unwrap_or_else(|| format!("{job_type}: {}", schedule.name)));
+    let description = match schedule {
+        Some(_) => String::new(),
+        None => format!("Occurrences of {worker_id}/{job_type} that are enqueued by job type."),
+    };
     JobInput {
         display_name: name.unwrap_or_else(|| job_type.to_owned()),
+        description,
         worker_id: worker_id.to_owned(),
         job_type: job_type.to_owned(),
-        job_data: schedule.map(|schedule| schedule.input.clone()).unwrap_or_default(),
+        job_data: schedule.map_or_else(|| json!({}), |schedule| schedule.input.clone()),
         tags: declared.tags.clone(),
         priority: declared.priority.unwrap_or(3),
         timeout_seconds: schedule.and_then(|schedule| schedule.timeout_seconds),

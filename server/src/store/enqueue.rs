@@ -8,6 +8,7 @@ use chrono::{DateTime, Duration, Utc};
 use milvaion_api::{requests::JobInput, sources::JobSourceKind, views::TriggerSource};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
+    message::JobDefaults,
     trace::Traceparent,
 };
 use serde_json::Value;
@@ -27,7 +28,7 @@ const MAX_FIRST_PARTITION_AGE: Duration = Duration::days(1);
 const UNIQUENESS_KEY_GRACE: Duration = Duration::hours(1);
 
 /// A job that occurrences are enqueued for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct EnqueueTarget {
     /// The job; none if the job of a job type does not exist yet.
     pub job_id: Option<JobId>,
@@ -37,6 +38,8 @@ pub struct EnqueueTarget {
     pub job_type: String,
     /// False while the job is paused.
     pub is_active: bool,
+    /// The rules that the code declares for the job type, if the occurrence names it.
+    pub defaults: JobDefaults,
 }
 
 /// An occurrence to create, whose values were checked.
@@ -93,12 +96,13 @@ impl Store {
             worker_id,
             job_type,
             is_active,
+            defaults: JobDefaults::default(),
         };
         Ok(rows.into_iter().map(|row| (row.key, target(row.id, row.worker_id, row.job_type, row.is_active))).collect())
     }
 
-    /// Returns the job types of workers that are registered, with the jobs of their enqueued occurrences. Unknown ones are
-    /// left out.
+    /// Returns the job types of workers that are registered, with the jobs of their enqueued occurrences and the rules that the
+    /// instance declared which started last. Unknown ones are left out.
     ///
     /// # Errors
     ///
@@ -109,7 +113,10 @@ impl Store {
     ) -> Result<HashMap<(String, String), EnqueueTarget>> {
         let (workers, types): (Vec<String>, Vec<String>) = wanted.iter().cloned().unzip();
         let rows = sqlx::query!(
-            r#"SELECT t.worker_id, t.job_type, j.id AS "job_id?", coalesce(j.is_active, true) AS "is_active!"
+            r#"SELECT t.worker_id, t.job_type, j.id AS "job_id?", coalesce(j.is_active, true) AS "is_active!",
+                      (SELECT i.declared -> t.job_type -> 'defaults' FROM worker_instances i
+                        WHERE i.worker_id = t.worker_id AND i.declared ? t.job_type
+                        ORDER BY i.started_at DESC LIMIT 1) AS defaults
                  FROM unnest($1::text[], $2::text[]) AS w (worker_id, job_type)
                  JOIN worker_job_types t ON t.worker_id = w.worker_id AND t.job_type = w.job_type
                  LEFT JOIN declared_jobs d ON d.worker_id = t.worker_id AND d.job_type = t.job_type AND d.name = ''
@@ -125,6 +132,8 @@ impl Store {
                 worker_id: row.worker_id.clone(),
                 job_type: row.job_type.clone(),
                 is_active: row.is_active,
+                // What a newer server has stored in another form counts as no rule.
+                defaults: row.defaults.and_then(|value| serde_json::from_value(value).ok()).unwrap_or_default(),
             };
             ((row.worker_id, row.job_type), target)
         });

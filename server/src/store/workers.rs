@@ -318,10 +318,11 @@ impl Store {
 }
 
 /// Returns the rules and schedules that the code of an instance declares, by job type. A job type that declares nothing is
-/// left out.
+/// there too: an earlier release may have declared something.
 fn declarations(hello: &InstanceHello) -> Value {
-    let declaring = hello.job_types.iter().filter(|info| !info.defaults.is_empty() || !info.schedules.is_empty());
-    let declared = declaring
+    let declared = hello
+        .job_types
+        .iter()
         .map(|info| (info.job_type.clone(), json!({ "defaults": info.defaults, "schedules": info.schedules })));
     declared.collect::<serde_json::Map<String, Value>>().into()
 }

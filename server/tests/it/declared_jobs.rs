@@ -3,10 +3,12 @@
 use chrono::TimeDelta;
 use milvaion_api::requests::JobForm;
 use milvaion_app::error::AppError;
+use milvaion_client::Enqueue;
 use milvaion_protocol::message::{
-    DeclaredSchedule, DeclaredTiming, InstanceHello, JobDefaults, JobTypeInfo, MAX_JOB_DATA_BYTES,
+    DeclaredSchedule, DeclaredTiming, IngestOutcome, InstanceHello, JobDefaults, JobTypeInfo, MAX_JOB_DATA_BYTES,
+    UniqueRule,
 };
-use milvaion_schedule::schedule::Schedule;
+use milvaion_schedule::{rules::LostRunPolicy, schedule::Schedule};
 use milvaion_server::{lifecycle::Server, store::jobs::StoredJob};
 use milvaion_test_support::{jobs, messages, server_env, wait, worker_env};
 use milvaion_worker::{CancellationToken, Cron};
@@ -104,6 +106,46 @@ async fn edited_job_is_detached_from_the_code_until_it_is_attached_again() {
     register(&server, &[instance(&server, "w-1", "4", &[])]).await;
     let refused = server.jobs.attach_to_code(&me, hourly.id).await;
     assert!(matches!(refused, Err(AppError::Conflict(text)) if text.contains("Deploy a worker")));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn first_occurrence_by_job_type_has_the_declared_rules_until_the_code_drops_them() {
+    let server = server_env::start(&server_env::config().await).await;
+    let defaults = JobDefaults {
+        max_retries: Some(7),
+        on_lost: Some("fail".into()),
+        unique: Some(UniqueRule::default()),
+        ..JobDefaults::default()
+    };
+    let job_type = JobTypeInfo { defaults, ..messages::job_type("report") };
+    let hello = InstanceHello { job_types: vec![job_type], ..messages::hello("w-1", server.clock.now()) };
+    server.store.store_hellos(&[hello], server.clock.now()).await.expect("stored");
+
+    // At once: no task has compared the declarations with the jobs.
+    let occurrence = || Enqueue::job_type("w", "report").input(json!({ "month": 10 })).build().expect("valid");
+    let both = server.jobs.enqueue(&[occurrence(), occurrence()], None).await.expect("stored");
+    let outcomes: Vec<IngestOutcome> = both.results.iter().map(|result| result.outcome).collect();
+    assert_eq!(outcomes, [IngestOutcome::Accepted, IngestOutcome::Duplicate], "the type is unique by its input");
+    let run = &both.created[0].queued;
+    let job = server.store.job(run.job_id).await.expect("the query succeeds").expect("it exists");
+    assert_eq!((run.max_retries, job.definition.rules.on_lost), (7, LostRunPolicy::Fail));
+
+    // The next release declares nothing.
+    let hello = InstanceHello {
+        version: "2.0.0".into(),
+        job_types: vec![messages::job_type("report")],
+        ..messages::hello("w-2", server.clock.now())
+    };
+    server.jobs.reconcile_declarations().await.expect("compared");
+    server.store.store_goodbyes(&["w-1".to_owned()], server.clock.now()).await.expect("stored");
+    register(&server, &[hello]).await;
+    let job = server.store.job(run.job_id).await.expect("the query succeeds").expect("it exists");
+    assert_eq!((job.definition.rules.max_retries, job.definition.rules.on_lost), (0, LostRunPolicy::Requeue));
+    let types = server.store.job_types(server.clock.now() - TimeDelta::minutes(1)).await.expect("the query succeeds");
+    assert!(types[0].info.defaults.is_empty(), "the form of a new job starts without them too");
+    let again = server.jobs.enqueue(&[occurrence()], None).await.expect("stored");
+    assert_eq!(again.results[0].outcome, IngestOutcome::Accepted, "and no longer unique");
     server.stop().await;
 }
 

@@ -55,6 +55,7 @@ mod regressions;
 mod rejected_messages;
 mod remote_cli;
 mod rest;
+mod rest_client_wait;
 mod retention;
 mod schema;
 mod server_process;

@@ -6,10 +6,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use milvaion_client::{Enqueue, EnqueueClient, EnqueueError, EnqueueTransport, Enqueued};
-use milvaion_protocol::{message::MAX_UNIQUENESS_KEY_CHARS, trace::Traceparent};
+use milvaion_client::{Enqueue, EnqueueClient, EnqueueTransport, Enqueued};
+use milvaion_protocol::{message::uniqueness_key_of_input, trace::Traceparent};
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 
 use crate::{Job, JobError, Unique, api::context::JobContext};
 
@@ -45,8 +44,8 @@ impl JobContext {
             .with_trace(self.traceparent().and_then(Traceparent::parse))
     }
 
-    /// Enqueues one occurrence; see [`client`](Self::client). A rejected occurrence is a permanent failure, because the server
-    /// would reject it again, and a missing answer is a retryable one.
+    /// Enqueues one occurrence; see [`client`](Self::client). An occurrence that the server would reject again is a
+    /// permanent failure. A missing answer is a retryable one, and so is a reason that passes, such as a paused job.
     ///
     /// An attempt that fails after this call enqueues another occurrence when it is retried, unless the occurrence has a
     /// [uniqueness key](Enqueue::unique) or an [id](Enqueue::id) that the attempts share.
@@ -54,9 +53,9 @@ impl JobContext {
     /// # Errors
     /// Returns the error of the client as the error of the job.
     pub async fn enqueue(&self, occurrence: Enqueue) -> Result<Enqueued, JobError> {
-        self.client().enqueue(occurrence).await.map_err(|error| match &error {
-            EnqueueError::Unanswered(_) => JobError::new(error),
-            _ => JobError::permanent(error),
+        self.client().enqueue(occurrence).await.map_err(|error| match error.is_retryable() {
+            true => JobError::new(error),
+            false => JobError::permanent(error),
         })
     }
 
@@ -90,21 +89,13 @@ impl JobContext {
         let JobEnqueuer { worker_id, unique, .. } = self.enqueuer();
         let enqueue = Enqueue::job_type(&**worker_id, job_type);
         let Some(unique) = unique.get(job_type) else { return enqueue.input(input) };
-        let key = serde_json::to_string(&input).map(|input| uniqueness_key(&input)).unwrap_or_default();
+        let key = serde_json::to_string(&input).map(|input| uniqueness_key_of_input(&input)).unwrap_or_default();
         let enqueue = enqueue.input(input).unique(key);
         match unique.period() {
             Some(period) => enqueue.unique_for(period),
             None => enqueue,
         }
     }
-}
-
-/// Returns the uniqueness key of an input: the input itself if it is short enough to be read on a page, else its hash.
-fn uniqueness_key(input: &str) -> String {
-    if input.chars().count() <= MAX_UNIQUENESS_KEY_CHARS && !input.chars().any(char::is_control) {
-        return input.to_owned();
-    }
-    Sha256::digest(input).iter().fold("sha256:".to_owned(), |key, byte| format!("{key}{byte:02x}"))
 }
 
 #[cfg(test)]
@@ -158,10 +149,13 @@ mod tests {
         assert!(report.error().is_some_and(|error| error.contains("No worker offers the job type.")), "{report:?}");
     }
 
-    #[test]
-    fn long_input_is_hashed() {
-        assert_eq!(uniqueness_key("7"), "7");
-        let key = uniqueness_key(&"x".repeat(300));
-        assert!(key.starts_with("sha256:") && key.len() == 71, "{key}");
+    #[tokio::test]
+    async fn reason_that_passes_is_retried() {
+        let recording = RecordingClient::new();
+        recording.reject_for_now("The job is paused.");
+        let context = TestContext::new().client(&recording);
+        let report = TestRun::of("sign-up", sign_up, "ada".to_owned()).context(context).run().await;
+        assert!(!report.end().permanent, "{report:?}");
+        assert!(report.error().is_some_and(|error| error.contains("The job is paused.")), "{report:?}");
     }
 }

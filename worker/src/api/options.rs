@@ -7,9 +7,9 @@
 //!
 //! Bounds are checked when the worker is built, and again by the server, which answers a registration.
 
-use std::{marker::PhantomData, time::Duration};
+use std::{fmt, marker::PhantomData, time::Duration};
 
-use milvaion_protocol::message::{DeclaredSchedule, JobDefaults};
+use milvaion_protocol::message::{DeclaredSchedule, JobDefaults, UniqueRule};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -154,6 +154,22 @@ impl<Input> Default for JobOptions<Input> {
     }
 }
 
+impl<Input> fmt::Debug for JobOptions<Input> {
+    /// Writes the rules and the names of the schedules, without the inputs, which may be confidential.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobOptions")
+            .field("name", &self.name)
+            .field("concurrency", &self.concurrency)
+            .field("timeout", &self.timeout)
+            .field("grace", &self.grace)
+            .field("backoff", &self.backoff)
+            .field("unique", &self.unique)
+            .field("rules", &self.rules)
+            .field("schedules", &self.schedules.iter().map(|schedule| &schedule.name).collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
+
 impl<Input> JobOptions<Input> {
     /// Sets the name of the job type, in place of [`Job::TYPE`](crate::Job::TYPE): 1 to 100 letters, digits, `-`, `_` and
     /// `.`. So one Rust type can be registered more than once, such as once for each tenant.
@@ -266,7 +282,8 @@ impl<Input> JobOptions<Input> {
         self
     }
 
-    /// Makes the occurrences that are enqueued by this type unique; see [`Unique`].
+    /// Makes the occurrences that are enqueued by this job type unique, whichever program enqueues them; see [`Unique`]. A
+    /// uniqueness key of the occurrence itself takes its place.
     #[must_use]
     pub fn unique(mut self, unique: Unique) -> Self {
         self.unique = Some(unique);
@@ -368,7 +385,8 @@ impl<Input> JobOptions<Input> {
     /// Returns the rules and the schedules as the registration announces them.
     pub(crate) fn into_wire(self) -> (JobDefaults, Vec<DeclaredSchedule>) {
         let seconds = |base: Duration| u32::try_from(base.as_secs()).unwrap_or(u32::MAX);
-        let rules = JobDefaults { base_retry_delay_seconds: self.backoff.map(seconds), ..self.rules };
+        let unique = self.unique.map(|unique| UniqueRule { for_seconds: unique.period().map(seconds) });
+        let rules = JobDefaults { base_retry_delay_seconds: self.backoff.map(seconds), unique, ..self.rules };
         let schedules = self.schedules.into_iter().map(|schedule| DeclaredSchedule {
             name: schedule.name,
             timing: schedule.timing.into_wire(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use milvaion_worker::{Worker, testing::TestLoop};
 
 const LOOPS_PAGE: &str = include_str!("../../../docs/singleton-loops.md");
+const FIRST_STEPS_PAGE: &str = include_str!("../../../docs/getting-started.md");
 
 /// Returns an example without its first line, which is its documentation.
 fn without_documentation(example: &str) -> &str {
@@ -16,6 +17,23 @@ fn readme_shows_the_short_hello_example() {
     let code = without_documentation(include_str!("../../examples/hello.rs"));
     assert!(include_str!("../../../README.md").contains(code), "copy worker/examples/hello.rs into README.md");
     assert!(code.lines().count() <= 25);
+}
+
+#[test]
+fn getting_started_shows_its_examples() {
+    let worker = without_documentation(include_str!("../../examples/getting_started.rs"));
+    let (program, tests) = worker.split_at(worker.find("#[cfg(test)]").expect("the example ends with its tests"));
+    let producer = without_documentation(include_str!("../../../client/examples/producer.rs"));
+    let blocks = [
+        ("worker/examples/getting_started.rs without its tests", program.trim()),
+        ("the tests of worker/examples/getting_started.rs", tests),
+        ("client/examples/producer.rs", producer),
+    ];
+    for (source, code) in blocks {
+        let block = format!("```rust\n{code}\n```\n");
+        assert!(FIRST_STEPS_PAGE.contains(&block), "copy {source} into docs/getting-started.md");
+    }
+    assert_eq!(FIRST_STEPS_PAGE.matches("```rust").count(), blocks.len(), "each block of code is compiled");
 }
 
 #[test]

@@ -138,3 +138,21 @@ fn versions_are_compared_by_number() {
         assert_eq!(compare_versions(a, b), Ordering::Equal, "{a} {b}");
     }
 }
+
+#[test]
+fn job_of_enqueued_occurrences_follows_code_that_declares_rules() {
+    let job = |declared: Option<Value>| DeclaredJob {
+        key: DeclarationKey { worker_id: "w".into(), job_type: "report".into(), name: String::new() },
+        job_id: JobId::from_parts(DateTime::UNIX_EPOCH, [1; 10]),
+        declared,
+        version: String::new(),
+        is_retired: false,
+    };
+    let mut silent = instance("1", 1, &[]);
+    silent.declared.insert("report".to_owned(), TypeDeclaration::default());
+    let mut known = vec![job(None)];
+    assert!(apply(std::slice::from_ref(&silent), &mut known).is_empty(), "code without rules leaves it to the users");
+    assert_eq!(apply(&[instance("1", 1, &[])], &mut known), ["update "]);
+    silent.version = "2".into();
+    assert_eq!(apply(&[silent], &mut known), ["update "], "the rules are no longer declared");
+}
