@@ -6,7 +6,7 @@ import { Backoff, now, sleep, word } from './protocol.js'
 
 const CONFIRM_TIMEOUT_MS = 10_000
 const CLASSIC = { 'x-queue-type': 'classic' }
-const REPLY_TO = 'amq.rabbitmq.reply-to'
+export const REPLY_TO = 'amq.rabbitmq.reply-to'
 
 /** Opens a connection whose errors end it, and are otherwise ignored: the caller notices the end. */
 export async function connect(settings, purpose) {

@@ -15,7 +15,8 @@ export const CLOCK_DIFFERENCE_MS = 2_000 // between the clocks of the server, wh
 export const Status = { queued: 0, running: 1, completed: 2, failed: 3, cancelled: 4, timedOut: 5, unknown: 6 }
 
 const TRACEPARENT = /^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$/
-const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
+const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
+const INSTANT = /^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)$/
 
 export const now = () => new Date().toISOString()
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
@@ -59,15 +60,32 @@ export function settings(env) {
   }
 }
 
+const MAX_NUMBER = 2 ** 32 - 1
+/** The numbers of a job message: name, default and smallest value. */
+const NUMBERS = [
+  ['attempt', 1, 1],
+  ['retryCount', 0, 0],
+  ['maxRetries', 0, 0],
+  ['priority', 3, 0],
+  ['timeoutSeconds', null, 0],
+]
+
 /** Reads a job message. Throws if it is invalid or for another job type. */
 export function readJobMessage(content, jobType) {
   if (content.length > MAX_MESSAGE) throw new Error(`it has ${content.length} bytes, more than ${MAX_MESSAGE}`)
   const message = JSON.parse(content.toString('utf8'))
-  message.occurrenceId = String(message.occurrenceId).toLowerCase()
-  if (!UUID.test(message.occurrenceId)) throw new Error(`its occurrenceId is ${message.occurrenceId}`)
-  message.attempt ??= 1
-  if (!Number.isInteger(message.attempt) || message.attempt < 1) {
-    throw new Error(`its attempt is ${message.attempt}; attempts count from 1`)
+  for (const name of ['occurrenceId', 'jobId', 'correlationId']) {
+    if (!UUID.test(message[name])) throw new Error(`its ${name} is ${message[name]}, and must be a UUID`)
+    message[name] = message[name].toLowerCase()
+  }
+  for (const name of ['scheduledFor', 'timestamp']) {
+    const isInstant = INSTANT.test(message[name]) && !Number.isNaN(Date.parse(message[name]))
+    if (!isInstant) throw new Error(`its ${name} is ${message[name]}, and must be an instant with a zone`)
+  }
+  for (const [name, value, least] of NUMBERS) {
+    message[name] ??= value
+    const isWhole = message[name] === null || (Number.isInteger(message[name]) && message[name] >= least && message[name] <= MAX_NUMBER)
+    if (!isWhole) throw new Error(`its ${name} is ${message[name]}, and must be a whole number from ${least}`)
   }
   if (String(message.jobType).toLowerCase() !== jobType.toLowerCase()) {
     throw new Error(`its job type is ${message.jobType}, and that of this queue is ${jobType}`)
@@ -77,11 +95,11 @@ export function readJobMessage(content, jobType) {
   return message
 }
 
-/** Reads a cancel message, from its key or from the channel. */
+/** Reads a cancel message, from its key or from the channel. Without an attempt, it is about all attempts. */
 export function readCancelRequest(text) {
   try {
     const request = JSON.parse(text)
-    return { id: String(request.occurrenceId).toLowerCase(), attempt: request.attempt ?? 1, reason: request.reason || 'cancelled on request' }
+    return { id: String(request.occurrenceId).toLowerCase(), attempt: request.attempt ?? Infinity, reason: request.reason || 'cancelled on request' }
   } catch {
     return null
   }

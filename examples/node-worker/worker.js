@@ -1,9 +1,10 @@
 // From a delivery to its last report.
 
+import { randomUUID } from 'node:crypto'
 import { hostname } from 'node:os'
 import { performance } from 'node:perf_hooks'
 import { Worker as Thread } from 'node:worker_threads'
-import { ClaimChecker, Publisher, Reporter, connect, declareQueue, declareShared } from './broker.js'
+import { ClaimChecker, Publisher, REPLY_TO, Reporter, connect, declareQueue, declareShared } from './broker.js'
 import { Claims } from './claims.js'
 import {
   Backoff,
@@ -75,7 +76,9 @@ export class Worker {
     this.waiting = new Map(this.jobs.map((job) => [job, []]))
     this.reporter = new Reporter(settings)
     this.checker = new ClaimChecker(settings)
-    this.registration = new Publisher(settings, 'heartbeats')
+    this.registration = new Publisher(settings, 'heartbeats', (channel) =>
+      channel.consume(REPLY_TO, (reply) => reply && this.logAnswer(reply.content), { noAck: true }),
+    )
     this.registered = 0 // the connection on which hello was sent
     const onCancel = (text) => this.cancel(readCancelRequest(text))
     this.claims = new Claims(settings, onCancel, () => this.readRequests())
@@ -227,7 +230,10 @@ export class Worker {
       try {
         claim = await this.claims.claim(run)
       } catch {
-        if (mayBeDuplicate) return this.returnLater()
+        if (mayBeDuplicate) {
+          await this.claims.giveBack(run) // It may have been granted although no answer arrived.
+          return this.returnLater()
+        }
         // Redis would have the claim and a cancellation. Without it the server records the start.
         const reply = await this.checker.ask(run, 1_000, true)
         if (reply) return reply.granted ? 'start' : 'drop'
@@ -287,7 +293,10 @@ export class Worker {
       })
     })
     // Without a claim and without an answer of the server, only the report has the start.
-    if (decision === 'start after confirm') await confirmed
+    if (decision === 'start after confirm') {
+      await Promise.race([confirmed, run.stopped])
+      if (run.reason) return this.finish(run, run.reason.status, { exception: run.reason.text })
+    }
     const began = performance.now()
     const timer = setTimeout(() => run.end(Status.timedOut, `timed out after ${run.timeoutMs / 1000} s`), run.timeoutMs)
     const { status, ...fields } = await this.runInThread(run)
@@ -350,6 +359,7 @@ export class Worker {
   }
 
   acknowledge(run) {
+    if (run.acked) return
     run.acked = true
     this.answer(run.delivery, 'ack')
   }
@@ -360,7 +370,7 @@ export class Worker {
     this.runs.delete(run.key)
     this.ended.add(run.key)
     if (this.ended.size > MAX_ENDED) this.ended.delete(this.ended.values().next().value)
-    if (!run.acked) this.acknowledge(run)
+    this.acknowledge(run)
   }
 
   // --- Heartbeats and requests. ---
@@ -382,9 +392,13 @@ export class Worker {
       await this.registration.open()
       const { generation } = this.registration
       let message = { kind: 'heartbeat', running: this.unsettled().map((run) => run.id), stopping: this.isStopping }
+      let properties = {}
       // The broker and the server at the other end of a new connection may not know this instance.
-      if (this.registered !== generation) message = this.hello()
-      await this.registration.send('registration', { ...message, workerId, instanceId, timestamp: now() })
+      if (this.registered !== generation) {
+        message = this.hello()
+        properties = { replyTo: REPLY_TO, correlationId: randomUUID() }
+      }
+      await this.registration.send('registration', { ...message, workerId, instanceId, timestamp: now() }, properties)
       this.registered = generation
     } catch (error) {
       console.error(`the heartbeat could not be sent to the server: ${error.message}`)
@@ -400,6 +414,20 @@ export class Worker {
     })
     const capacity = this.jobs.reduce((sum, job) => sum + job.concurrency, 0)
     return { kind: 'hello', host: hostname(), pid: process.pid, version: VERSION, capacity, jobTypes, protocol: 1, features: ['checkpoint', 'claims'] }
+  }
+
+  /** Logs the answer of the server to hello: what it refused. A worker without an answer runs all the same. */
+  logAnswer(content) {
+    try {
+      const { accepted, problems } = JSON.parse(content.toString('utf8'))
+      for (const { jobType, schedule, text } of problems ?? []) {
+        const part = [jobType, schedule].filter(Boolean).join(' ') || 'the worker'
+        console.error(`the server refused a part of the registration: ${part}: ${text}`)
+      }
+      if (!accepted) console.error(`the server refused the registration of ${this.settings.instanceId}`)
+    } catch (error) {
+      console.error(`the answer of the server to the registration cannot be read: ${error.message}`)
+    }
   }
 
   async heartbeatToRedis() {

@@ -23,7 +23,8 @@ channel = connection.channel()
 channel.confirm_delivery()
 channel.exchange_declare(f"{PREFIX}.jobs", "topic", durable=True)
 channel.exchange_declare(f"{PREFIX}.dlx", "fanout", durable=True)
-channel.queue_declare(QUEUE, durable=True, arguments={"x-max-priority": 5, "x-dead-letter-exchange": f"{PREFIX}.dlx"})
+ARGUMENTS = {"x-max-priority": 5, "x-dead-letter-exchange": f"{PREFIX}.dlx", "x-queue-type": "classic"}
+channel.queue_declare(QUEUE, durable=True, arguments=ARGUMENTS)
 channel.queue_bind(QUEUE, f"{PREFIX}.jobs", f"{WORKER}.{JOB_TYPE}.*")
 channel.basic_qos(prefetch_count=1)
 
@@ -35,14 +36,29 @@ def report(message, status, **more):
     channel.basic_publish(STATUS, STATUS, body, pika.BasicProperties(delivery_mode=2), mandatory=True)
 
 
+def read(body):
+    message = {"attempt": None, "timeoutSeconds": None, "jobData": None, **json.loads(body)}
+    if len(body) > 1024 * 1024 or message["jobType"].lower() != JOB_TYPE:
+        raise ValueError("the message is too large, or names another job type")
+    for name in ("occurrenceId", "jobId", "correlationId"):
+        uuid.UUID(message[name])
+    for name in ("scheduledFor", "timestamp"):
+        if datetime.datetime.fromisoformat(message[name]).tzinfo is None:
+            raise ValueError(f"{name} has no zone")
+    for name, least in (("attempt", 1), ("timeoutSeconds", 0)):
+        number = least if message[name] is None else message[name]
+        if type(number) not in (int, float) or not least <= number < 2**32 or number != int(number):
+            raise ValueError(f"{name} is no whole number")
+        message[name] = int(number)  # It may be written as 2.0.
+    return message
+
+
 def run(_channel, method, _properties, body):
     try:
-        message = json.loads(body)
-        if len(body) > 1024 * 1024 or message.setdefault("attempt", 1) < 1 or message["jobType"].lower() != JOB_TYPE:
-            raise ValueError("the message is too large, has no valid attempt, or names another job type")
-        report(message, 1)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        message = read(body)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return channel.basic_reject(method.delivery_tag, requeue=False)  # It becomes a dead letter.
+    report(message, 1)
     try:
         result = json.dumps(message["jobData"])
         report(message, 2, result=result)

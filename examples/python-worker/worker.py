@@ -57,6 +57,8 @@ TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-
 PROGRESS_INTERVAL = 0.25  # seconds between two progress reports of a run
 CLOCK_DIFFERENCE_MS = 2000  # between the clocks of the server, which dates messages, and of Redis
 REDIS_ERRORS = (redis.RedisError, OSError) if redis else ()
+REPLY_TO = "amq.rabbitmq.reply-to"  # The broker delivers what is sent there to the channel that consumes it.
+MAX_NUMBER = 2**32 - 1
 
 log = logging.getLogger("worker")
 
@@ -133,7 +135,7 @@ class Context:
         self._next_progress = 0.0
         self.occurrence_id, self.attempt = run.key
         self.scheduled_for = run.message.get("scheduledFor")
-        self.max_retries = run.message.get("maxRetries", 0)
+        self.max_retries = run.message["maxRetries"]
         self.last_checkpoint = run.message.get("checkpoint")  # of an earlier attempt
 
     def log(self, level, message, **data):
@@ -508,11 +510,11 @@ class ClaimChecker:
                 if self.publisher.open():
                     self.replies.clear()
                     channel = self.publisher.channel
-                    channel.basic_consume("amq.rabbitmq.reply-to", self.on_reply, auto_ack=True)
+                    channel.basic_consume(REPLY_TO, self.on_reply, auto_ack=True)
                 request = {"occurrenceId": key[0], "attempt": key[1], "instanceId": self.settings.instance_id}
                 if starts:
                     request["startsAt"] = now()
-                self.publisher.send("claims", request, reply_to="amq.rabbitmq.reply-to", correlation_id=request_id)
+                self.publisher.send("claims", request, reply_to=REPLY_TO, correlation_id=request_id)
                 while request_id not in self.replies and (left := until - time.monotonic()) > 0:
                     self.publisher.channel.connection.process_data_events(left)
                 return self.replies.pop(request_id, None)
@@ -539,11 +541,17 @@ if other and other >= tonumber(ARGV[2]) then return {held, redis.call('PTTL', KE
 redis.call('SET', KEYS[1], mark, 'PX', ARGV[3])
 return {'', 0, redis.call('GET', KEYS[2]) or ''}
 """
-# KEYS: claims_since. Returns the time since when Redis has held claims, in milliseconds, and sets it if there is none.
-SINCE = """
+# The same, with the key claims_since as KEYS[3]. The fourth value of the answer is the time since when Redis has held claims,
+# in milliseconds; it is set if there is none. Both are one script, because Redis may lose its data between two.
+CLAIM_SINCE = f"""
+local function claim()
+{CLAIM}
+end
 local time = redis.call('TIME')
-redis.call('SET', KEYS[1], string.format('%d%03d', time[1], math.floor(time[2] / 1000)), 'NX')
-return redis.call('GET', KEYS[1])
+redis.call('SET', KEYS[3], string.format('%d%03d', time[1], math.floor(time[2] / 1000)), 'NX')
+local answer = claim()
+answer[4] = redis.call('GET', KEYS[3])
+return answer
 """
 # KEYS: running:{occurrence}. ARGV: instance, attempt, retention in milliseconds. Keeps the claim of a later attempt.
 END = """
@@ -583,8 +591,7 @@ class Claims:
         self.redis = redis.Redis.from_url(
             settings.redis_url, decode_responses=True, socket_timeout=1, socket_connect_timeout=1
         )
-        self.claim_script = self.redis.register_script(CLAIM)
-        self.since_script = self.redis.register_script(SINCE)
+        self.claim_script = self.redis.register_script(CLAIM_SINCE)
         self.end_script = self.redis.register_script(END)
         self.give_back_script = self.redis.register_script(GIVE_BACK)
         self.renew_script = self.redis.register_script(RENEW)
@@ -601,10 +608,9 @@ class Claims:
 
         Without a holder the claim is ours. The lease is None if it has expired: its holder no longer renews it, and may
         have started the run; or if the attempt has ended, and its end should have been reported long ago."""
-        since = self.since_script([self.settings.key("claims_since")])
-        keys = [self.running(key), self.cancel_key(key)]
+        keys = [self.running(key), self.cancel_key(key), self.settings.key("claims_since")]
         arguments = [self.settings.instance_id, key[1], LEASE_MS + CLAIM_RETENTION_MS]
-        held, left, request = self.claim_script(keys, arguments)
+        held, left, request, since = self.claim_script(keys, arguments)
         holder, _, attempt = held.rpartition(":")
         if holder == "done" or (holder and int(attempt) > key[1]):
             # The end of this attempt should have been reported within minutes.
@@ -647,14 +653,16 @@ class Claims:
 
 
 def read_cancel_request(text):
-    """Returns the occurrence, the highest cancelled attempt and the reason of a cancel message."""
+    """Returns the occurrence, the highest cancelled attempt and the reason of a cancel message. Without an attempt, it is
+    about all attempts."""
     try:
         request = json.loads(text)
     except ValueError:
         request = None
     if not isinstance(request, dict):
         request = {"reason": str(text)}
-    return request.get("occurrenceId"), request.get("attempt"), request.get("reason") or "cancelled on request"
+    attempt, reason = request.get("attempt"), str(request.get("reason") or "cancelled on request")
+    return request.get("occurrenceId"), attempt if isinstance(attempt, (int, float)) else float("inf"), reason
 
 
 class CancellationListener(threading.Thread):
@@ -710,21 +718,39 @@ class Heartbeater(threading.Thread):
         message = {"workerId": settings.worker_id, "instanceId": settings.instance_id, "timestamp": now()}
         try:
             # The broker and the server at the other end of a new connection may not know this instance.
-            self.registered = not self.publisher.open() and self.registered
+            if self.publisher.open():
+                self.registered = False
+                self.publisher.channel.basic_consume(REPLY_TO, self.on_answer, auto_ack=True)
             if self.registered:
                 message.update(kind="heartbeat", running=[key[0] for key in self.worker.unsettled()])
                 message.update(stopping=self.worker.is_stopping)
+                self.publisher.send("registration", message)
             else:
                 capacity = sum(one.concurrency for one in JOBS.values())
                 types = [one.info() for one in JOBS.values()]
                 message.update(kind="hello", host=socket.gethostname(), pid=os.getpid(), version=VERSION)
                 features = ["checkpoint", "claims"] if self.worker.claims else ["checkpoint"]
                 message.update(capacity=capacity, jobTypes=types, protocol=1, features=features)
-            self.publisher.send("registration", message)
-            self.registered = True
+                self.publisher.send("registration", message, reply_to=REPLY_TO, correlation_id=str(uuid.uuid4()))
+                self.registered = True
+            self.publisher.idle()  # The answer to hello, if it has arrived.
         except BROKER_ERRORS as error:
             log.warning("the heartbeat could not be sent to the server: %r", error)
             self.publisher.close()
+
+    def on_answer(self, _channel, _method, _properties, body):
+        """Logs the answer of the server to hello: what it refused. A worker without an answer runs all the same."""
+        try:
+            answer = json.loads(body)
+            problems, accepted = answer.get("problems") or [], answer.get("accepted")
+            for one in problems:
+                part = " ".join(filter(None, (one.get("jobType"), one.get("schedule"))))
+                log.warning("the server refused a part of the registration: %s: %s", part or "the worker", one.get("text"))
+        except (ValueError, AttributeError, TypeError) as error:
+            return log.warning("the answer of the server to the registration cannot be read: %r", error)
+        if not accepted:
+            log.error("the server refused the registration of %s", self.worker.settings.instance_id)
+        return None
 
     def beat_redis(self):
         claims = self.worker.claims
@@ -751,7 +777,7 @@ class Run:
         self.key = (message["occurrenceId"], message["attempt"])
         self.stop = threading.Event()
         self.reason = self.checkpoint = None
-        self.has_started = self.is_over = self.is_acked = self.is_revoked = False
+        self.has_started = self.is_over = self.is_acked = self.is_revoked = self.awaits_confirm = False
         self.allowed = message.get("timeoutSeconds") or job.timeout
         self.deadline = float("inf")
 
@@ -815,9 +841,9 @@ class Worker:
             return [run.key for run in self.runs.values() if run.has_started and not (run.is_revoked and run.is_over)]
 
     def cancel(self, occurrence, attempt, reason, status=CANCELLED):
-        """Ends this attempt and earlier ones, or every attempt if none is given."""
+        """Ends this attempt and earlier ones."""
         with self.lock:
-            ending = [run for key, run in self.runs.items() if key[0] == occurrence and key[1] <= (attempt or key[1])]
+            ending = [run for key, run in self.runs.items() if key[0] == occurrence and key[1] <= attempt]
         for run in ending:
             run.end(status, reason)
 
@@ -1024,6 +1050,7 @@ class Worker:
                 holder, lease, request, since = self.claims.claim(run.key)
             except REDIS_ERRORS as error:
                 if may_be_duplicate:
+                    self.claims.give_back(run.key)  # It may have been granted although no answer arrived.
                     run.stop.wait(1.0)
                     return "hand back"
                 # Redis would contain a cancellation. Without it only the server does, which gets one second to reply.
@@ -1032,10 +1059,11 @@ class Worker:
                     log.info("%s is dropped: %s", run.key, reply.get("reason"))
                     return "drop"
                 log.warning("%s starts without a claim: %r", run.key, error)
+                run.awaits_confirm = reply is None  # Only the report has the start then.
                 return "run"
             if not holder:
                 _, attempt, reason = read_cancel_request(request) if request else (None, 0, "")
-                if request and (attempt is None or run.key[1] <= attempt):
+                if request and run.key[1] <= attempt:
                     self.finish(run, CANCELLED, exception=reason)
                     return "done"
                 if may_be_duplicate or published(run.message) > since + CLOCK_DIFFERENCE_MS:
@@ -1069,8 +1097,6 @@ class Worker:
                 return "hand back"
 
     def execute(self, run):
-        started = time.monotonic()
-        run.deadline = started + run.allowed
         with self.lock:
             is_ours = self.runs.get(run.key) is run
             run.has_started = is_ours
@@ -1080,7 +1106,18 @@ class Worker:
             return
         # With a claim, the lease protects the run from now on, and the message is acknowledged once its start is
         # reported. Without one, the message protects the run, and is acknowledged once its end is reported.
-        self.reporter.report(run.report(RUNNING), (lambda: self.acknowledge(run)) if self.claims else None)
+        is_confirmed = threading.Event()
+
+        def confirmed():
+            is_confirmed.set()
+            if self.claims:
+                self.acknowledge(run)
+
+        self.reporter.report(run.report(RUNNING), confirmed)
+        while run.awaits_confirm and not is_confirmed.wait(0.05) and not run.stop.is_set():
+            pass
+        started = time.monotonic()
+        run.deadline = started + run.allowed
         context = Context(run, self.reporter)
         status, fields = FAILED, {}
         try:
@@ -1117,8 +1154,9 @@ class Worker:
 
     def acknowledge(self, run):
         with self.lock:
-            run.is_acked, delivery = True, run.delivery
-        self.answer(delivery, "basic_ack")
+            was_acked, run.is_acked, delivery = run.is_acked, True, run.delivery
+        if not was_acked:
+            self.answer(delivery, "basic_ack")
 
     def settled(self, run):
         """Completes a run after the broker has confirmed its last report."""
@@ -1132,8 +1170,7 @@ class Worker:
             self.ended[run.key] = True
             while len(self.ended) > 10_000:
                 self.ended.popitem(last=False)
-        if not run.is_acked:
-            self.acknowledge(run)
+        self.acknowledge(run)
 
 
 def read_message(job, body):
@@ -1141,13 +1178,27 @@ def read_message(job, body):
     if len(body) > MAX_MESSAGE:
         raise ValueError(f"it has {len(body)} bytes, more than {MAX_MESSAGE}")
     message = json.loads(body)
-    message["occurrenceId"] = str(uuid.UUID(str(message["occurrenceId"])))
-    message.setdefault("attempt", 1)
-    if type(message["attempt"]) is not int or message["attempt"] < 1:
-        raise ValueError(f"its attempt is {message['attempt']!r}; attempts count from 1")
+    for name in ("occurrenceId", "jobId", "correlationId"):
+        message[name] = str(uuid.UUID(message[name]))
+    for name in ("scheduledFor", "timestamp"):
+        if datetime.datetime.fromisoformat(message[name]).tzinfo is None:
+            raise ValueError(f"its {name} is {message[name]!r}, without a zone")
+    for name, default, least in (("attempt", 1, 1), ("retryCount", 0, 0), ("maxRetries", 0, 0), ("priority", 3, 0)):
+        message[name] = whole_number(message, name, default, least)
+    message["timeoutSeconds"] = whole_number(message, "timeoutSeconds", None, 0)
     if message["jobType"].lower() != job.name.lower():
         raise ValueError(f"its job type is {message['jobType']!r}, this queue's is {job.name!r}")
     return message
+
+
+def whole_number(message, name, default, least):
+    """Returns a whole number of a message, which may be written as 2.0. Null is the default."""
+    value = message.get(name)
+    if value is None:
+        return default
+    if type(value) not in (int, float) or not least <= value <= MAX_NUMBER or value != int(value):
+        raise ValueError(f"its {name} is {value!r}, and must be a whole number from {least} to {MAX_NUMBER}")
+    return int(value)
 
 
 # --- The jobs. ---
