@@ -36,12 +36,11 @@ run: ## Build and start the server with private services and one worker (PORT=â€
 		exec setpriv --pdeathsig TERM -- target/local/milvaion run --with-worker target/local/milvaion-worker
 
 test: install lint ## Run all checks: formatting, lints, Rust tests, fault tests and browser tests, on private services
-	@echo "==> Building the server, the worker and their tests"
-	@cargo build $(TESTED) --all-targets
+	@sh xtask/build-tests.sh
 	@$(TEST_SERVICES) sh xtask/test.sh all
 
 e2e: install ## Run only the browser tests
-	@cargo build $(TESTED) --all-targets
+	@sh xtask/build-tests.sh
 	@$(TEST_SERVICES) sh xtask/test.sh browser
 
 screenshots: install ## Take the screenshots in docs/images from real pages

@@ -12,14 +12,7 @@ part=${1:-all}
 if [ "$part" = all ]; then
     echo "==> Checking that the queries are recorded"
     cargo xtask prepare --check
-fi
 
-echo "==> Building the browser side"
-cargo xtask front --release
-echo "==> Checking the transfer sizes"
-cargo xtask sizes --check
-
-if [ "$part" = all ]; then
     echo "==> Running the Rust tests"
     if cargo nextest --version >/dev/null 2>&1; then
         cargo nextest run --workspace --exclude milvaion-xtask

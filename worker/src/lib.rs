@@ -132,8 +132,10 @@
 pub mod client {
     pub use milvaion_client::{
         BrokerClient, Enqueue, EnqueueClient, EnqueueError, EnqueueTransport, Enqueued, IngestOutcome, IngestResult,
-        RecordingClient,
+        NewOccurrence, RecordingClient,
+        enqueue::{EnqueueFuture, Unanswered},
     };
+    pub use milvaion_protocol::trace::Traceparent;
 }
 
 mod api;

@@ -107,10 +107,12 @@ fn smtp_url(text: &str) -> Result<SecretText, String> {
     if !matches!(url.scheme(), "smtp" | "smtps") || url.host_str().is_none_or(str::is_empty) {
         return Err(wrong());
     }
+    // With `opportunistic`, a connection stays unencrypted if no offer of TLS arrives, which an attacker can cause.
     let mut uses_tls = url.scheme() == "smtps";
-    for (name, value) in url.query_pairs() {
+    for (index, (name, value)) in url.query_pairs().enumerate() {
         match (name.as_ref(), value.as_ref()) {
-            ("tls", "required" | "opportunistic") => uses_tls = true,
+            ("tls", "required") => uses_tls |= index == 0,
+            ("tls", "opportunistic") => uses_tls = url.scheme() == "smtps",
             _ => return Err(wrong()),
         }
     }
@@ -164,7 +166,7 @@ mod tests {
             "smtps://u:p%40ss@mail.test",
             "smtps://u:p@mail.test:465",
             "smtp://u:p@mail.test:587?tls=required",
-            "smtp://u:p@mail.test?tls=opportunistic",
+            "smtp://mail.test?tls=opportunistic",
             "smtp://mail.test:25",
         ] {
             assert!(smtp_url(text).is_ok_and(|url| url.expose() == text), "{text}");
@@ -173,7 +175,9 @@ mod tests {
         for text in wrong {
             assert!(smtp_url(text).is_err_and(|reason| reason.contains("give smtps://")), "{text}");
         }
-        assert!(smtp_url("smtp://u:c4n4ry@h").is_err_and(|reason| reason.contains("add ?tls=required")));
+        for text in ["smtp://u:c4n4ry@h", "smtp://u:c4n4ry@h?tls=opportunistic"] {
+            assert!(smtp_url(text).is_err_and(|reason| reason.contains("add ?tls=required")), "{text}");
+        }
         for text in ["smtps://u@h", "smtps://:c4n4ry@h", "smtps://u:@h"] {
             assert!(smtp_url(text).is_err_and(|reason| reason.contains("give both")), "{text}");
         }

@@ -3,8 +3,11 @@
 //! Every text that leaves a job, and every line that the process logs, is searched for secret values: as they are, and
 //! in the encodings in which programs repeat them. These are base64 (also in the middle of something longer, as in an
 //! `Authorization` header), percent-encoding, hexadecimal, the escapes of JSON and HTML, and single lines of a value. One
-//! pass finds all of them. Of overlapping matches, the leftmost and then the longest counts. A second pass ignores line
-//! breaks, because base64 is often broken into lines, at columns that depend on what precedes the value.
+//! pass finds all of them. Of overlapping matches, the leftmost and then the longest counts.
+//!
+//! Base64 is often broken into lines, at columns that depend on what precedes the value. A second pass therefore ignores
+//! line breaks. The output of a program is searched line by line, so a third pass finds single lines of broken base64: it
+//! searches for short parts of it and extends each match as far as the text continues like the base64 of the value.
 //!
 //! The automaton of a pass is large for a large value, so it is built when a text is searched, outside any lock, and runs
 //! with the same secrets share it.
@@ -31,8 +34,6 @@ const MAX_SECRETS_PER_LABEL: usize = 100;
 /// Minimum length of a part of a value that is searched for by itself: a line, or the middle of its base64. Anything
 /// shorter also occurs in unrelated text.
 const MIN_PATTERN_CHARS: usize = 8;
-/// The line lengths of base64: of MIME and of the program `base64`, and of PEM.
-const BASE64_COLUMNS: [usize; 2] = [76, 64];
 /// Number of sets of secrets whose automata are kept for further runs.
 const CACHED_FINDERS: usize = 16;
 /// Maximum number of values in such a set. The process's own set is larger and changes all the time.
@@ -63,6 +64,9 @@ struct KnownSecrets {
 struct SecretFinder {
     patterns: Vec<SecretPattern>,
     automaton: Option<AhoCorasick>,
+    /// The parts of base64 texts, each with the pattern that has the whole text and with its offset in it.
+    base64_parts: Vec<(usize, usize)>,
+    part_automaton: Option<AhoCorasick>,
 }
 
 /// A value in a text.
@@ -199,19 +203,27 @@ impl SecretFinder {
     }
 
     fn build(values: &LabelledValues) -> Self {
-        let patterns: Vec<SecretPattern> = values
-            .iter()
-            .flat_map(|(value, shown)| {
-                encodings(value).into_iter().map(|text| SecretPattern { text, shown: shown.clone() })
-            })
-            .collect();
-        let automaton = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostLongest)
-            // The default kind, a table for each state, takes kilobytes for each byte of a long key.
-            .kind(Some(AhoCorasickKind::ContiguousNFA))
-            .build(patterns.iter().map(|pattern| &pattern.text))
-            .ok();
-        Self { patterns, automaton }
+        let (mut patterns, mut base64_parts, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+        for (value, shown) in values {
+            let pattern = |text| SecretPattern { text, shown: shown.clone() };
+            patterns.extend(encodings(value).into_iter().map(pattern));
+            for text in base64_middles(&BASE64_STANDARD, value) {
+                for (offset, part) in parts_of(&text) {
+                    // Both alphabets of base64.
+                    for part in BTreeSet::from([part.to_owned(), part.replace('+', "-").replace('/', "_")]) {
+                        base64_parts.push((patterns.len(), offset));
+                        parts.push(part);
+                    }
+                }
+                patterns.push(pattern(text));
+            }
+        }
+        Self {
+            automaton: automaton(patterns.iter().map(|pattern| pattern.text.as_str())),
+            part_automaton: automaton(parts.iter().map(String::as_str)),
+            patterns,
+            base64_parts,
+        }
     }
 
     /// Returns the values in a text, in order and without overlaps.
@@ -221,8 +233,12 @@ impl SecretFinder {
             .find_iter(text)
             .map(|found| FoundSecret { start: found.start(), end: found.end(), pattern: found.pattern().as_usize() })
             .collect();
+        let before = found.len();
+        found.extend(self.find_lines_of_base64(text));
         if text.contains('\n') {
             found.extend(self.find_across_lines(automaton, text));
+        }
+        if found.len() > before {
             found.sort_by_key(|found| (found.start, std::cmp::Reverse(found.end)));
             let mut end = 0;
             found.retain(|found| {
@@ -230,6 +246,31 @@ impl SecretFinder {
                 end = if is_free { found.end } else { end };
                 is_free
             });
+        }
+        found
+    }
+
+    /// Returns the lines into which the base64 of a value was broken. A line has at least [`MIN_PATTERN_CHARS`] characters of
+    /// it, up to a line break on at least one side, so that other base64 with an equal beginning is not found.
+    fn find_lines_of_base64(&self, text: &str) -> Vec<FoundSecret> {
+        let Some(automaton) = &self.part_automaton else { return Vec::new() };
+        let is_same = |(a, b): (&u8, &u8)| a == b || matches!((a, b), (b'-', b'+') | (b'_', b'/'));
+        let bytes = text.as_bytes();
+        let (mut found, mut done) = (Vec::new(), 0);
+        for part in automaton.find_iter(text) {
+            if part.start() < done {
+                continue;
+            }
+            let (pattern, offset) = self.base64_parts[part.pattern().as_usize()];
+            let whole = self.patterns[pattern].text.as_bytes();
+            let earlier = bytes[done..part.start()].iter().rev().zip(whole[..offset].iter().rev());
+            let later = bytes[part.end()..].iter().zip(&whole[offset + part.len()..]);
+            let start = part.start() - earlier.take_while(|pair| is_same(*pair)).count();
+            let end = part.end() + later.take_while(|pair| is_same(*pair)).count();
+            done = end;
+            if is_at_line_break(&text[..start], &text[end..]) {
+                found.push(FoundSecret { start, end, pattern });
+            }
         }
         found
     }
@@ -256,7 +297,35 @@ impl SecretFinder {
     }
 }
 
-/// Returns the forms in which `value` may appear in a text.
+/// Returns the automaton that finds the longest of several texts.
+fn automaton<'a>(texts: impl Iterator<Item = &'a str>) -> Option<AhoCorasick> {
+    AhoCorasick::builder()
+        .match_kind(MatchKind::LeftmostLongest)
+        // The default kind, a table for each state, takes kilobytes for each byte of a long key.
+        .kind(Some(AhoCorasickKind::ContiguousNFA))
+        .build(texts)
+        .ok()
+}
+
+/// Returns the parts of a base64 text by which its lines are found, with their offsets. Each line of 15 characters has one,
+/// and so have the first and the last characters.
+fn parts_of(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let last = text.len() - MIN_PATTERN_CHARS;
+    let offsets = (0..last).step_by(MIN_PATTERN_CHARS).chain([last]);
+    offsets.map(|offset| (offset, &text[offset..offset + MIN_PATTERN_CHARS]))
+}
+
+/// Returns true if a line ends before or after a match, also in the notation of JSON. The line may be indented.
+fn is_at_line_break(before: &str, after: &str) -> bool {
+    let before = before.trim_end_matches([' ', '\t']);
+    before.is_empty()
+        || before.ends_with(['\n', '\r', '\\'])
+        || before.ends_with("\\n")
+        || after.is_empty()
+        || after.starts_with(['\n', '\r', '\\'])
+}
+
+/// Returns the forms in which `value` may appear in a text, except for base64 in the middle of something longer.
 fn encodings(value: &str) -> BTreeSet<String> {
     let mut encodings = BTreeSet::from([value.to_owned()]);
     encodings.extend(value.lines().map(str::trim).filter(|line| line.len() >= MIN_PATTERN_CHARS).map(str::to_owned));
@@ -294,22 +363,17 @@ fn encodings(value: &str) -> BTreeSet<String> {
     for engine in [BASE64_STANDARD, BASE64_URL_SAFE] {
         let whole = engine.encode(value);
         encodings.insert(whole.trim_end_matches('=').to_owned());
-        // The lines of a program's output are searched one by one.
-        for columns in BASE64_COLUMNS.into_iter().filter(|columns| whole.len() > *columns) {
-            // Base64 is ASCII.
-            let lines = whole.as_bytes().chunks(columns).map(|line| String::from_utf8_lossy(line).into_owned());
-            encodings.extend(lines.filter(|line| line.len() >= MIN_PATTERN_CHARS));
-        }
         encodings.insert(whole);
-        for before in 0..3 {
-            let middle =
-                base64_middle(&engine.encode([&vec![0; before], value.as_bytes()].concat()), before, value.len());
-            if middle.len() >= MIN_PATTERN_CHARS {
-                encodings.insert(middle);
-            }
-        }
     }
+    encodings.extend(base64_middles(&BASE64_URL_SAFE, value));
     encodings
+}
+
+/// Returns the base64 of `value` after 0, 1 and 2 other bytes, as far as it depends only on the value.
+fn base64_middles(engine: &impl Engine, value: &str) -> impl Iterator<Item = String> {
+    let middle =
+        move |before| base64_middle(&engine.encode([&vec![0; before], value.as_bytes()].concat()), before, value.len());
+    (0..3).map(middle).filter(|middle| middle.len() >= MIN_PATTERN_CHARS)
 }
 
 /// Returns the characters of a base64 text that depend only on the `length` bytes that follow `before` others.
@@ -468,6 +532,43 @@ mod tests {
         for line in BASE64_STANDARD.encode(&key).as_bytes().chunks(76) {
             assert_eq!(redactor.redact(&String::from_utf8_lossy(line)), CANARY_LABEL);
         }
+    }
+
+    #[test]
+    fn single_lines_of_broken_base64_are_found() {
+        let redactor = Redactor::default();
+        // Its base64 has all characters of both alphabets.
+        let key: String = (0..50_u8).flat_map(|n| [char::from(b'!' + n), '?', '~']).collect();
+        redactor.add_secret(&key, CANARY_LABEL);
+        let encode: [fn(&str) -> String; 2] =
+            [|text| BASE64_STANDARD.encode(text), |text| BASE64_URL_SAFE.encode(text)];
+        for (before, columns) in (0..80).flat_map(|before| [76, 64, 20].map(|columns| (before, columns))) {
+            for encoded in encode.map(|encode| encode(&format!("{}{key} and more", "x".repeat(before)))) {
+                let length = base64_middle(&encoded, before, key.len()).len();
+                let first = (before * 8).div_ceil(6);
+                for (line, number) in encoded.as_bytes().chunks(columns).zip(0..) {
+                    let line = String::from_utf8_lossy(line);
+                    for shown in [line.clone().into_owned(), format!("  {line}"), format!("first\\n{line}\\nlast")] {
+                        // The part of the line that belongs to the key.
+                        let part = first.saturating_sub(number * columns).min(line.len())
+                            ..(first + length).saturating_sub(number * columns).min(line.len());
+                        let redacted = redactor.redact(&shown);
+                        for window in line[part].as_bytes().windows(MIN_PATTERN_CHARS) {
+                            let window = String::from_utf8_lossy(window);
+                            assert!(!redacted.contains(&*window), "{before} {columns} {number} {window} {redacted}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn other_base64_with_an_equal_beginning_is_unchanged() {
+        let redactor = Redactor::default();
+        redactor.add_secret("-----BEGIN PRIVATE KEY-----\nMIIBOgIBAAJBAKj34GkxFhD9", CANARY_LABEL);
+        let certificate = format!("ca.crt: {}", BASE64_STANDARD.encode("-----BEGIN CERTIFICATE-----\nMIIC"));
+        assert_eq!(redactor.redact(&certificate), certificate);
     }
 
     #[test]

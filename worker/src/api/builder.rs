@@ -3,7 +3,7 @@
 //! A mistake does not end the chain of calls: it is kept, and [`WorkerBuilder::build`] returns all mistakes together, one
 //! sentence each, so that a user corrects them in one go.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
 use milvaion_protocol::topology::{MAX_TARGET_BYTES, Topology};
 use prometheus_client::registry::Registry;
@@ -41,6 +41,17 @@ pub struct WorkerBuilder {
     layers: Vec<Arc<dyn Layer>>,
     events: RunObservers,
     metrics: WorkerMetrics,
+}
+
+impl fmt::Debug for WorkerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerBuilder")
+            .field("config", &self.config)
+            .field("job_types", &self.registry.names().collect::<Vec<_>>())
+            .field("singletons", &self.loops.iter().map(|spec| &spec.name).collect::<Vec<_>>())
+            .field("mistakes", &self.errors)
+            .finish_non_exhaustive()
+    }
 }
 
 impl WorkerBuilder {

@@ -193,7 +193,11 @@ impl WorkerConfig {
         Self::from_lookup(|name| std::env::var(name).ok().filter(|value| !value.is_empty()).or_else(|| file.get(name)))
     }
 
-    fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, WorkerError> {
+    /// Reads the variables that `lookup` returns.
+    ///
+    /// # Errors
+    /// Returns [`WorkerError::Config`] like [`from_env`](Self::from_env).
+    pub(crate) fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, WorkerError> {
         let mut errors = ConfigErrors::default();
         let mut config = Self::default();
         let read = |name: &str| lookup(name).filter(|value| !value.is_empty());
@@ -266,7 +270,8 @@ impl WorkerConfig {
         LogBounds { lines: self.outbox_lines as usize, bytes: self.outbox_megabytes as usize * 1_000_000 }
     }
 
-    /// Adds an error for each setting that is outside its bounds.
+    /// Adds an error for each setting that is outside its bounds. The value may come from code, so an error names the field
+    /// first and then the variable.
     pub(crate) fn check(&self, errors: &mut ConfigErrors) {
         // The addresses can contain passwords, so the messages do not repeat them.
         if self.amqp_url.starts_with("amqps:") && !HAS_TLS {
@@ -281,49 +286,53 @@ impl WorkerConfig {
         }
         if !is_valid_name(&self.worker_id, 100) {
             errors.add(format!(
-                "MILVAION_WORKER_ID is {:?}: give 1 to 100 letters, digits, '-', '_' and '.'.",
+                "worker_id (MILVAION_WORKER_ID) is {:?}: give 1 to 100 letters, digits, '-', '_' and '.'.",
                 self.worker_id
             ));
         }
         if !is_valid_name(&self.prefix, 50) {
-            errors
-                .add(format!("MILVAION_PREFIX is {:?}: give 1 to 50 letters, digits, '-', '_' and '.'.", self.prefix));
+            errors.add(format!(
+                "prefix (MILVAION_PREFIX) is {:?}: give 1 to 50 letters, digits, '-', '_' and '.'.",
+                self.prefix
+            ));
         }
         if !(1..=100).contains(&self.key_prefix.len()) || self.key_prefix.contains(char::is_whitespace) {
             errors.add(format!(
-                "MILVAION_KEY_PREFIX is {:?}: give 1 to 100 characters without whitespace.",
+                "key_prefix (MILVAION_KEY_PREFIX) is {:?}: give 1 to 100 characters without whitespace.",
                 self.key_prefix
             ));
         }
         if !(1..=MAX_CAPACITY).contains(&self.capacity) {
-            errors
-                .add(format!("MILVAION_CAPACITY is {}: give a whole number from 1 to {MAX_CAPACITY}.", self.capacity));
+            errors.add(format!(
+                "capacity (MILVAION_CAPACITY) is {}: give a whole number from 1 to {MAX_CAPACITY}.",
+                self.capacity
+            ));
         }
         for (job_type, concurrency) in &self.concurrency {
             if !(1..=MAX_CONCURRENCY).contains(concurrency) {
                 errors.add(format!(
-                    "MILVAION_CONCURRENCY gives {job_type:?} {concurrency}: give a number from 1 to {MAX_CONCURRENCY}."
+                    "concurrency (MILVAION_CONCURRENCY) gives {job_type:?} {concurrency}: give a number from 1 to {MAX_CONCURRENCY}."
                 ));
             }
         }
         if self.shutdown_grace > MAX_SHUTDOWN_GRACE {
             errors.add(format!(
-                "MILVAION_SHUTDOWN_GRACE_SECONDS is {}: give a whole number of seconds from 0 to {}.",
+                "shutdown_grace (MILVAION_SHUTDOWN_GRACE_SECONDS) is {} s: give a whole number of seconds from 0 to {}.",
                 self.shutdown_grace.as_secs(),
                 MAX_SHUTDOWN_GRACE.as_secs()
             ));
         }
         self.outbox.check(errors);
         for (name, bounds, number) in [
-            ("MILVAION_OUTBOX_LINES", OUTBOX_LINES_RANGE, self.outbox_lines),
-            ("MILVAION_OUTBOX_MEGABYTES", OUTBOX_MEGABYTES_RANGE, self.outbox_megabytes),
+            ("outbox_lines (MILVAION_OUTBOX_LINES)", OUTBOX_LINES_RANGE, self.outbox_lines),
+            ("outbox_megabytes (MILVAION_OUTBOX_MEGABYTES)", OUTBOX_MEGABYTES_RANGE, self.outbox_megabytes),
         ] {
             if !bounds.contains(&number) {
                 errors.add(out_of_range(name, &bounds, &number.to_string()));
             }
         }
         if !(Duration::from_secs(1)..=MAX_TIMEOUT).contains(&self.default_timeout) {
-            errors.add(format!("The default timeout is {:?}: give 1 second to 7 days.", self.default_timeout));
+            errors.add(format!("default_timeout is {:?}: give 1 second to 7 days.", self.default_timeout));
         }
     }
 }
@@ -358,6 +367,12 @@ mod tests {
     fn empty_environment_gives_the_defaults() {
         assert_eq!(read(&[]).expect("valid"), WorkerConfig::default());
         assert_eq!(read(&[("MILVAION_CAPACITY", "")]).expect("valid"), WorkerConfig::default());
+    }
+
+    #[test]
+    fn default_grace_leaves_time_before_kubernetes_kills() {
+        // It kills a process 30 seconds after SIGTERM. Interrupted runs clean up and are reported before.
+        assert_eq!(WorkerConfig::default().shutdown_grace, Duration::from_secs(20));
     }
 
     #[test]
@@ -397,9 +412,44 @@ mod tests {
         ];
         let Err(WorkerError::Config(errors)) = read(&wrong) else { panic!("must be refused") };
         for (name, _) in wrong {
-            let begins = format!("{name} ");
-            assert_eq!(errors.messages().iter().filter(|sentence| sentence.starts_with(&begins)).count(), 1, "{name}");
+            let (begins, names) = (format!("{name} "), format!("({name}) "));
+            let is_about = |sentence: &&String| sentence.starts_with(&begins) || sentence.contains(&names);
+            assert_eq!(errors.messages().iter().filter(is_about).count(), 1, "{name}");
         }
+    }
+
+    #[test]
+    fn errors_of_values_from_code_begin_with_the_field() {
+        let config = WorkerConfig {
+            worker_id: "a b".to_owned(),
+            prefix: String::new(),
+            key_prefix: "a b".to_owned(),
+            capacity: 0,
+            concurrency: BTreeMap::from([("send".to_owned(), 0)]),
+            shutdown_grace: Duration::from_secs(3_601),
+            outbox: Outbox::Folder("/proc/self/status".into()),
+            outbox_lines: 99,
+            outbox_megabytes: 0,
+            default_timeout: Duration::ZERO,
+            ..WorkerConfig::default()
+        };
+        let mut errors = ConfigErrors::default();
+        config.check(&mut errors);
+        let begin = |sentence: &String| sentence.split_once([' ', ':']).map(|(field, _)| field.to_owned());
+        let fields: Vec<_> = errors.messages().iter().filter_map(begin).collect();
+        let expected = [
+            "worker_id",
+            "prefix",
+            "key_prefix",
+            "capacity",
+            "concurrency",
+            "shutdown_grace",
+            "outbox",
+            "outbox_lines",
+            "outbox_megabytes",
+            "default_timeout",
+        ];
+        assert_eq!(fields, expected, "{errors}");
     }
 
     /// Runs in a build of its own: `cargo test -p milvaion-worker --no-default-features`.

@@ -47,6 +47,7 @@ pub struct JobContext {
 
 struct JobContextInner {
     message: JobMessage,
+    worker_id: Arc<str>,
     instance_id: String,
     sink: Arc<dyn ReportSink>,
     log_writer: LogWriter,
@@ -110,6 +111,7 @@ impl JobContext {
     /// Creates the context of a run. Its token is a child of that of the signal.
     pub(crate) fn new(
         message: JobMessage,
+        worker_id: Arc<str>,
         instance_id: String,
         sink: Arc<dyn ReportSink>,
         stop: StopSignal,
@@ -119,6 +121,7 @@ impl JobContext {
         Self {
             inner: Arc::new(JobContextInner {
                 message,
+                worker_id,
                 instance_id,
                 sink,
                 log_writer,
@@ -171,6 +174,19 @@ impl JobContext {
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.inner.message.attempt
+    }
+
+    /// Returns the id of the worker that runs the attempt.
+    #[must_use]
+    pub fn worker_id(&self) -> &str {
+        &self.inner.worker_id
+    }
+
+    /// Returns the id of the instance that runs the attempt, which the pages show: the worker id and eight hex digits. Another
+    /// attempt may run in another instance.
+    #[must_use]
+    pub fn instance_id(&self) -> &str {
+        &self.inner.instance_id
     }
 
     /// Returns the due time of the occurrence.
@@ -323,6 +339,9 @@ impl JobContext {
     /// worker stops; see [`stop_reason`](Self::stop_reason). `ctx.cancelled().cancelled().await` waits for it,
     /// `ctx.cancelled().is_cancelled()` checks it. The run is dropped [`GRACE`](crate::Job::GRACE) later, at the point where
     /// it awaits.
+    ///
+    /// A job that ends in time can say how far it came with the text of its error, which the log of the occurrence shows as a
+    /// warning. The status and its reason remain those of the stop, except for work that was completed.
     #[must_use]
     pub fn cancelled(&self) -> &CancellationToken {
         &self.inner.cancelled

@@ -45,7 +45,8 @@ pub trait Job: Send + Sync + 'static {
     /// time to time. A process whose runtime waits for such a thread does not exit before the thread does.
     ///
     /// A run that returns `Ok` is *Completed*, also if its timeout expired or it was cancelled in the meantime: its work is
-    /// done. A line in its log says so. A run that gives up because its token has fired returns an error.
+    /// done. A line in its log says so. A run that gives up because its token has fired returns an error, which is a warning
+    /// in its log.
     ///
     /// # Errors
     /// Returns a [`JobError`], which determines what follows. Every other error converts into a retryable failure.

@@ -1,6 +1,7 @@
 //! The worker: assembles all parts, runs them and shuts them down.
 
 use std::{
+    fmt,
     net::TcpListener,
     sync::{Arc, Mutex},
     time::Duration,
@@ -62,6 +63,18 @@ pub struct Worker {
     pub(super) layers: Arc<[Arc<dyn Layer>]>,
     pub(super) events: RunObservers,
     pub(super) metrics: WorkerMetrics,
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker")
+            .field("instance_id", &self.instance_id)
+            .field("version", &self.version)
+            .field("config", &self.config)
+            .field("job_types", &self.jobs.iter().map(|job| job.job_type).collect::<Vec<_>>())
+            .field("singletons", &self.loops.iter().map(|spec| &spec.name).collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Worker {
@@ -255,6 +268,7 @@ impl Worker {
                     .with_producer(&config.worker_id),
             ),
         };
+        let worker_id: Arc<str> = config.worker_id.as_str().into();
         let consumer = Arc::new(DeliveryConsumer {
             worker_id: config.worker_id,
             instance_id: instance_id.clone(),
@@ -274,6 +288,7 @@ impl Worker {
             executor: Executor {
                 metrics,
                 sink: Arc::new(reporter.clone()),
+                worker_id,
                 instance_id,
                 default_timeout: config.default_timeout,
                 interrupt: interrupt.clone(),
@@ -333,5 +348,47 @@ impl Worker {
         }
         tracing::info!("worker has stopped");
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use milvaion_protocol::status::OccurrenceStatus;
+    use milvaion_test_support::{
+        broker_env::{WorkerTestEnv, no_input},
+        wait::{WAIT_TIMEOUT, until},
+    };
+    use serde_json::Value;
+
+    use super::*;
+    use crate::{JobContext, JobError};
+
+    async fn wait_for_ever(_: JobContext, _: Value) -> Result<(), JobError> {
+        std::future::pending().await
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn failed_task_stops_the_worker_with_an_error() {
+        let env = WorkerTestEnv::new().await;
+        let variables = env.variables();
+        let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone());
+        let config = WorkerConfig::from_lookup(lookup).expect("valid");
+        let builder = Worker::builder().config(config).shutdown_grace(Duration::ZERO).job_fn("wait", wait_for_ever);
+        let (worker, tasks) = (builder.build().expect("valid"), TaskSupervisor::default());
+        let serving = tokio::spawn(worker.serve_jobs(ShutdownSignals::default(), tasks.clone()));
+        env.wait_for_consumer("wait").await;
+        let message = env.message("wait", no_input());
+        env.publish(&message).await;
+        until("the start of the run", async || {
+            env.reports().await.iter().any(|report| report.occurrence_id == message.occurrence_id)
+        })
+        .await;
+        tasks.fail("claim batcher", "it has ended".to_owned());
+        let result = tokio::time::timeout(WAIT_TIMEOUT, serving).await.expect("it stops").expect("no panic");
+        let Err(WorkerError::TaskFailed { task, reason }) = &result else { panic!("no failure: {result:?}") };
+        assert_eq!((*task, reason.as_str()), ("claim batcher", "it has ended"));
+        let reports = env.ended(message.occurrence_id).await;
+        assert_eq!(reports.last().map(|report| report.status), Some(OccurrenceStatus::Queued), "it is handed back");
+        env.clean(&["wait"]).await;
     }
 }

@@ -3,15 +3,16 @@
 //! A heartbeat has two parts: the keys in Redis (the heartbeat of the instance and its claims), which other instances
 //! read, and the message to the server, which lists the current runs. They are two loops, so neither an outage nor slow
 //! answers of one service delay the heartbeats to the other. The server answers a registration with the parts that it
-//! refused; they are logged, and the heartbeats carry a notice. Each heartbeat also reads the cancel requests from Redis, in
-//! case the listener missed one.
+//! refused; they are logged, and the heartbeats carry a notice. If no answer arrives, that is logged too: the worker of a
+//! first installation with another prefix would otherwise wait silently. Each renewal in Redis is followed by a look at the
+//! cancel requests there, in case the listener missed one. The next renewal does not wait for it.
 //!
 //! A run that has ended is listed until the broker has confirmed its end. As soon as the worker stops, heartbeats announce
 //! it: a run that is lost from then on was not lost by its own fault.
 
 use std::{
     collections::BTreeSet,
-    future::Future,
+    future::{self, Future},
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -20,7 +21,10 @@ use milvaion_protocol::{
     id::OccurrenceId,
     message::{HelloReply, InstanceHeartbeat, InstanceHello, MAX_NOTICE_BYTES, RegistrationMessage, truncate_text},
 };
-use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+use tokio::{
+    sync::Notify,
+    time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -37,6 +41,8 @@ use crate::{
 
 /// Maximum duration of one heartbeat. A failed one is not retried, because the next one follows soon.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time without an answer to the registration after which the log says so.
+const HELLO_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The sender of the registration, the heartbeats and the goodbye of one instance.
 pub(crate) struct Heartbeater {
@@ -65,7 +71,12 @@ pub(crate) struct Heartbeater {
 impl Heartbeater {
     /// Sends heartbeats until `stop` fires, then sends a goodbye.
     pub(crate) async fn run(self, stop: CancellationToken) {
-        let (has_reached_redis, ()) = tokio::join!(self.renew_until(&stop), self.report_until(&stop));
+        let renewed = Notify::new();
+        let (has_reached_redis, (), ()) = tokio::join!(
+            self.renew_until(&stop, &renewed),
+            self.read_requests_until(&stop, &renewed),
+            self.report_until(&stop)
+        );
         let goodbye = RegistrationMessage::Goodbye { instance_id: self.hello.instance_id.clone() };
         let remove_heartbeat = async {
             if has_reached_redis {
@@ -75,8 +86,9 @@ impl Heartbeater {
         let _ = timeout(HEARTBEAT_TIMEOUT, async { tokio::join!(self.send(&goodbye), remove_heartbeat) }).await;
     }
 
-    /// Renews the keys in Redis until `stop` fires. Returns true if Redis has ever answered.
-    async fn renew_until(&self, stop: &CancellationToken) -> bool {
+    /// Renews the keys in Redis until `stop` fires, and notifies `renewed` of each renewal. Returns true if Redis has ever
+    /// answered.
+    async fn renew_until(&self, stop: &CancellationToken, renewed: &Notify) -> bool {
         let (mut ticks, mut has_reached_redis) = (ticks(), false);
         loop {
             tokio::select! {
@@ -84,10 +96,31 @@ impl Heartbeater {
                 () = stop.cancelled() => return has_reached_redis,
             }
             tokio::select! {
-                is_renewed = self.renew_in_redis() => has_reached_redis |= is_renewed,
+                is_renewed = self.renew_in_redis() => {
+                    has_reached_redis |= is_renewed;
+                    if is_renewed {
+                        renewed.notify_one();
+                    }
+                }
                 () = stop.cancelled() => return has_reached_redis,
             }
         }
+    }
+
+    /// Applies the cancel requests in Redis after each renewal, until `stop` fires.
+    async fn read_requests_until(&self, stop: &CancellationToken, renewed: &Notify) {
+        let reading = async {
+            loop {
+                renewed.notified().await;
+                if let Err(error) = cancel::catch_up(&self.claims, &self.running).await {
+                    tracing::warn!(
+                        error = %error,
+                        "cannot read cancel requests from Redis; the next heartbeat reads them again"
+                    );
+                }
+            }
+        };
+        let _: Option<()> = stop.run_until_cancelled(reading).await;
     }
 
     /// Sends heartbeats to the server until `stop` fires.
@@ -95,11 +128,25 @@ impl Heartbeater {
         let (mut ticks, mut publisher, mut replies) = (ticks(), self.publisher.clone(), self.publisher.clone());
         // The first connection also counts as a change, so the worker registers here.
         let (mut is_registered, mut has_announced_stop) = (false, false);
+        let (mut answer_due, mut has_warned) = (None, false);
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
-                () = publisher.changed() => is_registered = false,
+                () = publisher.changed() => (is_registered, answer_due) = (false, None),
+                () = reached(answer_due) => {
+                    (answer_due, has_warned) = (None, true);
+                    tracing::warn!(
+                        worker.id = self.hello.worker_id,
+                        worker.instance = self.hello.instance_id,
+                        exchange = self.exchange,
+                        "No server has answered the registration for {} s. Check that a server runs with the same RabbitMQ, virtual host and MILVAION_PREFIX. The worker has registered at the exchange {}; the line about its start names the broker. It keeps waiting.",
+                        HELLO_ANSWER_TIMEOUT.as_secs(),
+                        self.exchange
+                    );
+                    continue;
+                }
                 reply = replies.hello_reply() => {
+                    answer_due = None;
                     let refused = refused_parts(&self.hello.instance_id, &reply);
                     *self.refused_parts.lock().unwrap_or_else(PoisonError::into_inner) = refused;
                     continue;
@@ -116,7 +163,12 @@ impl Heartbeater {
                 is_reported
             };
             tokio::select! {
-                is_reported = reporting => is_registered = is_reported,
+                is_reported = reporting => {
+                    if is_reported && !is_registered && !has_warned {
+                        answer_due = Some(Instant::now() + HELLO_ANSWER_TIMEOUT);
+                    }
+                    is_registered = is_reported;
+                }
                 () = stop.cancelled() => return,
             }
         }
@@ -140,26 +192,21 @@ impl Heartbeater {
         listed.into_iter().collect()
     }
 
-    /// Writes the heartbeat to Redis, renews the claims, and applies the cancel requests found there. Returns false if
-    /// Redis did not answer.
+    /// Writes the heartbeat to Redis and renews the claims. Returns false if Redis did not answer.
     async fn renew_in_redis(&self) -> bool {
         match self.claims.renew(&self.running.claimed()).await {
             // This instance sent no heartbeat for too long (stopped, disconnected, suspended) and its runs were
             // declared lost. The next attempts run elsewhere. Reports of these runs have no effect any more, so they
             // are ended.
-            Ok(superseded) => superseded.into_iter().for_each(|attempt| self.running.end_superseded(attempt)),
+            Ok(superseded) => {
+                superseded.into_iter().for_each(|attempt| self.running.end_superseded(attempt));
+                true
+            }
             Err(error) => {
                 tracing::warn!(error = %error, "cannot write the heartbeat to Redis; check REDIS_URL if this persists");
-                return false;
+                false
             }
         }
-        if let Err(error) = cancel::catch_up(&self.claims, &self.running).await {
-            tracing::warn!(
-                error = %error,
-                "cannot read cancel requests from Redis; the next heartbeat reads them again"
-            );
-        }
-        true
     }
 
     /// Sends a heartbeat, or a registration if the server may not have one. Returns true if the worker is registered.
@@ -211,6 +258,14 @@ fn ticks() -> Interval {
     ticks
 }
 
+/// Waits until `due`, and for ever if there is no such instant.
+async fn reached(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => future::pending().await,
+    }
+}
+
 /// Logs the parts of a registration that the server refused, and returns the notice about them.
 fn refused_parts(instance_id: &str, reply: &HelloReply) -> Option<String> {
     for problem in &reply.problems {
@@ -255,14 +310,16 @@ pub(crate) fn host_name() -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
+    use std::{io, net::SocketAddr, sync::Arc};
 
     use milvaion_protocol::topology::RedisKeys;
     use milvaion_test_support::{broker_env::WorkerTestEnv, services, wait::until};
+    use redis::AsyncCommands;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::{TcpListener, TcpStream},
-        time::{Instant, sleep},
+        task::{JoinHandle, yield_now},
+        time::{advance, pause, resume, sleep},
     };
 
     use super::*;
@@ -300,8 +357,63 @@ mod tests {
         url.into()
     }
 
+    /// The log of the process.
+    #[derive(Clone, Default)]
+    struct LogText(Arc<Mutex<Vec<u8>>>);
+
+    impl LogText {
+        /// Returns the number of times at which the log contains a text.
+        fn count(&self, text: &str) -> usize {
+            String::from_utf8_lossy(&self.0.lock().expect("no panic")).matches(text).count()
+        }
+    }
+
+    impl io::Write for LogText {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("no panic").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn keys(env: &WorkerTestEnv) -> RedisKeys {
+        RedisKeys::new(format!("{}:", env.topology.registration()).as_str())
+    }
+
+    /// Starts the heartbeats of the instance `w-1`. Returns the token that stops them, and their task.
+    async fn start(env: &WorkerTestEnv, redis_url: &str, running: RunTable) -> (CancellationToken, JoinHandle<()>) {
+        let (stop, close) = (CancellationToken::new(), CancellationToken::new());
+        let amqp = services::amqp_url().parse().expect("a valid URL");
+        let (publisher, keep_open) = WorkerPublisher::new(amqp, env.topology.clone(), "w-1".to_owned(), close.clone());
+        let outbox = outbox::open(&Outbox::Off, "w", &OutboxSystem::default()).await.expect("off");
+        let heartbeater = Heartbeater {
+            hello: InstanceHello { instance_id: "w-1".to_owned(), ..InstanceHello::default() },
+            claims: ClaimStore::new(redis_url, keys(env), "w-1").expect("a valid URL"),
+            running,
+            unconfirmed_ends: UnconfirmedEnds::default(),
+            publisher,
+            exchange: env.topology.registration(),
+            warning: outbox.warning,
+            refused_queues: RefusedQueues::default(),
+            stopping: CancellationToken::new(),
+            refused_parts: Mutex::default(),
+        };
+        let stopping = stop.clone();
+        let beating = async move {
+            heartbeater.run(stopping).await;
+            close.cancel();
+        };
+        let task = tokio::spawn(async move {
+            tokio::join!(beating, keep_open);
+        });
+        (stop, task)
+    }
+
     #[tokio::test]
-    async fn slow_redis_does_not_delay_heartbeats_to_the_server() {
+    async fn slow_redis_does_not_delay_heartbeats() {
         let env = WorkerTestEnv::new().await;
         let running = RunTable::default();
         // Their renewal takes one round trip for each 500 runs, and reading their cancel requests one for each 250.
@@ -314,25 +426,7 @@ mod tests {
                 guard
             })
             .collect();
-        let (stop, close) = (CancellationToken::new(), CancellationToken::new());
-        let amqp = services::amqp_url().parse().expect("a valid URL");
-        let (publisher, keep_open) = WorkerPublisher::new(amqp, env.topology.clone(), "w-1".to_owned(), close.clone());
-        let publishing = tokio::spawn(keep_open);
-        let outbox = outbox::open(&Outbox::Off, "w", &OutboxSystem::default()).await.expect("off");
-        let keys = RedisKeys::new(format!("{}:", env.topology.registration()).as_str());
-        let heartbeater = Heartbeater {
-            hello: InstanceHello { instance_id: "w-1".to_owned(), ..InstanceHello::default() },
-            claims: ClaimStore::new(&slow_redis().await, keys, "w-1").expect("a valid URL"),
-            running,
-            unconfirmed_ends: UnconfirmedEnds::default(),
-            publisher,
-            exchange: env.topology.registration(),
-            warning: outbox.warning,
-            refused_queues: RefusedQueues::default(),
-            stopping: CancellationToken::new(),
-            refused_parts: Mutex::default(),
-        };
-        let beating = tokio::spawn(heartbeater.run(stop.clone()));
+        let (stop, beating) = start(&env, &slow_redis().await, running).await;
         let mut messages = Vec::new();
         let mut count = async |wanted| {
             until("messages to the server", async || {
@@ -341,16 +435,66 @@ mod tests {
             })
             .await;
         };
-        count(1).await;
-        let registered_at = Instant::now();
-        count(2).await;
-        let pause = registered_at.elapsed();
-        assert!(pause < HEARTBEAT_INTERVAL + Duration::from_secs(2), "the heartbeat came after {pause:?}");
+        let client = redis::Client::open(services::redis_url()).expect("a valid URL");
+        let mut redis = client.get_multiplexed_async_connection().await.expect("Redis");
+        let key = keys(&env).heartbeat("w-1");
+        let (mut renewals, mut renewed_at) = (BTreeSet::new(), Vec::new());
+        let limit = HEARTBEAT_INTERVAL + Duration::from_secs(2);
+        let to_server = async {
+            count(1).await;
+            let registered_at = Instant::now();
+            count(2).await;
+            let pause = registered_at.elapsed();
+            assert!(pause < limit, "the heartbeat to the server came after {pause:?}");
+        };
+        let to_redis = async {
+            until("two heartbeats in Redis", async || {
+                let written: Option<String> = redis.get(&key).await.expect("an answer");
+                if written.is_some_and(|written| renewals.insert(written)) {
+                    renewed_at.push(Instant::now());
+                }
+                renewed_at.len() == 2
+            })
+            .await;
+            let pause = renewed_at[1] - renewed_at[0];
+            assert!(pause < limit, "the heartbeat in Redis came after {pause:?}");
+        };
+        tokio::join!(to_server, to_redis);
         stop.cancel();
         beating.await.expect("no panic");
-        close.cancel();
-        publishing.await.expect("no panic");
         drop(guards);
+        env.clean(&[]).await;
+    }
+
+    #[tokio::test]
+    async fn unanswered_registration_is_logged_once() {
+        let env = WorkerTestEnv::new().await;
+        let log = LogText::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+        let _guard = tracing::subscriber::set_default(subscriber);
+        let (stop, beating) = start(&env, &services::redis_url(), RunTable::default()).await;
+        let mut messages = Vec::new();
+        // The heartbeat follows the confirmation of the registration.
+        until("a registration and a heartbeat", async || {
+            messages.extend(env.registrations().await);
+            messages.len() >= 2
+        })
+        .await;
+        let warning = "No server has answered the registration for 10 s";
+        assert_eq!(log.count(warning), 0, "too early");
+        pause();
+        for _ in 0..2 {
+            advance(HELLO_ANSWER_TIMEOUT).await;
+            for _ in 0..10 {
+                yield_now().await;
+            }
+        }
+        resume();
+        assert_eq!(log.count(warning), 1);
+        assert_eq!(log.count(&env.topology.registration()), 2, "in a field and in the text");
+        stop.cancel();
+        beating.await.expect("no panic");
         env.clean(&[]).await;
     }
 }

@@ -54,8 +54,9 @@ use crate::{
 /// another instance may have a free permit. If none has, the message is redelivered at once and waits again, which costs
 /// one message each time. Each wait is therefore twice as long as the previous one.
 const PERMIT_WAIT: Duration = Duration::from_secs(2);
-/// Maximum wait for a permit of a delivery that was returned again and again.
-const MAX_PERMIT_WAIT: Duration = Duration::from_secs(32);
+/// Maximum wait for a permit of a delivery that was returned again and again. For so long it may wait here although another
+/// instance has a free permit.
+const MAX_PERMIT_WAIT: Duration = Duration::from_secs(8);
 /// Maximum number of deliveries whose waits are remembered: more than a process can have in its prefetch windows.
 const MAX_REMEMBERED_WAITS: usize = 10_000;
 /// Delay before a possible duplicate that could not be checked is returned to its queue.
@@ -433,7 +434,7 @@ mod tests {
             origin = admission.origin((message.occurrence_id, message.attempt), true, false);
             assert_eq!(origin, DeliveryOrigin::Returned, "the redelivery needs no claim check");
         }
-        assert_eq!(waits, [2, 4, 8, 16, 32, 32]);
+        assert_eq!(waits, [2, 4, 8, 8, 8, 8]);
         drop(permit);
     }
 }

@@ -138,10 +138,10 @@ impl RunTable {
         }
     }
 
-    /// Ends an attempt that a later attempt on another instance has replaced.
+    /// Interrupts an attempt that a later attempt on another instance has replaced. What it reports is late.
     pub(crate) fn end_superseded(&self, key: AttemptKey) {
         if let Some(RunEntry { state: RunState::Begun(stop), .. }) = self.lock().current.get(&key)
-            && stop.cancel_reason().is_none()
+            && !stop.is_revoked()
         {
             tracing::warn!(
                 occurrence.id = %key.0,
@@ -150,7 +150,7 @@ impl RunTable {
                 key.1,
                 key.0
             );
-            stop.cancel("A later attempt has replaced this one.");
+            stop.revoke();
         }
     }
 
@@ -215,6 +215,7 @@ impl Drop for RunGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::stop_signal::StopReason;
 
     #[test]
     fn attempt_is_reserved_once_and_remembered() {
@@ -269,6 +270,20 @@ mod tests {
         assert_eq!(signals.each_ref().map(StopSignal::is_revoked), [true, false]);
         assert_eq!(signals.each_ref().map(StopSignal::cancel_reason), [None, None]);
         assert_eq!(signals.map(|signal| signal.token().is_cancelled()), [true, false]);
+    }
+
+    #[test]
+    fn superseded_attempt_is_revoked_and_not_cancelled() {
+        let running = RunTable::default();
+        let id = OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [1; 10]);
+        let RunReservation::Reserved(guard) = running.reserve(id, 1) else { panic!("the table is empty") };
+        let signal = StopSignal::default();
+        guard.begin(signal.clone());
+        running.end_superseded((id, 2));
+        assert_eq!(signal.stop_reason(), None, "another attempt");
+        running.end_superseded((id, 1));
+        assert_eq!(signal.stop_reason(), Some(StopReason::Revoked));
+        assert!(signal.token().is_cancelled());
     }
 
     #[test]

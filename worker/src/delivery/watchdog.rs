@@ -7,7 +7,7 @@
 //! all, this happens at once.
 //!
 //! A delivery that waits for a permit cannot be mistaken for a stalled consumer, because it is returned to its queue
-//! after two seconds and delivered again. Nor can a consumer with as many unacknowledged deliveries as its prefetch,
+//! after at most eight seconds, less than an interval of the checks, and delivered again. Nor can a consumer with as many unacknowledged deliveries as its prefetch,
 //! for example because the broker accepts nothing for lack of memory: it may receive nothing more.
 
 use std::time::Duration;

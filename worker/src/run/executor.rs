@@ -64,6 +64,8 @@ pub(crate) struct RunEnd {
 pub(crate) struct Executor {
     /// The receiver of reports and log lines.
     pub(crate) sink: Arc<dyn ReportSink>,
+    /// The worker to which the instance belongs.
+    pub(crate) worker_id: Arc<str>,
     /// The instance named in reports.
     pub(crate) instance_id: String,
     /// The timeout of runs for which neither the job nor its type sets one.
@@ -110,6 +112,7 @@ impl Executor {
         let stopped = stop.token().clone();
         let ctx = JobContext::new(
             message,
+            self.worker_id.clone(),
             self.instance_id.clone(),
             self.sink.clone(),
             stop.clone(),
@@ -233,7 +236,8 @@ impl Executor {
 }
 
 /// Waits for the end of a run, and ends it if its timeout expires or `stop` fires. Work that was done counts, whatever was
-/// requested meanwhile: such an end has a remark for the log of the run.
+/// requested meanwhile. Such an end has a remark for the log of the run, and so has an error that is not reported because
+/// the run was asked to end.
 async fn watch(
     mut task: JoinHandle<JobReturn>,
     timeout: Duration,
@@ -245,22 +249,13 @@ async fn watch(
         // A job that reacts to its token may have ended before this poll. A failure during an interruption is no failure
         // of the job, and a job that gives up because its token fires was cancelled by no user.
         joined = &mut task => {
-            return match (stop.cancel_reason(), into_outcome(joined)) {
-                (_, outcome @ Outcome::Done { .. }) => {
-                    let remark = stop.stop_reason().map(|reason| completed_remark(&reason));
-                    (outcome, remark)
-                }
-                (Some(reason), _) => (Outcome::Cancelled { reason: reason.to_owned() }, None),
-                (None, Outcome::Failed { .. } | Outcome::Cancelled { .. }) if stop.token().is_cancelled() => {
-                    (Outcome::Interrupted, None)
-                }
-                (None, outcome) => (outcome, None),
+            return match (stop.stop_reason(), into_outcome(joined)) {
+                (None, returned) => (returned, None),
+                (Some(StopReason::Revoked | StopReason::Shutdown), returned @ Outcome::Snoozed { .. }) => (returned, None),
+                (Some(reason), returned) => settle(returned, requested_end(&reason), &reason),
             };
         }
-        () = stop.token().cancelled() => match stop.cancel_reason() {
-            Some(reason) => Outcome::Cancelled { reason: reason.to_owned() },
-            None => Outcome::Interrupted,
-        },
+        () = stop.token().cancelled() => stop.stop_reason().map_or(Outcome::Interrupted, |reason| requested_end(&reason)),
         () = tokio::time::sleep(timeout) => {
             stop.time_out(timeout);
             Outcome::TimedOut { seconds: timeout.as_secs(), ignored: false }
@@ -268,11 +263,11 @@ async fn watch(
     };
     let grace = if matches!(outcome, Outcome::Interrupted) { grace.min(SHUTDOWN_CLEANUP_TIMEOUT) } else { grace };
     match tokio::time::timeout(grace, &mut task).await {
-        Ok(Ok(Ok(Ok(result)))) => {
-            let remark = stop.stop_reason().map(|reason| completed_remark(&reason));
-            (Outcome::Done { result }, remark)
-        }
-        Ok(_) => (outcome, None),
+        Ok(joined) => match stop.stop_reason() {
+            Some(reason) => settle(into_outcome(joined), outcome, &reason),
+            // Not reached, because the run was asked to end.
+            None => (outcome, None),
+        },
         Err(_) => {
             task.abort();
             (mark_ignored(outcome, grace), None)
@@ -280,9 +275,31 @@ async fn watch(
     }
 }
 
-/// Returns the line about a run that completed although it was asked to end.
-fn completed_remark(reason: &StopReason) -> String {
-    format!("the run completed its work although it was asked to end: {reason}")
+/// Returns the end of a run that was asked to end and does so at once.
+fn requested_end(reason: &StopReason) -> Outcome {
+    match reason {
+        StopReason::Cancelled { reason } => Outcome::Cancelled { reason: reason.clone() },
+        StopReason::Timeout { after } => Outcome::TimedOut { seconds: after.as_secs(), ignored: false },
+        StopReason::Revoked | StopReason::Shutdown => Outcome::Interrupted,
+    }
+}
+
+/// Decides between the return value of a run and the end that was requested for `reason`. Only completed work replaces a
+/// requested end.
+fn settle(returned: Outcome, requested: Outcome, reason: &StopReason) -> (Outcome, Option<String>) {
+    let text = match &returned {
+        Outcome::Done { .. } => {
+            let remark = format!("the run completed its work although it was asked to end: {reason}");
+            return (returned, Some(remark));
+        }
+        Outcome::Failed { exception: text, .. }
+        | Outcome::Snoozed { reason: text, .. }
+        | Outcome::Cancelled { reason: text } => text,
+        Outcome::TimedOut { .. } | Outcome::Interrupted => return (requested, None),
+    };
+    // A job that returns the reason as its error adds nothing to it.
+    let adds = *text != reason.to_string();
+    (requested, adds.then(|| format!("the run returned an error after it was asked to end: {text}")))
 }
 
 /// Adds to an outcome that the run did not end within its grace period.

@@ -138,6 +138,11 @@ impl RegisteredJob {
         self.handler.clone()
     }
 
+    /// Returns the maximum number of retries that its options declare.
+    pub(crate) fn max_retries(&self) -> Option<u16> {
+        self.defaults.max_retries
+    }
+
     /// Returns the description of the job type for the registration.
     pub(crate) fn info(&self) -> JobTypeInfo {
         JobTypeInfo {
@@ -188,6 +193,11 @@ impl JobRegistry {
         }
     }
 
+    /// Returns the names of the job types.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.jobs.values().map(|job| job.job_type)
+    }
+
     /// Overrides the concurrency limits of job types with those of the configuration.
     pub(crate) fn set_concurrency(&mut self, limits: &BTreeMap<String, u16>) {
         for (job_type, concurrency) in limits {
@@ -195,7 +205,7 @@ impl JobRegistry {
                 Some(job) => job.concurrency = *concurrency,
                 None => self.errors.add(format!(
                     "A concurrency limit (MILVAION_CONCURRENCY or .concurrency(…)) names {job_type:?}, which this worker does not have: give one of its job types ({}).",
-                    self.jobs.values().map(|job| job.job_type).collect::<Vec<_>>().join(", ")
+                    self.names().collect::<Vec<_>>().join(", ")
                 )),
             }
         }

@@ -22,8 +22,8 @@ pub enum StopReason {
         /// The user and the reason, as the pages show them.
         reason: String,
     },
-    /// The server gives the attempt to another instance, because it has had no report of this one for a while. Reports of this
-    /// attempt no longer count.
+    /// Another instance gets the run, or has begun a later attempt of it, because this instance could not be reached for a
+    /// while. Reports of this attempt no longer count.
     Revoked,
     /// The worker stops. The attempt is handed back and does not count as a failure.
     Shutdown,
@@ -67,7 +67,7 @@ impl StopSignal {
         self.token.cancel();
     }
 
-    /// Interrupts the run, because the server gives it to another instance.
+    /// Interrupts the run, because another instance gets it or has begun a later attempt of it.
     pub(crate) fn revoke(&self) {
         let _ = self.revoked.set(());
         self.token.cancel();

@@ -1,6 +1,6 @@
 //! The declaration of a singleton loop in code.
 
-use std::{future::Future, marker::PhantomData, sync::Arc, time::Duration};
+use std::{fmt, future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
 #[cfg(feature = "cron")]
 use milvaion_schedule::{cron::CronExpression, schedule::parse_zone};
@@ -45,6 +45,18 @@ enum DeclaredRhythm {
         zone: String,
         misfire: LoopMisfire,
     },
+}
+
+impl fmt::Debug for NewLoop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewLoop").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl<R> fmt::Debug for LoopBuilder<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoopBuilder").field("name", &self.name).field("options", &self.options).finish_non_exhaustive()
+    }
 }
 
 impl DeclaredRhythm {

@@ -20,7 +20,8 @@ use crate::{
 #[cfg(feature = "client")]
 use crate::{api::enqueue::JobEnqueuer, client::RecordingClient};
 
-/// The context of an attempt under test: the first attempt of a job named `test`, without retries, due now.
+/// The context of an attempt under test: the first attempt of a job named `test`, without retries, due now, on the instance
+/// `test` of the worker `test`.
 ///
 /// ```
 /// use milvaion_worker::testing::TestContext;
@@ -37,6 +38,10 @@ pub struct TestContext {
     pub(super) message: JobMessage,
     pub(super) stop: StopSignal,
     pub(super) recorder: Arc<Recorder>,
+    pub(super) worker_id: Arc<str>,
+    pub(super) instance_id: String,
+    /// True if the retries were set, so that those of a job's options do not apply.
+    pub(super) has_retries: bool,
     #[cfg(feature = "client")]
     pub(super) enqueuer: JobEnqueuer,
     timeout: Option<Duration>,
@@ -75,6 +80,9 @@ impl TestContext {
             message,
             stop: StopSignal::default(),
             recorder: Arc::default(),
+            worker_id: "test".into(),
+            instance_id: "test".to_owned(),
+            has_retries: false,
             #[cfg(feature = "client")]
             enqueuer: JobEnqueuer {
                 worker_id: "test".into(),
@@ -103,6 +111,26 @@ impl TestContext {
         self
     }
 
+    /// Sets the name of the job type. In a [`TestRun`](super::TestRun) that of the job applies.
+    pub fn job_type(mut self, job_type: impl Into<String>) -> Self {
+        self.message.job_type = job_type.into();
+        self
+    }
+
+    /// Sets the id of the worker, for which the job also enqueues occurrences unless it names another one.
+    pub fn worker_id(mut self, worker_id: impl Into<Arc<str>>) -> Self {
+        self.worker_id = worker_id.into();
+        #[cfg(feature = "client")]
+        self.enqueuer.worker_id.clone_from(&self.worker_id);
+        self
+    }
+
+    /// Sets the id of the instance.
+    pub fn instance_id(mut self, instance_id: impl Into<String>) -> Self {
+        self.instance_id = instance_id.into();
+        self
+    }
+
     /// Sets the number of the attempt.
     pub fn attempt(mut self, attempt: u32) -> Self {
         self.message.attempt = attempt;
@@ -111,6 +139,7 @@ impl TestContext {
 
     /// Sets the number of attempts that have failed, and the maximum number of retries.
     pub fn retries(mut self, failures: u32, max_retries: u32) -> Self {
+        self.has_retries = true;
         (self.message.retry_count, self.message.max_retries) = (failures, max_retries);
         self
     }
@@ -184,7 +213,8 @@ impl TestContext {
     pub(crate) fn reporting_to(&self, sink: Arc<dyn ReportSink>) -> JobContext {
         JobContext::new(
             self.message.clone(),
-            "test".to_owned(),
+            self.worker_id.clone(),
+            self.instance_id.clone(),
             sink,
             self.stop.clone(),
             #[cfg(feature = "client")]
@@ -192,7 +222,8 @@ impl TestContext {
         )
     }
 
-    /// Asks the contexts to end, like a user who cancels the run in the dashboard.
+    /// Asks the contexts to end, like a user who cancels the run in the dashboard. In a [`TestRun`](super::TestRun), this and
+    /// the other ways to end a context end the run, so a clone of the context is kept for it.
     pub fn cancel(&self, reason: &str) {
         self.stop.cancel(reason);
     }
@@ -200,6 +231,11 @@ impl TestContext {
     /// Asks the contexts to end, like a timeout that has expired.
     pub fn time_out(&self) {
         self.stop.time_out(self.timeout.unwrap_or_default());
+    }
+
+    /// Asks the contexts to end, like a server that gives the attempt to another instance.
+    pub fn revoke(&self) {
+        self.stop.revoke();
     }
 
     /// Asks the contexts to end, like a worker that stops.
@@ -239,6 +275,20 @@ mod tests {
         test.shut_down();
         assert_eq!(test.context().stop_reason(), Some(StopReason::Shutdown));
         assert!(test.context().cancelled().is_cancelled());
+        let test = TestContext::new();
+        test.revoke();
+        assert_eq!(test.context().stop_reason(), Some(StopReason::Revoked));
+    }
+
+    #[test]
+    fn context_names_its_worker_instance_and_job_type() {
+        let ctx = TestContext::new().context();
+        assert_eq!((ctx.worker_id(), ctx.instance_id(), ctx.job_type()), ("test", "test", "test"));
+        let test = TestContext::new().worker_id("mail").instance_id("mail-0a1b2c3d").job_type("send-mail");
+        let ctx = test.context();
+        assert_eq!((ctx.worker_id(), ctx.instance_id(), ctx.job_type()), ("mail", "mail-0a1b2c3d", "send-mail"));
+        ctx.progress(50, "half");
+        assert_eq!(test.report().end().instance_id, "mail-0a1b2c3d");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Runs a singleton loop in a test, without Redis.
 
 use std::{
+    fmt,
     ops::Range,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -83,6 +84,12 @@ pub struct TestLoopRun {
     pub error: Option<String>,
     /// True if it was cancelled.
     pub is_cancelled: bool,
+}
+
+impl fmt::Debug for TestLoop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TestLoop").field("name", &self.spec.name).field("start", &self.start).finish_non_exhaustive()
+    }
 }
 
 impl TestLoop {

@@ -31,6 +31,8 @@ mod loops;
 mod report;
 mod run;
 
+pub use milvaion_protocol::message::{LogLine, RunProgress, StatusReport};
+
 pub use context::TestContext;
 pub use loops::{TestLoop, TestLoopReport, TestLoopRun};
 pub use report::TestReport;

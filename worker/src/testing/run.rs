@@ -23,12 +23,16 @@ use crate::{
     run::registry::RegisteredJob,
 };
 
-/// One attempt of a job under test: the first one, with a timeout of one minute unless the job has its own.
+/// One attempt of a job under test: the first one, with the retries that the job declares, and with a timeout of one minute
+/// unless the job has its own.
 #[must_use]
 pub struct TestRun {
     job: RegisteredJob,
     input: Value,
     context: TestContext,
+    attempt: Option<u32>,
+    retries: Option<(u32, u32)>,
+    timeout_seconds: Option<u32>,
     interrupt: CancellationToken,
     cancel: Option<(CancellationToken, String)>,
     layers: Vec<Arc<dyn Layer>>,
@@ -75,6 +79,9 @@ impl TestRun {
             job,
             input,
             context: TestContext::new(),
+            attempt: None,
+            retries: None,
+            timeout_seconds: None,
             interrupt: CancellationToken::new(),
             cancel: None,
             layers: Vec::new(),
@@ -82,7 +89,26 @@ impl TestRun {
         }
     }
 
-    /// Sets the context, for tests of what it contains. Setters of this type that are called before it have no effect.
+    /// Sets the context, for tests of what it contains. The setters of this type have precedence over it, in any order. A
+    /// clone of the context ends the run, such as with [`TestContext::cancel`].
+    ///
+    /// ```
+    /// use milvaion_worker::{JobContext, JobError, OccurrenceStatus, testing::{TestContext, TestRun}};
+    ///
+    /// async fn wait(ctx: JobContext, _: ()) -> Result<(), JobError> {
+    ///     ctx.cancelled().cancelled().await;
+    ///     Err(JobError::new("stopped at row 7"))
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let context = TestContext::new();
+    /// let run = TestRun::of("wait", wait, ()).context(context.clone()).run();
+    /// let (report, ()) = tokio::join!(run, async { context.cancel("ada: wrong customer") });
+    /// assert_eq!(report.status(), OccurrenceStatus::Cancelled);
+    /// assert!(report.has_line("stopped at row 7"));
+    /// # }
+    /// ```
     pub fn context(mut self, context: TestContext) -> Self {
         self.context = context;
         self
@@ -90,19 +116,20 @@ impl TestRun {
 
     /// Sets the number of the attempt, for tests of later attempts.
     pub fn attempt(mut self, attempt: u32) -> Self {
-        self.context = self.context.attempt(attempt);
+        self.attempt = Some(attempt);
         self
     }
 
-    /// Sets the number of attempts that have failed, and the maximum number of retries.
+    /// Sets the number of attempts that have failed, and the maximum number of retries. Default 0, and the retries that the
+    /// options of the job declare.
     pub fn retries(mut self, failures: u32, max_retries: u32) -> Self {
-        self.context = self.context.retries(failures, max_retries);
+        self.retries = Some((failures, max_retries));
         self
     }
 
     /// Sets the timeout in seconds, like the timeout of a job.
     pub fn timeout_seconds(mut self, seconds: u32) -> Self {
-        self.context.message.timeout_seconds = Some(seconds);
+        self.timeout_seconds = Some(seconds);
         self
     }
 
@@ -134,22 +161,37 @@ impl TestRun {
     pub async fn run(self) -> TestReport {
         #[cfg(feature = "client")]
         let enqueuer = self.context.enqueuer.clone();
-        let TestContext { mut message, recorder, .. } = self.context;
+        let TestContext { mut message, stop, recorder, worker_id, instance_id, has_retries, .. } = self.context;
         message.job_type = self.job.job_type.to_owned();
         message.job_data = self.input;
+        message.attempt = self.attempt.unwrap_or(message.attempt);
+        message.timeout_seconds = self.timeout_seconds.or(message.timeout_seconds);
+        if let Some((failures, max_retries)) = self.retries {
+            (message.retry_count, message.max_retries) = (failures, max_retries);
+        } else if !has_retries {
+            message.max_retries = self.job.max_retries().unwrap_or_default().into();
+        }
         let executor = Executor {
             sink: recorder.clone(),
-            instance_id: "test".to_owned(),
+            worker_id,
+            instance_id,
             default_timeout: Duration::from_secs(60),
             metrics: WorkerMetrics::default(),
-            interrupt: self.interrupt,
+            interrupt: self.interrupt.clone(),
             layers: self.layers.into(),
             events: self.events,
             #[cfg(feature = "client")]
             enqueuer,
         };
-        let stop = executor.stop_signal();
+        // Before the start, as in a worker that stops already.
+        if self.interrupt.is_cancelled() {
+            stop.token().cancel();
+        }
         let (_, end) = executor.start(&self.job, message, stop.clone(), false);
+        let interrupting = async {
+            self.interrupt.cancelled().await;
+            stop.token().cancel();
+        };
         let cancelling = async {
             if let Some((token, reason)) = self.cancel {
                 token.cancelled().await;
@@ -159,7 +201,7 @@ impl TestRun {
         tokio::pin!(end);
         tokio::select! {
             _ = &mut end => {}
-            () = cancelling => drop(end.await),
+            ((), ()) = async { tokio::join!(interrupting, cancelling) } => drop(end.await),
         }
         recorder.lock().clone()
     }

@@ -7,8 +7,8 @@ use milvaion_protocol::{
     status::OccurrenceStatus,
 };
 use milvaion_worker::{
-    CancellationToken, Job, JobContext, JobError,
-    testing::{TestReport, TestRun},
+    CancellationToken, Job, JobContext, JobError, JobOptions,
+    testing::{TestContext, TestReport, TestRun},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -197,6 +197,76 @@ async fn completed_work_counts_after_a_timeout_and_a_cancellation() {
     for (record, reason) in [(timed_out, "the timeout of 1 s has expired"), (cancelled, "by ann: wrong customer")] {
         assert_eq!(record.output::<String>(), "finished after all");
         assert!(record.has_line(&format!("asked to end: {reason}")), "{:?}", record.lines);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn error_of_a_stopped_run_is_in_its_log() {
+    async fn import(ctx: JobContext, (cleans_up, adds_nothing): (bool, bool)) -> Result<(), JobError> {
+        ctx.cancelled().cancelled().await;
+        if cleans_up {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let reason = ctx.stop_reason().expect("it was asked to end");
+        Err(if adds_nothing { JobError::new(reason) } else { JobError::new("stopped at row 7") })
+    }
+    type End = fn(&TestContext);
+    let ends: [(End, OccurrenceStatus); 4] = [
+        (|context| context.cancel("by ann"), OccurrenceStatus::Cancelled),
+        (TestContext::time_out, OccurrenceStatus::TimedOut),
+        (TestContext::revoke, OccurrenceStatus::Queued),
+        (TestContext::shut_down, OccurrenceStatus::Queued),
+    ];
+    for (end, status) in ends {
+        for (cleans_up, adds_nothing) in [(false, false), (true, false), (false, true)] {
+            let context = TestContext::new().timeout(Duration::from_secs(3_600));
+            let run = TestRun::of("import", import, (cleans_up, adds_nothing)).context(context.clone());
+            let (record, ()) = tokio::join!(run.run(), async { end(&context) });
+            assert_eq!(record.status(), status);
+            assert!(!record.error().is_some_and(|error| error.contains("row 7")), "{:?}", record.error());
+            let warnings = record.lines.iter().filter(|line| line.level == LogLevel::Warn);
+            let warnings: Vec<&str> = warnings.map(|line| line.message.as_str()).collect();
+            let expected = "the run returned an error after it was asked to end: stopped at row 7";
+            assert_eq!(warnings, if adds_nothing { vec![] } else { vec![expected] }, "{status:?}");
+        }
+    }
+    // A run that was not asked to end.
+    let record = TestRun::of("fail", async |_, ()| Err::<(), _>(JobError::new("no milk")), ()).run().await;
+    assert!(record.lines.iter().all(|line| line.level == LogLevel::Error), "{:?}", record.lines);
+}
+
+/// A job whose options declare three retries.
+struct RetriedJob;
+
+impl Job for RetriedJob {
+    const TYPE: &'static str = "retried";
+    type Input = Value;
+    type Output = (u32, bool, u32);
+
+    fn options(&self, options: JobOptions<Value>) -> JobOptions<Value> {
+        options.retries(3)
+    }
+
+    async fn run(&self, ctx: &JobContext, _: Value) -> Result<(u32, bool, u32), JobError> {
+        Ok((ctx.max_retries(), ctx.is_last_attempt(), ctx.attempt()))
+    }
+}
+
+#[tokio::test]
+async fn test_run_has_declared_retries_and_setters_in_any_order() {
+    let run = || TestRun::new(RetriedJob, json!({}));
+    let of = async |run: TestRun| run.run().await.output::<(u32, bool, u32)>();
+    assert_eq!(of(run()).await, (3, false, 1));
+    assert_eq!(of(run().context(TestContext::new().attempt(2))).await, (3, false, 2));
+    assert_eq!(of(run().context(TestContext::new().retries(0, 0))).await, (0, true, 1));
+    let context = || TestContext::new().attempt(2).retries(1, 5);
+    assert_eq!(of(run().context(context()).attempt(4).retries(3, 3)).await, (3, true, 4));
+    assert_eq!(of(run().attempt(4).retries(3, 3).context(context())).await, (3, true, 4));
+
+    let hang = || TestRun::new(ScriptedJob, json!({"action": "hang"}));
+    let context = || TestContext::new().timeout(Duration::from_secs(3_600));
+    for run in [hang().timeout_seconds(1).context(context()), hang().context(context()).timeout_seconds(1)] {
+        assert!(run.run().await.error().is_some_and(|error| error.contains("after 1 s")));
     }
 }
 

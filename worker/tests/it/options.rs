@@ -58,6 +58,28 @@ async fn shared_value_is_a_job_and_one_type_may_have_several_names() {
     named.expect("two names");
 }
 
+#[tokio::test]
+async fn public_types_are_shown_without_passwords_and_inputs() {
+    use milvaion_worker::{JobOptions, testing::TestLoop};
+    use std::time::Duration;
+    let builder = || Worker::builder().amqp_url("amqp://u:c4n4ry@mq.test/%2f").job_fn("hello", greet);
+    let new_loop = builder().singleton("prices");
+    let mut shown = vec![format!("{new_loop:?}")];
+    let declared = new_loop.every(Duration::from_secs(1));
+    shown.push(format!("{declared:?}"));
+    let builder_with_loop = declared.run(|_| async { Ok(()) });
+    shown.push(format!("{builder_with_loop:?}"));
+    shown.push(format!("{:?}", TestLoop::new(builder_with_loop, "prices")));
+    assert!(shown.iter().all(|text| text.contains("prices")), "{shown:?}");
+    shown.push(format!("{:?}", builder().build().expect("a worker")));
+    assert!(shown[2].contains("hello") && shown[4].contains("hello") && shown[4].contains("mq.test"), "{shown:?}");
+    let input = Whom { name: "c4n4ry".to_owned() };
+    let options = JobOptions::<Whom>::default().retries(3).schedule("nightly", Duration::from_secs(60), input);
+    shown.push(format!("{options:?}"));
+    assert!(shown[5].contains("nightly") && shown[5].contains('3'), "{shown:?}");
+    assert!(shown.iter().all(|text| !text.contains("c4n4ry")), "{shown:?}");
+}
+
 /// The errors that programs have: of a library, of `anyhow`, boxed, and plain texts.
 #[tokio::test]
 async fn every_error_becomes_a_failure_with_its_causes() {

@@ -12,8 +12,9 @@ use crate::context::{BuiltinContext, BuiltinError};
 const SMTP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A mail server, configured by a URL: `smtps://user:password@host:465?from=Jobs%20<jobs@example.org>`. `smtp://` with
-/// `tls=required` starts without encryption and switches to TLS. `smtp://` alone stays unencrypted, and takes a password
-/// only for a server on this machine.
+/// `tls=required` starts without encryption and switches to TLS. `smtp://` alone stays unencrypted, and with
+/// `tls=opportunistic` it does so if no offer of TLS arrives, which an attacker in the network can cause. Both take a
+/// password only for a server on this machine.
 #[derive(Clone)]
 pub(crate) struct SmtpAccount {
     url: Url,
@@ -80,7 +81,8 @@ impl FromStr for SmtpAccount {
                 _ => return Err(wrong()),
             }
         }
-        let is_encrypted = url.scheme() == "smtps" || others.iter().any(|(name, _)| name == "tls");
+        let is_encrypted =
+            url.scheme() == "smtps" || (!others.is_empty() && others.iter().all(|(_, tls)| tls == "required"));
         if url.password().is_some() && !is_encrypted && !is_loopback(&url) {
             return Err("it would send its password unencrypted; use smtps://, or add tls=required".to_owned());
         }
@@ -108,11 +110,17 @@ mod tests {
             "smtps://u:p%40ss@mail.test?from=Jobs%20%3Cjobs@x.test%3E".parse().expect("an account");
         assert_eq!(account.password.as_deref(), Some("p@ss"));
         assert_eq!(account.from.map(|from| from.to_string()).as_deref(), Some("Jobs <jobs@x.test>"));
-        for text in ["smtp://u:p@localhost", "smtp://u:p@127.0.0.1:25", "smtp://u:p@[::1]", "smtp://u:p@h?tls=required"]
-        {
+        for text in [
+            "smtp://u:p@localhost",
+            "smtp://u:p@127.0.0.1:25",
+            "smtp://u:p@[::1]",
+            "smtp://u:p@h?tls=required",
+            "smtp://u:p@localhost?tls=opportunistic",
+            "smtp://mail.test:587?tls=opportunistic",
+            "smtp://mail.test:587?tls=required&from=a@b.test",
+        ] {
             assert!(text.parse::<SmtpAccount>().is_ok(), "{text}");
         }
-        assert!("smtp://mail.test:587?tls=required&from=a@b.test".parse::<SmtpAccount>().is_ok());
         for text in [
             "mail.test",
             "http://mail.test",
@@ -123,6 +131,7 @@ mod tests {
             "smtps://u@h",
             "smtp://u:p@mail.test:587",
             "smtp://u:p@10.0.0.1",
+            "smtp://u:p@mail.test:587?tls=opportunistic",
         ] {
             assert!(text.parse::<SmtpAccount>().is_err(), "{text}");
         }

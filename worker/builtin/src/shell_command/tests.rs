@@ -9,7 +9,11 @@ use serde_json::{Value, json};
 use super::*;
 use crate::context::tests::{all_of, test_run};
 
-const SECRETS: &[(&str, &str)] = &[("word", "c4n4ry-word"), ("lines", "first-canary-line\nsecond-canary-line")];
+const SECRETS: &[(&str, &str)] = &[
+    ("word", "c4n4ry-word"),
+    ("lines", "first-canary-line\nsecond-canary-line"),
+    ("key", "7Vq2mZ0cXr9TtLw4KdYb1NfGh8JsPeRu3AoQi6CvBx5ZkMnDyWgHjEaFlUzSp0TqIrOxVbKcGdNmLhJfYsWe2RtPuAyQiXoC"),
+];
 
 fn job() -> ShellCommand {
     ShellCommand { inherited_variables: vec!["CARGO_PKG_NAME".to_owned()], guard: None }
@@ -117,6 +121,25 @@ async fn output_is_redacted_in_every_encoding() {
     assert!(all.contains("{{secret:word}}") && all.contains("{{secret:lines}}"), "{all}");
     for trace in ["c4n4ry", "canary", "YzRuNHJ5", "M0bjRyeS", "63346e347279", "yc4n"] {
         assert!(!all.contains(trace), "{trace} is in {all}");
+    }
+}
+
+#[tokio::test]
+async fn base64_of_a_long_secret_is_redacted_in_each_line() {
+    use base64::{Engine, prelude::BASE64_STANDARD};
+    let key = SECRETS[2].1;
+    let script = "for p in a ab abc; do printf \"$p$K\" | base64; done; printf \"user:$K\" | base64 -w 64; printf \"$K\" | base64 -w 30";
+    let record = run(json!({"script": script, "environment": {"K": "{{secret:key}}"}})).await;
+    assert_eq!(record.status(), OccurrenceStatus::Completed, "{record:?}");
+    assert!(record.lines.len() >= 5 * 2, "{record:?}");
+    let all = all_of(&record);
+    for before in 0..3 {
+        let encoded = BASE64_STANDARD.encode(format!("{}{key}", &"abc"[..before]));
+        // Without the first and the last characters, which depend on what surrounds the key.
+        for window in encoded.as_bytes()[4..encoded.len() - 4].windows(8) {
+            let window = String::from_utf8_lossy(window);
+            assert!(!all.contains(&*window), "{window} is in {all}");
+        }
     }
 }
 

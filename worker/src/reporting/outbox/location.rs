@@ -64,10 +64,10 @@ impl Outbox {
     pub(crate) fn check(&self, errors: &mut ConfigErrors) {
         match self {
             Self::Folder(path) if path.exists() && !path.is_dir() => errors.add(format!(
-                "MILVAION_OUTBOX is {path:?}, which is not a folder: give a folder, a file that ends in .sqlite, or off."
+                "outbox (MILVAION_OUTBOX) is {path:?}, which is not a folder: give a folder, a file that ends in .sqlite, or off."
             )),
             Self::File(path) if path.is_dir() => errors.add(format!(
-                "MILVAION_OUTBOX is {path:?}, which is a folder: give a folder whose name does not end in .sqlite, a file, or off."
+                "outbox (MILVAION_OUTBOX) is {path:?}, which is a folder: give a folder whose name does not end in .sqlite, a file, or off."
             )),
             _ => {}
         }
@@ -104,7 +104,7 @@ pub(super) fn acquire(
     let in_folder = |folder: &Path| in_folder(folder, &format!("{worker_id}-{}", system.hash()), first).map(Some);
     match outbox {
         Outbox::Off => Ok(None),
-        Outbox::StateDirectory => in_folder(&default_folder(|name| std::env::var_os(name).map(PathBuf::from))),
+        Outbox::StateDirectory => in_folder(&environment_folder()),
         Outbox::Folder(folder) => in_folder(folder),
         Outbox::File(path) => {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -133,6 +133,34 @@ fn in_folder(folder: &Path, name: &str, first: u32) -> Result<LockedOutboxes, Ou
         orphans.extend(lock(&path(number), Some(number)).map_err(|error| unusable(folder, error))?);
     }
     Ok(LockedOutboxes { own, orphans })
+}
+
+/// Returns the outboxes that the worker id has in the folder for other systems and that no process holds. There is none beside
+/// a single file.
+pub(super) fn of_other_systems(outbox: &Outbox, worker_id: &str, system: &OutboxSystem) -> Vec<PathBuf> {
+    let folder = match outbox {
+        Outbox::Off | Outbox::File(_) => return Vec::new(),
+        Outbox::StateDirectory => environment_folder(),
+        Outbox::Folder(folder) => folder.clone(),
+    };
+    let (own, start) = (system.hash(), format!("{worker_id}-"));
+    let is_other = |path: &Path| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.and_then(|name| name.strip_prefix(&start)?.strip_suffix(".sqlite"));
+        name.and_then(|name| name.split_once('-')).is_some_and(|(hash, number)| {
+            hash != own && OutboxSystem::is_hash(hash) && number.bytes().all(|byte| byte.is_ascii_digit())
+        })
+    };
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    // Locked for an instant only, because a worker of the other system may start at the same time.
+    let mut found: Vec<_> = files.filter(|path| is_other(path) && matches!(lock(path, None), Ok(Some(_)))).collect();
+    found.sort();
+    found
+}
+
+/// Returns the folder that the environment of this process names.
+fn environment_folder() -> PathBuf {
+    default_folder(|name| std::env::var_os(name).map(PathBuf::from))
 }
 
 /// Returns the folder that the environment names.

@@ -182,6 +182,14 @@ pub(crate) async fn open(outbox: &Outbox, worker_id: &str, system: &OutboxSystem
             ),
         }
     }
+    for (path, found, entries) in unsent_of_other_systems(outbox, worker_id, system).await {
+        let path = path.display();
+        tracing::warn!(
+            outbox.path = %path,
+            entries,
+            "the outbox {path} holds {entries} unsent entries of another system ({found}), and this worker belongs to {system} and does not send them: start a worker with that broker, virtual host and MILVAION_PREFIX to send them, or delete the file if its reports are no longer needed"
+        );
+    }
     let stored = store.stored_entries().await?;
     let last = stored.entries.last().map_or(0, |entry| entry.id);
     let recovered = RecoveredReports::from_entries(stored);
@@ -197,6 +205,24 @@ pub(crate) async fn open(outbox: &Outbox, worker_id: &str, system: &OutboxSystem
     let warning = OutboxWarning { gate: gate.clone(), path: own.path.clone(), corrupt_files };
     let journal = OutboxJournal::new(store, own, last, sender);
     Ok(OpenOutbox { journal, gate, warning, recovered, is_durable: true })
+}
+
+/// Returns the outboxes of other systems beside this one that have unsent entries and no process, such as those that were
+/// written before the broker got another address, with the system and the number of entries of each.
+async fn unsent_of_other_systems(
+    outbox: &Outbox,
+    worker_id: &str,
+    system: &OutboxSystem,
+) -> Vec<(PathBuf, OutboxSystem, u64)> {
+    let mut found = Vec::new();
+    for path in location::of_other_systems(outbox, worker_id, system) {
+        if let Some((system, entries)) = OutboxStore::peek(&path).await
+            && entries > 0
+        {
+            found.push((path, system, entries));
+        }
+    }
+    found
 }
 
 /// Locks and opens the file of this process. In a folder, files of other systems are skipped.

@@ -26,6 +26,10 @@ impl OutboxStore {
         Err(OutboxError::NotBuilt)
     }
 
+    pub(super) async fn peek(_: &Path) -> Option<(OutboxSystem, u64)> {
+        None
+    }
+
     pub(super) async fn adopt(&mut self, _: &Path) -> Result<(), OutboxError> {
         match self.never {}
     }

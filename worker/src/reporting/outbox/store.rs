@@ -157,8 +157,7 @@ impl OutboxStore {
         self.in_transaction(async |connection| {
             sqlx::raw_sql(tables).execute(&mut *connection).await?;
             sqlx::raw_sql(CREATE_SYSTEM).execute(&mut *connection).await?;
-            let insert = sqlx::query("INSERT INTO system VALUES (?, ?, ?)");
-            insert.bind(system.broker).bind(system.vhost).bind(system.prefix).execute(&mut *connection).await?;
+            insert_system(connection, system).await?;
             let versions = format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};");
             sqlx::raw_sql(sqlx::AssertSqlSafe(versions)).execute(connection).await.map(drop)
         })
@@ -166,21 +165,42 @@ impl OutboxStore {
         .map_err(|error| classify(&path, error))
     }
 
-    /// Checks that the file was written for the system of this worker.
+    /// Checks that the file was written for the system of this worker. An empty file of another system becomes one of this
+    /// system, such as after the broker got another address.
     async fn check_system(&mut self) -> Result<(), OutboxError> {
-        let found: Option<(String, String, String)> = sqlx::query_as("SELECT broker, vhost, prefix FROM system")
-            .fetch_optional(&mut self.connection)
-            .await
-            .map_err(|error| classify(&self.path, error))?;
-        let found = found.map(|(broker, vhost, prefix)| OutboxSystem { broker, vhost, prefix }).unwrap_or_default();
+        let path = self.path.clone();
+        let failed = |error| classify(&path, error);
+        let found = read_system(&mut self.connection).await.map_err(failed)?;
         if found == self.system {
             return Ok(());
         }
-        Err(OutboxError::OtherSystem {
-            path: self.path.clone(),
-            found: found.to_string(),
-            own: self.system.to_string(),
+        if count_entries(&mut self.connection).await.map_err(failed)? > 0 {
+            let (found, own) = (found.to_string(), self.system.to_string());
+            return Err(OutboxError::OtherSystem { path: path.clone(), found, own });
+        }
+        let system = self.system.clone();
+        self.in_transaction(async |connection| {
+            sqlx::raw_sql("DELETE FROM system").execute(&mut *connection).await?;
+            insert_system(connection, system).await
         })
+        .await
+        .map_err(failed)?;
+        tracing::info!(outbox.path = %path.display(), "the empty outbox {} of another system ({found}) is used", path.display());
+        Ok(())
+    }
+
+    /// Returns the system of a file and the number of its entries, and changes nothing. Returns `None` if the file cannot be
+    /// read.
+    pub(super) async fn peek(path: &Path) -> Option<(OutboxSystem, u64)> {
+        let options = SqliteConnectOptions::new().filename(path).read_only(true).disable_statement_logging();
+        let mut connection = options.connect().await.ok()?;
+        let read = async {
+            let system = read_system(&mut connection).await?;
+            Ok::<_, sqlx::Error>((system, count_entries(&mut connection).await?))
+        };
+        let read = read.await.ok();
+        let _ = connection.close().await;
+        read
     }
 
     /// Moves all entries of another file into this one. They are deleted there only when this file has them for certain,
@@ -390,6 +410,24 @@ impl OutboxStore {
         }
         done
     }
+}
+
+/// Returns the system whose reports a file holds.
+async fn read_system(connection: &mut SqliteConnection) -> sqlx::Result<OutboxSystem> {
+    let found: Option<(String, String, String)> =
+        sqlx::query_as("SELECT broker, vhost, prefix FROM system").fetch_optional(connection).await?;
+    Ok(found.map(|(broker, vhost, prefix)| OutboxSystem { broker, vhost, prefix }).unwrap_or_default())
+}
+
+async fn insert_system(connection: &mut SqliteConnection, system: OutboxSystem) -> sqlx::Result<()> {
+    let insert = sqlx::query("INSERT INTO system VALUES (?, ?, ?)");
+    insert.bind(system.broker).bind(system.vhost).bind(system.prefix).execute(connection).await.map(drop)
+}
+
+/// Returns the number of entries of a file, including counts of dropped lines.
+async fn count_entries(connection: &mut SqliteConnection) -> sqlx::Result<u64> {
+    let count = "SELECT (SELECT count(*) FROM entry) + (SELECT count(*) FROM given_up)";
+    sqlx::query_scalar::<_, i64>(count).fetch_one(connection).await.map(i64::unsigned_abs)
 }
 
 fn classify(path: &Path, error: sqlx::Error) -> OutboxError {

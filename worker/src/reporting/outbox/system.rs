@@ -36,6 +36,11 @@ impl OutboxSystem {
         let digest = Sha256::digest(format!("{broker}\n{vhost}\n{prefix}"));
         digest.iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect()
     }
+
+    /// Returns true if a part of a name can be the hash of a system.
+    pub(super) fn is_hash(text: &str) -> bool {
+        text.len() == 2 * HASH_BYTES && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+    }
 }
 
 impl fmt::Display for OutboxSystem {
@@ -62,7 +67,7 @@ mod tests {
             assert_ne!(other, production);
             assert_ne!(other.hash(), production.hash());
         }
-        assert_eq!(production.hash().len(), 2 * HASH_BYTES);
+        assert!(OutboxSystem::is_hash(&production.hash()));
         assert!(!production.to_string().contains("secret"));
     }
 }

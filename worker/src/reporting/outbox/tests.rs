@@ -19,6 +19,7 @@ use super::{
     entry::{EntryKind, OutboxEntry, OutboxWrite},
     location, open,
     store::OutboxStore,
+    unsent_of_other_systems,
 };
 use crate::delivery::claim::AttemptKey;
 
@@ -232,6 +233,46 @@ async fn outbox_of_another_system_is_not_touched() {
     production.journal.close().await;
     let refused = open(&Outbox::File(folder.file(0)), "w", &system("production")).await.err().expect("refused");
     assert!(matches!(&refused, OutboxError::OtherSystem { found, .. } if found.contains("staging")), "{refused:?}");
+}
+
+#[tokio::test]
+async fn empty_file_of_another_system_is_taken_over() {
+    let folder = TempFolder::new();
+    let file = Outbox::File(folder.file(0));
+    // The broker gets another address.
+    open(&file, "w", &system("former")).await.expect("opened").journal.close().await;
+    let mut journal = open(&file, "w", &system("production")).await.expect("taken over").journal;
+    record(&mut journal, 1, Cancelled, Instant::now());
+    journal.close().await;
+    let refused = open(&file, "w", &system("former")).await.err().expect("refused");
+    assert!(matches!(&refused, OutboxError::OtherSystem { found, .. } if found.contains("production")), "{refused:?}");
+}
+
+#[tokio::test]
+async fn unsent_entries_of_other_systems_are_found() {
+    let folder = TempFolder::new();
+    let unsent = async || unsent_of_other_systems(&folder.outbox(), "w", &system("production")).await;
+    let (mut former, mut own, now) = (folder.open_for("former").await, folder.open().await, Instant::now());
+    folder.open_for("empty").await.journal.close().await;
+    record(&mut former.journal, 1, Cancelled, now);
+    record_line(&mut former.journal, 1, 0, now);
+    record(&mut own.journal, 2, Cancelled, now);
+    write(&mut former.journal, now).await;
+    assert!(unsent().await.is_empty(), "its process runs");
+    // Its process is killed.
+    drop(former);
+    own.journal.close().await;
+    let path = folder.0.join(format!("w-{}-0.sqlite", system("former").hash()));
+    assert_eq!(unsent().await, [(path, system("former"), 2)]);
+    // Files of other workers and of other programs.
+    for name in ["w-x-0.sqlite", "w-2.sqlite", "notes.txt"] {
+        fs::write(folder.0.join(name), "no outbox").expect("written");
+    }
+    fs::write(folder.0.join("w-00000000-0.sqlite"), "no outbox").expect("written");
+    assert_eq!(unsent().await.len(), 1);
+    assert!(unsent_of_other_systems(&folder.outbox(), "other", &system("production")).await.is_empty());
+    // They are unchanged.
+    assert_eq!(reported(&folder.open_for("former").await.recovered), [(occurrence(1), Cancelled)]);
 }
 
 #[tokio::test]
