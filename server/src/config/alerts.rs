@@ -107,15 +107,12 @@ fn smtp_url(text: &str) -> Result<SecretText, String> {
     if !matches!(url.scheme(), "smtp" | "smtps") || url.host_str().is_none_or(str::is_empty) {
         return Err(wrong());
     }
-    // With `opportunistic`, a connection stays unencrypted if no offer of TLS arrives, which an attacker can cause.
-    let mut uses_tls = url.scheme() == "smtps";
-    for (index, (name, value)) in url.query_pairs().enumerate() {
-        match (name.as_ref(), value.as_ref()) {
-            ("tls", "required") => uses_tls |= index == 0,
-            ("tls", "opportunistic") => uses_tls = url.scheme() == "smtps",
-            _ => return Err(wrong()),
-        }
+    let tls: Vec<_> = url.query_pairs().collect();
+    if tls.iter().any(|(name, value)| name != "tls" || !matches!(&**value, "required" | "opportunistic")) {
+        return Err(wrong());
     }
+    // With `opportunistic`, a connection stays unencrypted if no offer of TLS arrives, which an attacker can cause.
+    let uses_tls = url.scheme() == "smtps" || (!tls.is_empty() && tls.iter().all(|(_, value)| value == "required"));
     if url.username().is_empty() != url.password().is_none_or(str::is_empty) {
         return Err("it has a user name without a password, or a password without a user name; give both".to_owned());
     }
