@@ -200,7 +200,7 @@ fn cancel_message(job: &JobMessage, attempt: u32) -> String {
     let message = CancelMessage {
         occurrence_id: job.occurrence_id,
         attempt: Some(attempt),
-        reason: "Cancellation requested by ann@example.org: wrong customer".to_owned(),
+        reason: "Cancellation requested by Ann: wrong customer".to_owned(),
     };
     serde_json::to_string(&message).unwrap_or_default()
 }
