@@ -15,7 +15,8 @@ if [ "$part" = all ]; then
 
     echo "==> Running the Rust tests"
     if cargo nextest --version >/dev/null 2>&1; then
-        cargo nextest run --workspace --exclude milvaion-xtask
+        # Many tests wait for a service most of the time, so there are more of them at once than processors.
+        cargo nextest run --workspace --exclude milvaion-xtask --test-threads $(($(nproc) * 3 / 2))
         # nextest does not run the examples in the documentation.
         cargo test --workspace --exclude milvaion-xtask --doc
     else

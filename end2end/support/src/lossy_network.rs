@@ -26,6 +26,7 @@ const READY_BYTES: usize = 6;
 pub struct LossyNetwork {
     address: SocketAddr,
     losses: watch::Sender<u32>,
+    closes: watch::Sender<u32>,
     loses_next_answer: Arc<AtomicBool>,
     is_cut: Arc<AtomicBool>,
 }
@@ -36,6 +37,8 @@ impl LossyNetwork {
         let address = listener.local_addr().expect("an address");
         let losses = watch::Sender::new(0);
         let opened = losses.subscribe();
+        let closes = watch::Sender::new(0);
+        let kept = closes.subscribe();
         let loses_next_answer = Arc::new(AtomicBool::new(false));
         let loses_answer = loses_next_answer.clone();
         let is_cut = Arc::new(AtomicBool::new(false));
@@ -51,6 +54,8 @@ impl LossyNetwork {
                 }
                 let mut lost = opened.clone();
                 lost.mark_unchanged();
+                let mut closed = kept.clone();
+                closed.mark_unchanged();
                 let loses_answer = loses_answer.clone();
                 tokio::spawn(async move {
                     let mut server = TcpStream::connect(target).await.expect("the service accepts");
@@ -59,12 +64,13 @@ impl LossyNetwork {
                     tokio::select! {
                         _ = tokio::io::copy(&mut requests, &mut to_server) => {}
                         () = forward_answers(&mut answers, &mut to_client, &loses_answer) => {}
+                        _ = closed.changed() => {}
                         _ = lost.changed() => std::future::pending().await,
                     }
                 });
             }
         });
-        Self { address, losses, loses_next_answer, is_cut }
+        Self { address, losses, closes, loses_next_answer, is_cut }
     }
 
     /// Puts a network before the service with this URL. Returns the service's URL behind it.
@@ -95,6 +101,11 @@ impl LossyNetwork {
     /// Loses all connections that are open now. Later ones work.
     pub fn lose_open_connections(&self) {
         self.losses.send_modify(|losses| *losses += 1);
+    }
+
+    /// Closes all connections that are open now, so that both sides learn of it. Later ones work.
+    pub fn close_open_connections(&self) {
+        self.closes.send_modify(|closes| *closes += 1);
     }
 
     /// Loses the next answer of PostgreSQL to a statement, and closes its connection.

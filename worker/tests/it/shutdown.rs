@@ -70,7 +70,8 @@ async fn run_beyond_the_shutdown_grace_is_interrupted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn runs_are_cancelled_by_message_and_by_stored_request() {
-    let env = WorkerTestEnv::new().await;
+    let mut env = WorkerTestEnv::new().await;
+    let network = env.lossy_redis().await;
     let counter = CountingJob::new(false);
     let worker = env.start(env.worker().job(counter.clone()).concurrency("count", 2), "count").await;
     let (by_message, by_key) = (env.message("count", no_input()), env.message("count", no_input()));
@@ -78,7 +79,7 @@ async fn runs_are_cancelled_by_message_and_by_stored_request() {
     env.publish(&by_key).await;
     until("the start of both runs", async || counter.runs() == 2).await;
     // The worker restores its broken subscription by itself.
-    env.disconnect_subscribers().await;
+    network.close_open_connections();
     until("a subscriber of cancel requests", async || {
         env.publish_cancel_request(by_message.occurrence_id, "by ann").await == 1
     })

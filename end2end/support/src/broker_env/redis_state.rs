@@ -87,15 +87,6 @@ impl WorkerTestEnv {
         self.redis(redis::cmd("PUBLISH").arg(channel).arg(request)).await
     }
 
-    /// Closes the connections of all subscribers of the shared Redis, also those of other tests.
-    ///
-    /// # Panics
-    ///
-    /// Panics if Redis fails.
-    pub async fn disconnect_subscribers(&self) {
-        self.redis::<()>(redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub")).await;
-    }
-
     pub(super) fn keys(&self) -> RedisKeys {
         RedisKeys::new(self.key_prefix.as_str())
     }
