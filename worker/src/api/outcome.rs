@@ -11,10 +11,11 @@ use crate::api::error::chain;
 
 /// The error of a job that did not do its work.
 ///
-/// `?` converts any error into a `JobError`, also one of `anyhow` or `eyre`, a boxed error and a text, with the texts of its
-/// causes appended. Such an error is a retryable
-/// failure: as long as the job has retries left, the server sends the occurrence again after the job's backoff. A
-/// pending retry uses no resources of this process. The other constructors have other consequences:
+/// `?` converts any error into a `JobError`, also one of `anyhow` or `eyre`, a `Box<dyn Error + Send + Sync>` and a text, with
+/// the texts of its causes appended. A `Box<dyn Error>` must not leave its thread and becomes a text first:
+/// `.map_err(|error| error.to_string())?`. Such an error is a retryable failure: as long as the job has retries left, the
+/// server sends the occurrence again after the job's backoff. A pending retry uses no resources of this process. The other
+/// constructors have other consequences:
 ///
 /// | Constructor | Counts as a failure | Consequence |
 /// |---|---|---|
