@@ -66,7 +66,7 @@ impl Service for CancellationRepeater {
         let mut requests: Vec<CancelMessage> = self.late_runs.take().into_iter().map(LateRun::cancel_message).collect();
         for request in open {
             if request.status == OccurrenceStatus::Running {
-                let attempt = u32::try_from(request.attempt).ok();
+                let attempt = Some(u32::try_from(request.attempt).unwrap_or(1));
                 requests.push(CancelMessage { occurrence_id: request.id, attempt, reason: request.reason });
             } else {
                 let edit = AuditStamp { by: &request.by, at: self.jobs.clock.now(), address: None };

@@ -112,7 +112,7 @@ impl Service for OverdueRuns {
 fn cancel_message(run: &OverdueRun) -> CancelMessage {
     CancelMessage {
         occurrence_id: run.id,
-        attempt: u32::try_from(run.attempt).ok(),
+        attempt: Some(u32::try_from(run.attempt).unwrap_or(1)),
         reason: format!("Overdue: its timeout of {} s has passed, and no end was reported.", run.timeout.as_secs()),
     }
 }

@@ -70,7 +70,7 @@ impl LateRun {
     #[must_use]
     pub fn cancel_message(self) -> CancelMessage {
         let reason = format!("The occurrence was already {}.", self.status.label().to_lowercase());
-        CancelMessage { occurrence_id: self.id, attempt: u32::try_from(self.attempt).ok(), reason }
+        CancelMessage { occurrence_id: self.id, attempt: Some(u32::try_from(self.attempt).unwrap_or(1)), reason }
     }
 }
 
