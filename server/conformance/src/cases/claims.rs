@@ -223,6 +223,39 @@ pub(crate) async fn redis_away_no_server(context: &CaseContext) -> CaseOutcome {
     context.expect_starts(&job, &[1])
 }
 
+/// Neither Redis nor the server knows of the start, so only a confirmed report proves it. The broker stops to confirm between
+/// the claim check and the report, within the second in which the worker waits for the server.
+pub(crate) async fn redis_away_unconfirmed(context: &CaseContext) -> CaseOutcome {
+    let worker = context.begin(&[TestJob::Echo]).await?;
+    worker.redis.set(NetworkFault { is_down: true, ..NetworkFault::default() });
+    context.answer_claims(ClaimPolicy::Silent);
+    let job = loop {
+        let job = context.job(TestJob::Echo, json!({ "without": "a confirm" }));
+        context.send(&job).await?;
+        let asked = || (!context.server.record().claim_checks(job.occurrence_id, 1).is_empty()).then_some(());
+        context.until(END_WITHIN, "a claim check", asked, || context.describe(&job)).await?;
+        let since = std::time::Instant::now();
+        // The confirm of the claim check.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        worker.broker.set(NetworkFault { without_confirms: true, ..NetworkFault::default() });
+        if since.elapsed() < Duration::from_millis(700) {
+            break job;
+        }
+        // This machine was too slow, and the report may be confirmed already.
+        worker.broker.heal();
+        worker.broker.cut();
+        context.ends_as_within(&job, OccurrenceStatus::Completed, Duration::from_secs(40)).await?;
+    };
+    context.is_running(&job).await?;
+    // Over the time in which it would start.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    context.expect_starts(&job, &[])?;
+    worker.broker.heal();
+    worker.broker.cut();
+    context.ends_as_within(&job, OccurrenceStatus::Completed, Duration::from_secs(40)).await?;
+    context.expect_starts(&job, &[1])
+}
+
 /// Redis cannot be reached when the process starts. The first delivery starts all the same, because the server has recorded
 /// the start, and later ones are claimed.
 pub(crate) async fn redis_away_at_start(context: &CaseContext) -> CaseOutcome {

@@ -72,6 +72,29 @@ pub(crate) async fn heartbeats(context: &CaseContext) -> CaseOutcome {
     is_listed(context, &job, false).await
 }
 
+/// The run ends shortly after a heartbeat and its end is not confirmed, so the next heartbeat must list it.
+pub(crate) async fn listed_until_confirmed(context: &CaseContext) -> CaseOutcome {
+    let worker = context.begin(&[TestJob::Sleep]).await?;
+    let beats = || {
+        let record = context.server.record();
+        record.messages.iter().filter(|received| matches!(received.message, WorkerMessage::Heartbeat(_))).count()
+    };
+    let before = beats();
+    let next_beat = || (beats() > before).then_some(());
+    context.until(HEARTBEAT_GAP, "a heartbeat", next_beat, || "none".to_owned()).await?;
+    let job = context.job(TestJob::Sleep, json!({ "ms": 1500 }));
+    context.send(&job).await?;
+    context.is_running(&job).await?;
+    context.settles(&worker, TestJob::Sleep, END_WITHIN).await?;
+    worker.broker.set(NetworkFault { without_confirms: true, ..NetworkFault::default() });
+    context.ends_as(&job, OccurrenceStatus::Completed).await?;
+    is_listed(context, &job, true).await?;
+    worker.broker.heal();
+    worker.broker.cut();
+    is_listed(context, &job, false).await?;
+    context.expect_starts(&job, &[1])
+}
+
 pub(crate) async fn heartbeats_of_a_blocked_worker(context: &CaseContext) -> CaseOutcome {
     let _worker = context.begin(&[TestJob::Block]).await?;
     let job = context.job(TestJob::Block, json!({ "ms": 12_000 }));

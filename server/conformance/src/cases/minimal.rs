@@ -101,6 +101,24 @@ pub(crate) async fn missing_fields(context: &CaseContext) -> CaseOutcome {
     echoes(context, &job).await.map(drop)
 }
 
+pub(crate) async fn whole_numbers(context: &CaseContext) -> CaseOutcome {
+    let _worker = context.begin(ECHO).await?;
+    let job = context.job(TestJob::Echo, json!({ "written": "as 1.0" }));
+    let mut body = to_value(&job)?;
+    for (field, value) in
+        [("attempt", 1.0), ("retryCount", 0.0), ("maxRetries", 3.0), ("timeoutSeconds", 120.0), ("priority", 3.0)]
+    {
+        body[field] = json!(value);
+    }
+    context.publish_body(&job, TestJob::Echo, body.to_string().as_bytes()).await?;
+    echoes(context, &job).await?;
+    let next = context.job(TestJob::Echo, json!({ "attempt": "null" }));
+    let mut body = to_value(&next)?;
+    body["attempt"] = Value::Null;
+    context.publish_body(&next, TestJob::Echo, body.to_string().as_bytes()).await?;
+    echoes(context, &next).await.map(drop)
+}
+
 pub(crate) async fn unreadable_body(context: &CaseContext) -> CaseOutcome {
     let job = context.job(TestJob::Echo, Value::Null);
     is_rejected(context, &job, b"{\"occurrenceId\": ").await

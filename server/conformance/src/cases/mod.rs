@@ -81,6 +81,9 @@ catalogue! {
     Minimal "missing-fields" minimal::missing_fields,
         "uses the defaults of missing fields",
         "Versions", "ignore unknown fields, and use the default for missing ones";
+    Minimal "whole-numbers" minimal::whole_numbers,
+        "takes whole numbers with a fraction of zero, and null for a default",
+        "Encoding and delivery", "Where a whole number stands, `12.0` is taken too";
     Minimal "unreadable-body" minimal::unreadable_body,
         "rejects a body that is not JSON, and continues",
         "In short", "Reject a message that cannot be read, without requeue";
@@ -157,6 +160,9 @@ catalogue! {
     Claims "redis-away-no-server" claims::redis_away_no_server,
         "starts a first delivery without Redis and without a server",
         "Claim in Redis", "report Running, start when that is confirmed";
+    Claims "redis-away-unconfirmed" claims::redis_away_unconfirmed,
+        "starts nothing before the report is confirmed, without Redis and without a server",
+        "Claim in Redis", "report Running, start when that is confirmed";
     Claims "redis-away-at-start" claims::redis_away_at_start,
         "starts without Redis, runs jobs, and claims them once Redis is there",
         "Claim in Redis", "A worker that cannot reach Redis when its process starts works all the same";
@@ -211,6 +217,9 @@ catalogue! {
     Claims "heartbeats-while-blocked" control::heartbeats_of_a_blocked_worker,
         "sends heartbeats while a run blocks its thread",
         "Registration", "from a thread that no run can block";
+    Claims "listed-until-confirmed" control::listed_until_confirmed,
+        "lists a run in its heartbeats until its end is confirmed",
+        "Traps", "The run out of the heartbeats before its end is confirmed";
 
     Full "hello" control::hello,
         "announces its job types with schema and concurrency",
@@ -230,6 +239,9 @@ catalogue! {
     Full "concurrency" reporting::concurrency,
         "runs no more at once than it announces",
         "In short", "with a prefetch of as many messages as may run at once";
+    Full "surplus" reporting::surplus,
+        "keeps no message that it cannot run",
+        "Prefetch", "Never hold surplus messages unacknowledged";
     Full "retry" reporting::retry,
         "reports a failure with its exception, and runs the next attempt",
         "Status reports", "A worker reports Failed or TimedOut and is done";

@@ -13,6 +13,7 @@ use super::{CaseOutcome, control::first_hello, minimal::echoes};
 use crate::{
     context::{CaseContext, END_WITHIN, TestJob},
     failure::CaseFailure,
+    proxy::DeliveryAnswer,
     record::WorkerMessage,
 };
 
@@ -236,6 +237,32 @@ pub(crate) async fn concurrency(context: &CaseContext) -> CaseOutcome {
     }
     context.settles(&worker, TestJob::Sleep, END_WITHIN).await?;
     context.expect(most <= 4, "at most 4 runs at once, the concurrency of conformance-sleep", || most.to_string())
+}
+
+/// More messages arrive than may run at once. A worker that acknowledges early has some of them, and must hand them back; one
+/// that acknowledges late has none.
+pub(crate) async fn surplus(context: &CaseContext) -> CaseOutcome {
+    let worker = context.begin(&[TestJob::Sleep]).await?;
+    let mut jobs = Vec::new();
+    for _ in 0..12 {
+        let job = context.job(TestJob::Sleep, json!({ "ms": 60_000 }));
+        context.send(&job).await?;
+        jobs.push(job);
+    }
+    let begun = || (context.ledger_lines().len() >= 4).then_some(());
+    context.until(END_WITHIN, "four runs", begun, || format!("{} runs", context.ledger_lines().len())).await?;
+    let is_free = || {
+        let starts: Vec<_> = context.ledger_lines().into_iter().map(|(id, _)| id).collect();
+        let (running, surplus): (Vec<_>, Vec<_>) = jobs.iter().partition(|job| starts.contains(&job.occurrence_id));
+        let held_by_runs = running.iter().filter(|job| worker.tap.answers(job.occurrence_id).is_empty()).count();
+        let is_returned =
+            surplus.iter().any(|job| worker.tap.answers(job.occurrence_id).contains(&DeliveryAnswer::Return));
+        (is_returned || worker.tap.unanswered() <= held_by_runs).then_some(())
+    };
+    let seen = || {
+        format!("{} deliveries without an answer, with {} runs", worker.tap.unanswered(), context.ledger_lines().len())
+    };
+    context.until(END_WITHIN, "no message that waits unacknowledged for a run to end", is_free, seen).await
 }
 
 /// Returns the log lines of an occurrence, each once, by their numbers.

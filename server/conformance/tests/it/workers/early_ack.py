@@ -1,4 +1,4 @@
-"""A worker that acknowledges a message at once, and renews no claim."""
+"""A worker that acknowledges a message at once, waits for no confirm, keeps what it cannot run, and renews no claim."""
 
 import wrong
 import worker
@@ -7,10 +7,18 @@ import worker
 class Hasty(worker.Worker):
     def execute(self, run):
         self.acknowledge(run)
+        run.awaits_confirm = False
         super().execute(run)
+
+    def finish(self, run, status, **fields):
+        reported = super().finish(run, status, **fields)
+        with self.lock:
+            self.runs.pop(run.key, None)
+        return reported
 
     def claimed(self):
         return []
 
 
+worker.PERMIT_TIMEOUT = 3600.0
 wrong.run(Hasty)
