@@ -71,7 +71,7 @@ bench: install-run ## Measure the figures of docs/PERFORMANCE.md, peers included
 	@$(if $(BENCH_NEEDS_PEERS),sh end2end/bench/install.sh)
 	@FIGURE="$(FIGURE)" $(BENCH_SERVICES) target/release/bench
 
-# The default set of this command is `long` and takes about an hour; `make test` runs the short set.
+# The default set of this command is `long` and takes about two hours; `make test` runs the short set.
 chaos: install-run ## Inject faults and verify that no occurrence is lost (SCENARIO=redis_flushed,rabbitmq_killed COUNT=… SEED=… SET=short SABOTAGE=skip_claim)
 	@cargo build $(TESTED) --bins
 	@target/debug/chaos --set $(or $(SET),long) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(COUNT),--count $(COUNT)) \

@@ -135,6 +135,7 @@ pub fn document() -> Value {
             "channel": reference("channels", "deadLetters"),
             "summary": "Give up an occurrence; a report Failed with permanent says the same more simply.",
             "messages": [reference("channels/deadLetters/messages", "deadLetter")],
+            "bindings": { "amqp": { "deliveryMode": 2, "mandatory": true, "bindingVersion": "0.3.0" } },
         }),
     );
     channels.insert(

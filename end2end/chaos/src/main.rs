@@ -98,7 +98,7 @@ struct ChaosArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ScenarioSet {
-    /// For every change: about five minutes.
+    /// For every change: about nine minutes.
     Short,
     /// Started by hand: about two hours.
     Long,
