@@ -1,7 +1,7 @@
 //! Schedules and rules beside the job: `cargo run -p milvaion-worker --example schedule`.
 use std::time::Duration;
 
-use milvaion_worker::{Cron, Job, JobContext, JobError, JobOptions, Overlap, Worker, WorkerError};
+use milvaion_worker::{Cron, Job, JobContext, JobError, JobOptions, Misfire, Overlap, Worker, WorkerError};
 
 struct Report;
 
@@ -27,7 +27,13 @@ impl Job for Report {
                 Cron::new("0 2 * * *").zone("Europe/Berlin"),
                 ReportInput { customers: "all".to_owned() },
             )
-            .schedule("new-customers", Duration::from_secs(60), ReportInput { customers: "new".to_owned() })
+            .schedule_with(
+                "new-customers",
+                Duration::from_secs(60),
+                ReportInput { customers: "new".to_owned() },
+                // The next one reports on the same customers, so one that is late or fails is not made up for.
+                |schedule| schedule.display_name("Report on new customers").misfire(Misfire::Skip).retries(0),
+            )
     }
 
     async fn run(&self, ctx: &JobContext, input: ReportInput) -> Result<String, JobError> {

@@ -160,8 +160,9 @@ pub use api::{
     events::{Events, RunEnd},
     job::Job,
     layer::{JobOutput, Layer, Next},
-    options::{JobOptions, Misfire, OnLost, Overlap, Unique},
+    options::{JobOptions, ScheduleOptions, Unique},
     outcome::JobError,
+    rules::{Misfire, OnLost, Overlap},
     timing::{Cron, Timing},
     worker::Worker,
 };

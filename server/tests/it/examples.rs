@@ -5,8 +5,10 @@ use std::{
     process::Stdio,
 };
 
+use milvaion_api::requests::JobInput;
 use milvaion_client::{BrokerClient, Enqueue, EnqueueClient};
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
+use milvaion_schedule::rules::MisfirePolicy;
 use milvaion_server::{config::ServerConfig, lifecycle::Server};
 use milvaion_test_support::{runs, server_env, wait};
 use nix::{
@@ -172,13 +174,28 @@ async fn example_enqueues_and_each_occurrence_has_its_parent() {
 async fn example_declares_its_schedules() {
     let harness = ExamplesHarness::new().await;
     let example = harness.start("schedule", Stdio::inherit()).await;
-    let mut names = wait::eventually("the jobs", || async {
+    let mut jobs = wait::eventually("the jobs", || async {
         let jobs = harness.server.store.declared_jobs().await.expect("read");
-        (jobs.len() == 2).then(|| jobs.into_iter().map(|job| job.key.name).collect::<Vec<_>>())
+        (jobs.len() == 2).then_some(jobs)
     })
     .await;
-    names.sort_unstable();
-    assert_eq!(names, ["new-customers", "nightly"]);
+    jobs.sort_by(|a, b| a.key.cmp(&b.key));
+    let shown: Vec<_> = jobs
+        .into_iter()
+        .map(|job| {
+            let declared: JobInput =
+                serde_json::from_value(job.declared.expect("it is declared")).expect("it is a job");
+            (job.key.name, declared.display_name, declared.rules.max_retries, declared.rules.misfire)
+        })
+        .collect();
+    let row = |name: &str, shown: &str, retries, misfire| (name.to_owned(), shown.to_owned(), retries, misfire);
+    assert_eq!(
+        shown,
+        [
+            row("new-customers", "Report on new customers", 0, MisfirePolicy::Skip),
+            row("nightly", "report: nightly", 3, MisfirePolicy::FireOnce),
+        ]
+    );
     example.stop().await;
     harness.close().await;
 }

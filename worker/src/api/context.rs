@@ -26,7 +26,10 @@ use tokio_util::sync::CancellationToken;
 #[cfg(feature = "client")]
 use crate::api::enqueue::JobEnqueuer;
 use crate::{
-    api::outcome::{JobError, strip_nul},
+    api::{
+        extensions::Extensions,
+        outcome::{JobError, strip_nul},
+    },
     clock,
     run::attempt_span::with_trace_ids,
     run::capture,
@@ -56,6 +59,7 @@ struct JobContextInner {
     cancelled: CancellationToken,
     deadline: Mutex<Option<Instant>>,
     reported: Mutex<ReportState>,
+    extensions: Extensions,
     /// The runtime in which the run began. `None` in a test without a runtime.
     runtime: Option<Handle>,
     #[cfg(feature = "client")]
@@ -129,6 +133,7 @@ impl JobContext {
                 stop,
                 deadline: Mutex::default(),
                 reported: Mutex::default(),
+                extensions: Extensions::default(),
                 runtime: Handle::try_current().ok(),
                 #[cfg(feature = "client")]
                 enqueuer,
@@ -140,6 +145,11 @@ impl JobContext {
     #[cfg(feature = "client")]
     pub(crate) fn enqueuer(&self) -> &JobEnqueuer {
         &self.inner.enqueuer
+    }
+
+    /// Returns the values that layers have set.
+    pub(crate) fn extensions(&self) -> &Extensions {
+        &self.inner.extensions
     }
 
     /// Sets the instant at which the timeout of the run expires.

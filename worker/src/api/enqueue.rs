@@ -59,7 +59,8 @@ impl JobContext {
         })
     }
 
-    /// Describes an occurrence of a job type of this worker, with the rules that its code declares.
+    /// Describes an occurrence of a job type of this worker, with the rules that its code declares. A job that is registered
+    /// under [another name](crate::JobOptions::named) needs [`occurrence_of_type`](Self::occurrence_of_type).
     ///
     /// ```no_run
     /// # use std::time::Duration;

@@ -3,9 +3,10 @@
 //! What many jobs need (metrics of their own, a tenant from the input, a transaction, a check of permissions) is written
 //! once and wraps the code of each job. A layer is called within the run: its events go to the log of the occurrence, its
 //! panic is a failure of the attempt, its time counts towards the timeout, and it sees the error that the job returns and
-//! may replace it.
+//! may replace it. What it finds out for the job (the tenant, a session of a database) it passes on in the context, see
+//! [`JobContext::set_extension`].
 
-use std::{future::Future, sync::Arc};
+use std::{fmt, future::Future, sync::Arc};
 
 use futures::future::BoxFuture;
 use serde_json::Value;
@@ -62,6 +63,14 @@ pub struct Next {
     chain: RunChain,
     /// The number of layers that have begun.
     begun: usize,
+}
+
+impl fmt::Debug for Next {
+    /// Leaves out the input, which may be confidential.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waiting = self.chain.layers.len() - self.begun;
+        f.debug_struct("Next").field("inner_layers", &waiting).finish_non_exhaustive()
+    }
 }
 
 impl Next {

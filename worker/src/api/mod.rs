@@ -8,10 +8,11 @@
 //! | File | Content |
 //! |---|---|
 //! | [`job`], [`job_fn`] | The trait [`Job`](crate::Job), and jobs that are functions |
-//! | [`options`], [`timing`] | The rules and schedules that code declares beside a job |
+//! | [`options`], [`rules`], [`timing`] | The rules and schedules that code declares beside a job |
 //! | [`context`] | The context of a run |
 //! | `enqueue` | Occurrences that a job enqueues, with the feature `client` |
-//! | [`layer`], [`events`] | Code around every run, and observers of all runs |
+//! | [`layer`], `extensions` | Code around every run, and the values that it passes to the job |
+//! | [`events`] | Observers of all runs |
 //! | [`outcome`] | The ways an attempt can end, and the report of each |
 //! | [`config`] | The settings of a worker, from the environment, a file or code |
 //! | [`error`] | The errors that keep a worker from starting |
@@ -26,11 +27,13 @@ pub(crate) mod context;
 pub(crate) mod enqueue;
 pub(crate) mod error;
 pub(crate) mod events;
+pub(crate) mod extensions;
 pub(crate) mod job;
 pub(crate) mod job_fn;
 pub(crate) mod layer;
 pub(crate) mod logging;
 pub(crate) mod options;
 pub(crate) mod outcome;
+pub(crate) mod rules;
 pub(crate) mod timing;
 pub(crate) mod worker;

@@ -16,64 +16,20 @@ use serde_json::Value;
 use crate::api::{
     config::{MAX_CONCURRENCY, MAX_TIMEOUT, is_valid_name},
     error::ConfigErrors,
+    rules::{Misfire, OnLost, Overlap, Rules, rule_setters, whole_seconds},
     timing::Timing,
 };
 
-/// Upper bound of the number of retries.
-const MAX_RETRIES: u16 = 100;
-/// Upper bound of the base of the retry delay.
-const MAX_RETRY_DELAY: Duration = Duration::from_secs(86_400);
 /// Upper bound of the time for cleanup of a run. The user who cancelled the run waits for it.
 const MAX_JOB_GRACE: Duration = Duration::from_secs(60);
-/// Upper bound of a concurrency limit over the whole fleet.
-const MAX_CONCURRENT: u16 = 10_000;
-/// Upper bound of the number of tags.
-const MAX_TAGS: usize = 20;
-/// Upper bound of the length of a tag, in characters.
-const MAX_TAG_CHARS: usize = 50;
+/// Upper bound of the length of the name of a schedule's job, in characters.
+const MAX_DISPLAY_NAME_CHARS: usize = 200;
+/// Upper bound of the timeout of a schedule's job, that of every job of the server.
+const MAX_SCHEDULE_TIMEOUT: Duration = Duration::from_secs(86_400);
 /// Upper bound of the number of schedules of a job type.
 const MAX_SCHEDULES: usize = 100;
 /// Upper bound of the time for which a uniqueness key applies.
 const MAX_UNIQUE_PERIOD: Duration = Duration::from_secs(30 * 86_400);
-
-/// The policy for a due time while the previous occurrence of the job is open.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Overlap {
-    /// Both run.
-    #[default]
-    Allow,
-    /// The new occurrence is skipped.
-    Skip,
-    /// The new occurrence waits for the end of the previous one.
-    Queue,
-    /// The previous occurrence is cancelled.
-    Replace,
-}
-
-/// The policy for due times that passed while no scheduler was running.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Misfire {
-    /// One occurrence runs for all of them.
-    #[default]
-    FireOnce,
-    /// None of them runs.
-    Skip,
-    /// Each of them runs, within the server's limits.
-    CatchUp,
-}
-
-/// The policy for an attempt that was lost with its worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OnLost {
-    /// The occurrence runs again, as the next attempt.
-    #[default]
-    Requeue,
-    /// The occurrence fails, for effects that must not happen twice.
-    Fail,
-}
 
 /// The uniqueness of occurrences that are enqueued: a second one with the same key creates nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,8 +80,7 @@ pub struct JobOptions<Input> {
     pub(crate) timeout: Option<Duration>,
     pub(crate) grace: Option<Duration>,
     pub(crate) unique: Option<Unique>,
-    rules: JobDefaults,
-    backoff: Option<Duration>,
+    rules: Rules,
     schedules: Vec<NewSchedule>,
     input: PhantomData<fn(Input)>,
 }
@@ -135,6 +90,48 @@ struct NewSchedule {
     timing: Timing,
     /// The input as JSON, or the reason why it has none.
     input: Result<Value, String>,
+    options: ScheduleOptions,
+}
+
+/// The name and the rules of one schedule, where they differ from those of its job type; see
+/// [`JobOptions::schedule_with`].
+#[derive(Clone, Debug, Default)]
+pub struct ScheduleOptions {
+    display_name: Option<String>,
+    timeout: Option<Duration>,
+    rules: Rules,
+}
+
+impl ScheduleOptions {
+    rule_setters!();
+
+    /// Sets the name of the job on the pages, 1 to 200 characters. Default the job type and the name of the schedule.
+    #[must_use]
+    pub fn display_name(mut self, name: impl Into<String>) -> Self {
+        self.display_name = Some(name.into());
+        self
+    }
+
+    /// Sets the timeout of a run, whole seconds from 1 second to 1 day. Default that of the job type.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    fn check(&self, refuse: &mut impl FnMut(String)) {
+        if let Some(name) = &self.display_name
+            && (name.trim().is_empty() || name.chars().count() > MAX_DISPLAY_NAME_CHARS)
+        {
+            refuse(format!("the display name {name:?}: give 1 to {MAX_DISPLAY_NAME_CHARS} characters"));
+        }
+        if let Some(timeout) = self.timeout
+            && (timeout.subsec_nanos() != 0 || !(Duration::from_secs(1)..=MAX_SCHEDULE_TIMEOUT).contains(&timeout))
+        {
+            refuse(format!("a timeout of {timeout:?}: give whole seconds, 1 second to 1 day"));
+        }
+        self.rules.check(refuse);
+    }
 }
 
 impl<Input> Default for JobOptions<Input> {
@@ -146,8 +143,7 @@ impl<Input> Default for JobOptions<Input> {
             timeout: None,
             grace: None,
             unique: None,
-            rules: JobDefaults::default(),
-            backoff: None,
+            rules: Rules::default(),
             schedules: Vec::new(),
             input: PhantomData,
         }
@@ -162,7 +158,6 @@ impl<Input> fmt::Debug for JobOptions<Input> {
             .field("concurrency", &self.concurrency)
             .field("timeout", &self.timeout)
             .field("grace", &self.grace)
-            .field("backoff", &self.backoff)
             .field("unique", &self.unique)
             .field("rules", &self.rules)
             .field("schedules", &self.schedules.iter().map(|schedule| &schedule.name).collect::<Vec<_>>())
@@ -171,6 +166,8 @@ impl<Input> fmt::Debug for JobOptions<Input> {
 }
 
 impl<Input> JobOptions<Input> {
+    rule_setters!();
+
     /// Sets the name of the job type, in place of [`Job::TYPE`](crate::Job::TYPE): 1 to 100 letters, digits, `-`, `_` and
     /// `.`. So one Rust type can be registered more than once, such as once for each tenant.
     #[must_use]
@@ -183,29 +180,6 @@ impl<Input> JobOptions<Input> {
     #[must_use]
     pub fn description(mut self, description: impl Into<String>) -> Self {
         self.description = Some(description.into());
-        self
-    }
-
-    /// Sets the maximum number of retries after a failure, 0 to 100. Default 0.
-    #[must_use]
-    pub fn retries(mut self, retries: u16) -> Self {
-        self.rules.max_retries = Some(retries);
-        self
-    }
-
-    /// Sets the delay before the first retry, whole seconds from 1 second to 1 day. It doubles for each further retry, up to
-    /// one day. Default 5 seconds.
-    #[must_use]
-    pub fn backoff(mut self, base: Duration) -> Self {
-        self.backoff = Some(base);
-        self
-    }
-
-    /// Sets the share of a retry delay that may be removed at random, 0 to 100 percent, so that occurrences that failed
-    /// together do not retry together. Default 0.
-    #[must_use]
-    pub fn retry_jitter(mut self, percent: u16) -> Self {
-        self.rules.retry_jitter_percent = Some(percent);
         self
     }
 
@@ -223,62 +197,11 @@ impl<Input> JobOptions<Input> {
         self
     }
 
-    /// Sets the priority, 1 (idle) to 5 (critical). Default 3.
-    #[must_use]
-    pub fn priority(mut self, priority: u8) -> Self {
-        self.rules.priority = Some(priority);
-        self
-    }
-
     /// Sets the maximum number of concurrent runs in this process, 1 to 1,000. The configuration of the worker has
     /// precedence. Default [`Job::CONCURRENCY`](crate::Job::CONCURRENCY).
     #[must_use]
     pub fn concurrency(mut self, concurrency: u16) -> Self {
         self.concurrency = Some(concurrency);
-        self
-    }
-
-    /// Sets the maximum number of concurrent occurrences of each job of this type in the whole fleet, 1 to 10,000. Default
-    /// no limit.
-    #[must_use]
-    pub fn max_concurrent(mut self, limit: u16) -> Self {
-        self.rules.max_concurrent = Some(limit);
-        self
-    }
-
-    /// Sets the policy for a due time while the previous occurrence is open.
-    #[must_use]
-    pub fn overlap(mut self, overlap: Overlap) -> Self {
-        let word = match overlap {
-            Overlap::Allow => "allow",
-            Overlap::Skip => "skip",
-            Overlap::Queue => "queue",
-            Overlap::Replace => "replace",
-        };
-        self.rules.overlap = Some(word.to_owned());
-        self
-    }
-
-    /// Sets the policy for due times that passed while no scheduler was running.
-    #[must_use]
-    pub fn misfire(mut self, misfire: Misfire) -> Self {
-        let word = match misfire {
-            Misfire::FireOnce => "fire_once",
-            Misfire::Skip => "skip",
-            Misfire::CatchUp => "catch_up",
-        };
-        self.rules.misfire = Some(word.to_owned());
-        self
-    }
-
-    /// Sets the policy for an attempt that was lost with its worker.
-    #[must_use]
-    pub fn on_lost(mut self, on_lost: OnLost) -> Self {
-        let word = match on_lost {
-            OnLost::Requeue => "requeue",
-            OnLost::Fail => "fail",
-        };
-        self.rules.on_lost = Some(word.to_owned());
         self
     }
 
@@ -290,11 +213,32 @@ impl<Input> JobOptions<Input> {
         self
     }
 
-    /// Adds a tag, 1 to 50 characters without a comma. At most 20.
+    /// Adds a schedule like [`schedule`](Self::schedule), with a name for the pages or with rules that differ from those of the
+    /// job type.
+    ///
+    /// ```
+    /// use milvaion_worker::{Cron, JobOptions, Misfire};
+    ///
+    /// let options = JobOptions::<u8>::default().schedule_with("weekly", Cron::new("0 6 * * 1"), 7, |schedule| {
+    ///     schedule.display_name("Weekly report").misfire(Misfire::Skip).retries(10)
+    /// });
+    /// ```
     #[must_use]
-    pub fn tag(mut self, tag: impl Into<String>) -> Self {
-        self.rules.tags.push(tag.into());
-        self
+    pub fn schedule_with(
+        self,
+        name: impl Into<String>,
+        timing: impl Into<Timing>,
+        input: Input,
+        change: impl FnOnce(ScheduleOptions) -> ScheduleOptions,
+    ) -> Self
+    where
+        Input: Serialize,
+    {
+        let mut options = self.schedule(name, timing, input);
+        if let Some(added) = options.schedules.last_mut() {
+            added.options = change(ScheduleOptions::default());
+        }
+        options
     }
 
     /// Adds a schedule: the server keeps a job for it, runs it with `input` at its due times, and pauses the job when the
@@ -310,7 +254,8 @@ impl<Input> JobOptions<Input> {
         Input: Serialize,
     {
         let input = serde_json::to_value(input).map_err(|error| error.to_string());
-        self.schedules.push(NewSchedule { name: name.into(), timing: timing.into(), input });
+        let options = ScheduleOptions::default();
+        self.schedules.push(NewSchedule { name: name.into(), timing: timing.into(), input, options });
         self
     }
 
@@ -329,31 +274,7 @@ impl<Input> JobOptions<Input> {
         if self.grace.is_some_and(|grace| grace > MAX_JOB_GRACE) {
             refuse("a grace outside its bounds: give at most 60 seconds".to_owned());
         }
-        if let Some(retries) = self.rules.max_retries.filter(|retries| *retries > MAX_RETRIES) {
-            refuse(format!("{retries} retries: give a number from 0 to {MAX_RETRIES}"));
-        }
-        if let Some(base) = self.backoff
-            && (base.subsec_nanos() != 0 || !(Duration::from_secs(1)..=MAX_RETRY_DELAY).contains(&base))
-        {
-            refuse(format!("a backoff of {base:?}: give whole seconds, 1 second to 1 day"));
-        }
-        if let Some(percent) = self.rules.retry_jitter_percent.filter(|percent| *percent > 100) {
-            refuse(format!("a retry jitter of {percent}: give a number from 0 to 100"));
-        }
-        if let Some(priority) = self.rules.priority.filter(|priority| !(1..=5).contains(priority)) {
-            refuse(format!("priority {priority}: give a number from 1 to 5"));
-        }
-        if let Some(limit) = self.rules.max_concurrent.filter(|limit| !(1..=MAX_CONCURRENT).contains(limit)) {
-            refuse(format!("a limit of {limit} concurrent occurrences: give a number from 1 to {MAX_CONCURRENT}"));
-        }
-        if self.rules.tags.len() > MAX_TAGS {
-            refuse(format!("{} tags: give at most {MAX_TAGS}", self.rules.tags.len()));
-        }
-        for tag in &self.rules.tags {
-            if tag.trim().is_empty() || tag.contains(',') || tag.chars().count() > MAX_TAG_CHARS {
-                refuse(format!("the tag {tag:?}: give 1 to {MAX_TAG_CHARS} characters without a comma"));
-            }
-        }
+        self.rules.check(&mut refuse);
         if let Some(period) = self.unique.and_then(Unique::period)
             && (period.subsec_nanos() != 0 || !(Duration::from_secs(1)..=MAX_UNIQUE_PERIOD).contains(&period))
         {
@@ -379,21 +300,21 @@ impl<Input> JobOptions<Input> {
                     .add(format!("{label} has an input that cannot be written as JSON ({reason}): correct its type."));
             }
             schedule.timing.check(&label, errors);
+            schedule.options.check(&mut |what| errors.add(format!("{label} has {what}.")));
         }
     }
 
     /// Returns the rules and the schedules as the registration announces them.
     pub(crate) fn into_wire(self) -> (JobDefaults, Vec<DeclaredSchedule>) {
-        let seconds = |base: Duration| u32::try_from(base.as_secs()).unwrap_or(u32::MAX);
-        let unique = self.unique.map(|unique| UniqueRule { for_seconds: unique.period().map(seconds) });
-        let rules = JobDefaults { base_retry_delay_seconds: self.backoff.map(seconds), unique, ..self.rules };
+        let unique = self.unique.map(|unique| UniqueRule { for_seconds: unique.period().map(whole_seconds) });
+        let rules = JobDefaults { unique, ..self.rules.into_wire() };
         let schedules = self.schedules.into_iter().map(|schedule| DeclaredSchedule {
             name: schedule.name,
             timing: schedule.timing.into_wire(),
             input: schedule.input.unwrap_or_default(),
-            display_name: None,
-            rules: JobDefaults::default(),
-            timeout_seconds: None,
+            display_name: schedule.options.display_name,
+            rules: schedule.options.rules.into_wire(),
+            timeout_seconds: schedule.options.timeout.map(whole_seconds),
         });
         (rules, schedules.collect())
     }
@@ -404,7 +325,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::timing::Cron;
+    use crate::api::{rules::MAX_TAGS, timing::Cron};
 
     #[test]
     fn declaration_is_announced_as_written() {
@@ -419,7 +340,9 @@ mod tests {
             .on_lost(OnLost::Fail)
             .tag("billing")
             .schedule("nightly", Cron::new("0 2 * * *").zone("Europe/Berlin"), "all".to_owned())
-            .schedule("often", Duration::from_secs(30), "new".to_owned());
+            .schedule_with("often", Duration::from_secs(30), "new".to_owned(), |schedule| {
+                schedule.display_name("New reports").timeout(Duration::from_secs(20)).retries(0).misfire(Misfire::Skip)
+            });
         let mut errors = ConfigErrors::default();
         options.check("report", &mut errors);
         assert!(errors.messages().is_empty(), "{errors}");
@@ -436,7 +359,10 @@ mod tests {
                 "name": "nightly", "input": "all",
                 "timing": { "kind": "cron", "expression": "0 2 * * *", "zone": "Europe/Berlin" },
             },
-            { "name": "often", "timing": { "kind": "every", "seconds": 30 }, "input": "new" },
+            {
+                "name": "often", "timing": { "kind": "every", "seconds": 30 }, "input": "new",
+                "displayName": "New reports", "timeoutSeconds": 20, "rules": { "maxRetries": 0, "misfire": "skip" },
+            },
         ]);
         assert_eq!(schedules, expected);
     }
@@ -456,13 +382,16 @@ mod tests {
             .tag("a,b")
             .schedule("not a name", Duration::from_millis(100), 1)
             .schedule("twice", Duration::from_secs(1), 1)
-            .schedule("TWICE", Duration::from_secs(1), 1);
+            .schedule("TWICE", Duration::from_secs(1), 1)
+            .schedule_with("strict", Duration::from_secs(1), 1, |schedule| {
+                schedule.display_name(" ").timeout(Duration::from_millis(1)).priority(0)
+            });
         for _ in 0..MAX_TAGS {
             options = options.tag("x");
         }
         let mut errors = ConfigErrors::default();
         options.check("report", &mut errors);
-        assert_eq!(errors.messages().len(), 14, "{errors}");
+        assert_eq!(errors.messages().len(), 17, "{errors}");
         assert!(errors.messages().iter().all(|text| text.contains("report") && text.contains("give")), "{errors}");
     }
 

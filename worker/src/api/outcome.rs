@@ -82,6 +82,29 @@ impl JobError {
     pub const fn is_permanent(&self) -> bool {
         matches!(self.kind, JobErrorKind::Permanent)
     }
+
+    /// Returns true for a [`snooze`](Self::snooze), which is not a failure.
+    #[must_use]
+    pub const fn is_snooze(&self) -> bool {
+        matches!(self.kind, JobErrorKind::Snooze(_))
+    }
+
+    /// Returns true for a [cancellation](Self::cancelled), which is not a failure.
+    #[must_use]
+    pub const fn is_cancelled(&self) -> bool {
+        matches!(self.kind, JobErrorKind::Cancelled)
+    }
+
+    /// Returns the delay that the job requests before the next attempt; `None` if it requests none, so that the backoff of
+    /// the job applies to a failure.
+    #[must_use]
+    pub const fn delay(&self) -> Option<Duration> {
+        match self.kind {
+            JobErrorKind::Retryable(delay) => delay,
+            JobErrorKind::Snooze(delay) => Some(delay),
+            JobErrorKind::Permanent | JobErrorKind::Cancelled => None,
+        }
+    }
 }
 
 // Like other catch-all error types, `JobError` does not implement `Error`: this conversion would overlap with `From<T>
@@ -231,6 +254,17 @@ mod tests {
         assert_eq!(error.to_string(), "cannot send: line is dead");
         assert!(!error.is_permanent());
         assert!(error.into_permanent().is_permanent());
+    }
+
+    #[test]
+    fn layer_can_read_what_follows_an_error() {
+        let minute = Duration::from_secs(60);
+        let read = |error: JobError| (error.is_permanent(), error.is_snooze(), error.is_cancelled(), error.delay());
+        assert_eq!(read(JobError::new("later")), (false, false, false, None));
+        assert_eq!(read(JobError::retry_after(minute, "later")), (false, false, false, Some(minute)));
+        assert_eq!(read(JobError::permanent("never")), (true, false, false, None));
+        assert_eq!(read(JobError::snooze(minute, "not yet")), (false, true, false, Some(minute)));
+        assert_eq!(read(JobError::cancelled("not needed")), (false, false, true, None));
     }
 
     #[test]

@@ -93,9 +93,11 @@ impl RegisteredJob {
         job: J,
         change: impl FnOnce(JobOptions<J::Input>) -> JobOptions<J::Input>,
     ) -> Self {
-        let mut options = JobOptions::default().concurrency(J::CONCURRENCY).grace(J::GRACE);
-        options.timeout = J::TIMEOUT;
-        let options = change(job.options(options));
+        let mut options = change(job.options(JobOptions::default()));
+        // After both, because a job may return options of its own instead of those that it was given.
+        options.concurrency.get_or_insert(J::CONCURRENCY);
+        options.grace.get_or_insert(J::GRACE);
+        options.timeout = options.timeout.or(J::TIMEOUT);
         Self::of(J::TYPE, J::DESCRIPTION, options, Arc::new(TypedJob(job)))
     }
 
@@ -281,6 +283,34 @@ mod tests {
         registry.add(RegisteredJob::new(BadlyNamedJob));
         // Its name, its concurrency, its grace, and the second registration.
         assert_eq!(registry.finish().1.messages().len(), 4);
+    }
+
+    #[test]
+    fn constants_of_a_job_apply_unless_its_options_say_otherwise() {
+        struct SlowJob;
+
+        impl Job for SlowJob {
+            const TYPE: &'static str = "slow";
+            const CONCURRENCY: u16 = 3;
+            const TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
+            const GRACE: Duration = Duration::from_secs(5);
+            type Input = NestedInput;
+            type Output = ();
+
+            fn options(&self, _: JobOptions<NestedInput>) -> JobOptions<NestedInput> {
+                JobOptions::default().retries(2)
+            }
+
+            async fn run(&self, _: &JobContext, _: NestedInput) -> Result<(), JobError> {
+                Ok(())
+            }
+        }
+
+        let job = RegisteredJob::new(SlowJob);
+        let seconds = Duration::from_secs;
+        assert_eq!((job.concurrency, job.timeout, job.grace), (3, Some(seconds(60)), seconds(5)));
+        let job = RegisteredJob::with_options(SlowJob, |o| o.concurrency(1).timeout(seconds(9)).grace(seconds(2)));
+        assert_eq!((job.concurrency, job.timeout, job.grace), (1, Some(seconds(9)), seconds(2)));
     }
 
     #[test]

@@ -80,7 +80,7 @@ async fn public_types_are_shown_without_passwords_and_inputs() {
     assert!(shown.iter().all(|text| !text.contains("c4n4ry")), "{shown:?}");
 }
 
-/// The errors that programs have: of a library, of `anyhow`, boxed, and plain texts.
+/// The errors that programs have: of a library, of `anyhow` and `eyre`, boxed, and plain texts.
 #[tokio::test]
 async fn every_error_becomes_a_failure_with_its_causes() {
     async fn fail(_: JobContext, kind: u8) -> Result<(), JobError> {
@@ -90,6 +90,7 @@ async fn every_error_becomes_a_failure_with_its_causes() {
             1 => Err(anyhow::Error::new(cause()).context("cannot write"))?,
             2 => Err(Box::<dyn std::error::Error + Send + Sync>::from(cause()))?,
             3 => Err("the disk is full")?,
+            4 => Err(eyre::Report::new(cause()).wrap_err("cannot write"))?,
             _ => Err(format!("disk {kind} is full"))?,
         }
     }
@@ -98,7 +99,8 @@ async fn every_error_becomes_a_failure_with_its_causes() {
         "cannot write: the disk is full",
         "the disk is full",
         "the disk is full",
-        "disk 4 is full",
+        "cannot write: the disk is full",
+        "disk 5 is full",
     ];
     for (kind, text) in (0..).zip(expected) {
         let record = TestRun::of("fail", fail, kind).run().await;
@@ -123,6 +125,23 @@ async fn layers_wrap_the_job_from_the_outermost() {
     let lines: Vec<&str> = record.lines.iter().map(|line| line.message.as_str()).collect();
     let expected = ["outer begins", r#"inner begins with {"name":"Ben"}"#, "greets", r#"outer: Some("Hello, Ben!")"#];
     assert_eq!(lines, expected);
+}
+
+#[tokio::test]
+async fn layer_passes_a_value_to_the_job() {
+    struct Tenant(&'static str);
+    async fn import(ctx: JobContext, _: Whom) -> Result<&'static str, JobError> {
+        Ok(ctx.extension::<Tenant>().map_or("no tenant", |tenant| tenant.0))
+    }
+    let tenant = |name| {
+        move |ctx: JobContext, next: Next| {
+            ctx.set_extension(Tenant(name));
+            next.run(ctx)
+        }
+    };
+    let record = TestRun::of("import", import, ann()).layer(tenant("outer")).layer(tenant("inner")).run().await;
+    assert_eq!(record.output::<String>(), "inner");
+    assert_eq!(TestRun::of("import", import, ann()).run().await.output::<String>(), "no tenant");
 }
 
 #[tokio::test]
