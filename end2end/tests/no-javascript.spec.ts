@@ -11,7 +11,7 @@ test.describe.configure({ mode: "serial" });
 
 test.beforeEach(({ watch }) => {
   // The page preloads the WebAssembly, which is never used without scripts.
-  watch.expect(/app\.wasm was preloaded using link preload but not used/);
+  watch.expect(/\.wasm was preloaded using link preload but not used/);
 });
 
 test("a one-time link and the sign-in page work", async ({ page, stack, firstAdmin }) => {

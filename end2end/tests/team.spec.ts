@@ -408,7 +408,7 @@ test.describe("without JavaScript", () => {
 
   test("a user is invited, demoted, deactivated, reset and removed", async ({ admin, browser, stack, watch }) => {
     test.setTimeout(120_000);
-    watch.expect(/app\.wasm was preloaded using link preload but not used/);
+    watch.expect(/\.wasm was preloaded using link preload but not used/);
     watch.expect(/status of (403|404)/);
     const linkIn = async (path: string) => {
       const text = (await admin.locator(".page-notices").textContent()) ?? "";
