@@ -93,8 +93,9 @@ struct NewSchedule {
     options: ScheduleOptions,
 }
 
-/// The name and the rules of one schedule, where they differ from those of its job type; see
-/// [`JobOptions::schedule_with`].
+/// The name of one schedule on the pages, and its rules where they differ from those of its job type; see
+/// [`JobOptions::schedule_with`]. A rule that is not set here is that of the job type. Tags take the place of those of the job
+/// type.
 #[derive(Clone, Debug, Default)]
 pub struct ScheduleOptions {
     display_name: Option<String>,

@@ -144,7 +144,7 @@ pub(crate) fn whole_seconds(duration: Duration) -> u32 {
 /// Writes the functions that set a rule, for a type with a field `rules`.
 macro_rules! rule_setters {
     () => {
-        /// Sets the maximum number of retries after a failure, 0 to 100. Default 0.
+        /// Sets the maximum number of retries after a failure, 0 to 100. A job type without this rule has 0.
         #[must_use]
         pub fn retries(mut self, retries: u16) -> Self {
             self.rules.wire.max_retries = Some(retries);
@@ -152,7 +152,7 @@ macro_rules! rule_setters {
         }
 
         /// Sets the delay before the first retry, whole seconds from 1 second to 1 day. It doubles for each further retry, up
-        /// to one day. Default 5 seconds.
+        /// to one day. A job type without this rule has 5 seconds.
         #[must_use]
         pub fn backoff(mut self, base: Duration) -> Self {
             self.rules.backoff = Some(base);
@@ -160,22 +160,22 @@ macro_rules! rule_setters {
         }
 
         /// Sets the share of a retry delay that may be removed at random, 0 to 100 percent, so that occurrences that failed
-        /// together do not retry together. Default 0.
+        /// together do not retry together. A job type without this rule has 0.
         #[must_use]
         pub fn retry_jitter(mut self, percent: u16) -> Self {
             self.rules.wire.retry_jitter_percent = Some(percent);
             self
         }
 
-        /// Sets the priority, 1 (idle) to 5 (critical). Default 3.
+        /// Sets the priority, 1 (idle) to 5 (critical). A job type without this rule has 3.
         #[must_use]
         pub fn priority(mut self, priority: u8) -> Self {
             self.rules.wire.priority = Some(priority);
             self
         }
 
-        /// Sets the maximum number of concurrent occurrences of each job of this type in the whole fleet, 1 to 10,000. Default
-        /// no limit.
+        /// Sets the maximum number of concurrent occurrences of each job with these rules in the whole fleet, 1 to 10,000. A
+        /// job type without this rule has no limit.
         #[must_use]
         pub fn max_concurrent(mut self, limit: u16) -> Self {
             self.rules.wire.max_concurrent = Some(limit);
