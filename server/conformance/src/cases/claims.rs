@@ -223,12 +223,13 @@ pub(crate) async fn redis_away_no_server(context: &CaseContext) -> CaseOutcome {
     context.expect_starts(&job, &[1])
 }
 
-/// Neither Redis nor the server knows of the start, so only a confirmed report proves it. The broker stops to confirm between
+/// Neither Redis nor the server knows of the start, so only a confirmed report proves it. The broker stops confirming between
 /// the claim check and the report, within the second in which the worker waits for the server.
 pub(crate) async fn redis_away_unconfirmed(context: &CaseContext) -> CaseOutcome {
     let worker = context.begin(&[TestJob::Echo]).await?;
     worker.redis.set(NetworkFault { is_down: true, ..NetworkFault::default() });
     context.answer_claims(ClaimPolicy::Silent);
+    let mut tries = 0;
     let job = loop {
         let job = context.job(TestJob::Echo, json!({ "without": "a confirm" }));
         context.send(&job).await?;
@@ -242,6 +243,10 @@ pub(crate) async fn redis_away_unconfirmed(context: &CaseContext) -> CaseOutcome
             break job;
         }
         // This machine was too slow, and the report may be confirmed already.
+        tries += 1;
+        if tries == 5 {
+            return Err(CaseFailure::skipped("This machine is too slow to stop the confirms in time."));
+        }
         worker.broker.heal();
         worker.broker.cut();
         context.ends_as_within(&job, OccurrenceStatus::Completed, Duration::from_secs(40)).await?;
