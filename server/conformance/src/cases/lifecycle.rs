@@ -121,14 +121,8 @@ pub(crate) async fn stop_announced(context: &CaseContext) -> CaseOutcome {
 
 pub(crate) async fn stop_with_waiting_messages(context: &CaseContext) -> CaseOutcome {
     let mut worker = context.begin(&[TestJob::Sleep]).await?;
-    let mut jobs = Vec::new();
-    for _ in 0..12 {
-        let job = context.job(TestJob::Sleep, json!({ "ms": 60_000 }));
-        context.send(&job).await?;
-        jobs.push(job);
-    }
-    let begun = || (context.ledger_lines().len() >= 4).then_some(());
-    context.until(END_WITHIN, "four runs", begun, || format!("{} runs", context.ledger_lines().len())).await?;
+    let jobs = context.send_sleeps(12, 60_000).await?;
+    context.all_permits_are_taken().await?;
     worker.terminate();
     worker.wait(STOPPED_WITHIN).await?;
     let mut waiting = 0;

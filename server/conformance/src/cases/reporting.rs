@@ -216,12 +216,7 @@ pub(crate) async fn malformed_trace(context: &CaseContext) -> CaseOutcome {
 
 pub(crate) async fn concurrency(context: &CaseContext) -> CaseOutcome {
     let worker = context.begin(&[TestJob::Sleep]).await?;
-    let mut jobs = Vec::new();
-    for _ in 0..20 {
-        let job = context.job(TestJob::Sleep, json!({ "ms": 400 }));
-        context.send(&job).await?;
-        jobs.push(job);
-    }
+    let jobs = context.send_sleeps(20, 400).await?;
     // Starts and ends by the worker's clock; at equal times the end comes first.
     let mut changes = Vec::new();
     for job in &jobs {
@@ -243,14 +238,8 @@ pub(crate) async fn concurrency(context: &CaseContext) -> CaseOutcome {
 /// that acknowledges late has none.
 pub(crate) async fn surplus(context: &CaseContext) -> CaseOutcome {
     let worker = context.begin(&[TestJob::Sleep]).await?;
-    let mut jobs = Vec::new();
-    for _ in 0..12 {
-        let job = context.job(TestJob::Sleep, json!({ "ms": 60_000 }));
-        context.send(&job).await?;
-        jobs.push(job);
-    }
-    let begun = || (context.ledger_lines().len() >= 4).then_some(());
-    context.until(END_WITHIN, "four runs", begun, || format!("{} runs", context.ledger_lines().len())).await?;
+    let jobs = context.send_sleeps(12, 60_000).await?;
+    context.all_permits_are_taken().await?;
     let is_free = || {
         let starts: Vec<_> = context.ledger_lines().into_iter().map(|(id, _)| id).collect();
         let (running, surplus): (Vec<_>, Vec<_>) = jobs.iter().partition(|job| starts.contains(&job.occurrence_id));

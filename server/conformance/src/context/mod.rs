@@ -297,6 +297,17 @@ impl CaseContext {
         self.publish(message, PublishMark::First).await
     }
 
+    /// Publishes the messages of several runs that sleep, for a worker that is to have more of them than it can run.
+    pub(crate) async fn send_sleeps(&self, count: usize, milliseconds: u32) -> Result<Vec<JobMessage>, CaseFailure> {
+        let mut jobs = Vec::new();
+        for _ in 0..count {
+            let job = self.job(TestJob::Sleep, serde_json::json!({ "ms": milliseconds }));
+            self.send(&job).await?;
+            jobs.push(job);
+        }
+        Ok(jobs)
+    }
+
     /// Publishes a message.
     pub(crate) async fn publish(&self, message: &JobMessage, mark: PublishMark) -> Result<(), CaseFailure> {
         if self.server.publish_job(&self.worker_id(), message, mark).await? {

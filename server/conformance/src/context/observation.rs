@@ -137,6 +137,12 @@ impl CaseContext {
         self.until(END_WITHIN, "a start in the ledger", begun, || self.describe(message)).await
     }
 
+    /// Waits until as many runs have begun as `conformance-sleep` may have at once, by the ledger.
+    pub(crate) async fn all_permits_are_taken(&self) -> Result<(), CaseFailure> {
+        let count = || self.ledger_lines().len();
+        self.until(END_WITHIN, "four runs", || (count() >= 4).then_some(()), || format!("{} runs", count())).await
+    }
+
     /// Waits until an attempt was reported *Running*.
     pub(crate) async fn is_running(&self, message: &JobMessage) -> Result<StatusReport, CaseFailure> {
         let running = || {
