@@ -11,7 +11,7 @@ use milvaion_protocol::{message::CancelMessage, status::OccurrenceStatus};
 use super::activators::LateRuns;
 use crate::{
     command::jobs::JobCommands,
-    domain::duplicates::LateRun,
+    domain::{duplicates::LateRun, message::cancel_message},
     engine::{Service, context::Context},
     store::jobs::AuditStamp,
 };
@@ -66,8 +66,7 @@ impl Service for CancellationRepeater {
         let mut requests: Vec<CancelMessage> = self.late_runs.take().into_iter().map(LateRun::cancel_message).collect();
         for request in open {
             if request.status == OccurrenceStatus::Running {
-                let attempt = Some(u32::try_from(request.attempt).unwrap_or(1));
-                requests.push(CancelMessage { occurrence_id: request.id, attempt, reason: request.reason });
+                requests.push(cancel_message(request.id, request.attempt, request.reason));
             } else {
                 let edit = AuditStamp { by: &request.by, at: self.jobs.clock.now(), address: None };
                 report.cancelled += self.jobs.cancel_all(&[request.id], None, edit).await?.len();

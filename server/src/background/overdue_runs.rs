@@ -15,7 +15,7 @@ use super::lease::Leadership;
 use crate::{
     cache::Cache,
     clock::Clock,
-    domain::lost_run::OverdueRun,
+    domain::{lost_run::OverdueRun, message::cancel_message},
     engine::{RunsOn, Service, context::Context},
     live::Hub,
     store::{
@@ -99,7 +99,7 @@ impl Service for OverdueRuns {
         if !done.rows.is_empty() {
             self.hub.publish(now, vec![LiveEvent::Occurrences { rows: done.rows }]);
         }
-        let requests: Vec<CancelMessage> = asked.iter().map(cancel_message).collect();
+        let requests: Vec<CancelMessage> = asked.iter().map(stop_request).collect();
         self.cache.request_cancellations(&requests).await?;
         Ok(report)
     }
@@ -109,12 +109,10 @@ impl Service for OverdueRuns {
     }
 }
 
-fn cancel_message(run: &OverdueRun) -> CancelMessage {
-    CancelMessage {
-        occurrence_id: run.id,
-        attempt: Some(u32::try_from(run.attempt).unwrap_or(1)),
-        reason: format!("Overdue: its timeout of {} s has passed, and no end was reported.", run.timeout.as_secs()),
-    }
+fn stop_request(run: &OverdueRun) -> CancelMessage {
+    let seconds = run.timeout.as_secs();
+    let reason = format!("Overdue: its timeout of {seconds} s has passed, and no end was reported.");
+    cancel_message(run.id, run.attempt, reason)
 }
 
 fn unknown_outcome(run: &OverdueRun) -> LostRunUpdate {

@@ -9,13 +9,15 @@ use milvaion_api::{events::LiveEvent, rest::CancelDelayedResult};
 use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
-    message::CancelMessage,
     status::OccurrenceStatus,
 };
 
 use super::jobs::JobCommands;
 use crate::{
-    domain::transition::clean,
+    domain::{
+        message::{attempt_number, cancel_message},
+        transition::clean,
+    },
     store::{Result, cancel::CancelOutcome, jobs::AuditStamp},
 };
 
@@ -132,13 +134,12 @@ impl JobCommands {
         }
         let (mut ended, mut requests) = (Vec::new(), Vec::new());
         for CancelOutcome { row, .. } in changed {
-            let attempt = u32::try_from(row.attempt).unwrap_or(1);
             if row.status.is_final() {
-                ended.push((row.id, attempt));
+                ended.push((row.id, attempt_number(row.attempt)));
             }
             // A worker may have started a queued run since it was read, and an Unknown run may still be running.
             let reason = row.note.clone().unwrap_or_default();
-            requests.push(CancelMessage { occurrence_id: row.id, attempt: Some(attempt), reason });
+            requests.push(cancel_message(row.id, row.attempt, reason));
         }
         let rows = changed.iter().map(|cancelled| cancelled.row.clone()).collect();
         self.hub.publish(edit.at, vec![LiveEvent::Occurrences { rows }]);

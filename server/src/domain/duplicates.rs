@@ -18,6 +18,8 @@ use milvaion_protocol::{
     status::OccurrenceStatus,
 };
 
+use super::message::cancel_message;
+
 /// The start of an attempt on one instance, as a report implies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportedStart {
@@ -70,7 +72,7 @@ impl LateRun {
     #[must_use]
     pub fn cancel_message(self) -> CancelMessage {
         let reason = format!("The occurrence was already {}.", self.status.label().to_lowercase());
-        CancelMessage { occurrence_id: self.id, attempt: Some(u32::try_from(self.attempt).unwrap_or(1)), reason }
+        cancel_message(self.id, self.attempt, reason)
     }
 }
 

@@ -4,7 +4,7 @@
 use chrono::{DateTime, Utc};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
-    message::JobMessage,
+    message::{CancelMessage, JobMessage},
 };
 use serde_json::Value;
 
@@ -47,10 +47,22 @@ pub struct QueuedOccurrence {
     pub checkpoint: Option<Value>,
 }
 
+/// Returns the number that a stored attempt has in messages: at least 1.
+#[must_use]
+pub fn attempt_number(stored: i32) -> u32 {
+    u32::try_from(stored).unwrap_or(1).max(1)
+}
+
+/// Builds the request to end a stored attempt and earlier ones.
+#[must_use]
+pub fn cancel_message(occurrence_id: OccurrenceId, attempt: i32, reason: String) -> CancelMessage {
+    CancelMessage { occurrence_id, attempt: Some(attempt_number(attempt)), reason }
+}
+
 /// Builds the message at `now`.
 #[must_use]
 pub fn message(queued: QueuedOccurrence, now: DateTime<Utc>) -> JobMessage {
-    let attempt = u32::try_from(queued.attempt).unwrap_or(1).max(1);
+    let attempt = attempt_number(queued.attempt);
     JobMessage {
         occurrence_id: queued.id,
         job_id: queued.job_id,
