@@ -262,7 +262,7 @@ impl Lease {
         self.redis_is_down = answer.is_err();
         match answer {
             Ok(answer) => {
-                self.note_redis_run(answer.run_id);
+                self.note_redis_run(answer.run_id).await;
                 match answer.status {
                     LeaseStatus::Renewed => held.extend_until(before + self.times.ttl),
                     LeaseStatus::Acquired => {
@@ -345,11 +345,17 @@ impl Lease {
         });
     }
 
-    /// Records Redis's run id, and requests a rebuild of the due index if Redis was restarted.
-    fn note_redis_run(&mut self, run_id: String) {
+    /// Records Redis's run id. If Redis was restarted, requests a rebuild of the due index, and tells the workers that
+    /// claims may be lost.
+    async fn note_redis_run(&mut self, run_id: String) {
         if self.run_id.as_ref().is_some_and(|known| *known != run_id) {
             tracing::warn!("Redis was restarted; the due index is rebuilt");
             self.activate_due_index.notify_one();
+            if let Err(error) = self.cache.reset_claims_since().await {
+                // The next renewal finds the new id again.
+                tracing::debug!(role = self.role, error = %error, "the restart of Redis could not be recorded yet");
+                return;
+            }
         }
         self.run_id = Some(run_id);
     }

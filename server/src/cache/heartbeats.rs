@@ -15,6 +15,11 @@ const SIGHT_TTL_SECONDS: u64 = 3_600;
 /// The time to live of a revocation, in seconds: as long as that of a claim.
 const REVOCATION_TTL_SECONDS: u64 = 24 * 3_600;
 
+/// Sets the time since when Redis holds claims to the present, by its own clock.
+const CLAIMS_SINCE_SCRIPT: &str = r"
+local time = redis.call('TIME')
+redis.call('SET', KEYS[1], string.format('%d', time[1] * 1000 + math.floor(time[2] / 1000)))";
+
 /// The keys of one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunKeys {
@@ -52,6 +57,19 @@ impl Cache {
         let found = server.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default().trim().to_owned();
         let values = instances.into_iter().zip(values.into_iter().skip(1)).collect();
         Ok((HeartbeatLook { is_same: seen.is_some() && found == run_id, values }, found))
+    }
+
+    /// Sets the time since when Redis holds claims to the present, because it may have lost some of them: it was started
+    /// again, perhaps with an older copy of its data that still has an older time. Workers then check older messages with
+    /// the server, and wait for the renewals of living instances before they claim what may be a duplicate.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if Redis fails or does not answer within one second.
+    pub async fn reset_claims_since(&self) -> Result<(), RedisError> {
+        let mut command = redis::cmd("EVAL");
+        command.arg(CLAIMS_SINCE_SCRIPT).arg(1).arg(self.keys.claims_since());
+        within_limit(command.query_async(&mut self.connection())).await
     }
 
     /// Returns the claim and the revocation of each run.

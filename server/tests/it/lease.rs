@@ -216,6 +216,8 @@ async fn redis_outage_leaves_the_cluster_leaderless() {
         .await;
     let leader = if one.leads() { &one } else { &two };
     tokio::time::timeout(wait::WAIT_TIMEOUT, leader.rebuild.notified()).await.expect("the index is rebuilt");
+    // Claims may be lost too, and workers learn it from this key.
+    wait::eventually("the time of the restart", || async { redis.value("t:claims_since").await }).await;
     one.stop().await;
     two.stop().await;
 }

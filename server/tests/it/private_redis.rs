@@ -47,6 +47,13 @@ impl PrivateRedis {
         calls.unwrap_or(0)
     }
 
+    /// Returns the value of a key.
+    pub(crate) async fn value(&self, key: &str) -> Option<String> {
+        let client = redis::Client::open(self.url()).expect("a valid URL");
+        let mut connection = client.get_multiplexed_async_connection().await.expect("Redis responds");
+        redis::cmd("GET").arg(key).query_async(&mut connection).await.expect("Redis responds")
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }

@@ -12,6 +12,7 @@
 //! | another instance has claimed this attempt and renews no claim | reported as lost once the lease has expired |
 //! | this attempt has ended, or a later one was claimed | a duplicate: acknowledged |
 //! | a possible duplicate, and Redis or the server does not answer | returned to its queue |
+//! | a possible duplicate, and Redis lost its data less than a lease ago | claimed again until a lease has passed |
 //! | not a duplicate, and Redis does not answer | runs once the server has recorded its start, unless the server denies it |
 //! | not a duplicate, and neither Redis nor a server answers within a second | runs once the broker has confirmed its *Running* report |
 //! | not a duplicate, but Redis has lost its data since the message was published | as a possible duplicate: runs if the server permits it |
@@ -41,7 +42,7 @@ use crate::{
     api::error::log_text,
     control::metrics::WorkerMetrics,
     delivery::cancel_request::CancelRequest,
-    delivery::claim::{AttemptKey, ClaimResult},
+    delivery::claim::{AttemptKey, ClaimRequest, ClaimResult},
     delivery::claim_batcher::ClaimBatcher,
     delivery::claim_check::ClaimChecker,
     delivery::lru_set::AttemptLruSet,
@@ -179,6 +180,7 @@ impl Admission {
         let permit_wait = self.state().permit_waits.remove(&attempt).unwrap_or(PERMIT_WAIT);
         let mut may_be_duplicate = SEAMS.may_be_duplicate(origin == DeliveryOrigin::PossibleDuplicate);
         let (mut last_lease, mut checked_at): (_, Option<Instant>) = (None, None);
+        let mut is_wait_logged = false;
         loop {
             // Checked before the wait for a permit, which other deliveries could use in the meantime, and before the
             // claim, which would replace the claim of the instance that runs it.
@@ -218,7 +220,10 @@ impl Admission {
                 }
                 checked_at = Some(Instant::now());
             }
-            match SEAMS.claim_answer(self.claim_batcher.claim((message.occurrence_id, message.attempt)).await) {
+            // A returned delivery may have begun elsewhere too. It needs no claim check, because the claim would show that;
+            // a Redis that lost its data shows it when the holder has renewed the claim.
+            let claim = ClaimRequest { attempt, may_be_duplicate: may_be_duplicate || origin != DeliveryOrigin::First };
+            match SEAMS.claim_answer(self.claim_batcher.claim(claim).await) {
                 Ok(ClaimResult::Granted { cancel, since }) => {
                     let request = cancel.map(|text| CancelRequest::read(&text));
                     if let Some(request) = request.filter(|request| request.applies_to(message.attempt)) {
@@ -230,13 +235,25 @@ impl Admission {
                         && let Some(answer) = self.check(message).await
                     {
                         drop(permit);
-                        self.claim_batcher.release((message.occurrence_id, message.attempt));
+                        self.claim_batcher.release(attempt);
                         if matches!(answer, DeliveryAnswer::ReturnToQueue) {
                             self.pause(RETURN_DELAY).await;
                         }
                         return AdmissionDecision::Refuse(answer);
                     }
                     return AdmissionDecision::Start(permit, RunBegin::AtOnce);
+                }
+                Ok(ClaimResult::TooEarly { wait }) => {
+                    if !is_wait_logged {
+                        is_wait_logged = true;
+                        tracing::info!(
+                            occurrence.id = %message.occurrence_id,
+                            "occurrence {} may be a duplicate and Redis has just lost its data: waiting {} s for the \
+                             claims of living instances", message.occurrence_id, wait.as_secs() + 1
+                        );
+                    }
+                    drop(permit);
+                    self.pause(CLAIM_RECHECK_INTERVAL).await;
                 }
                 // Another instance received the message in between.
                 Ok(_) if origin == DeliveryOrigin::Returned && !may_be_duplicate => may_be_duplicate = true,
@@ -271,7 +288,7 @@ impl Admission {
                     );
                     drop(permit);
                     // The claim may have been granted although no answer arrived, and would block other instances.
-                    self.claim_batcher.release((message.occurrence_id, message.attempt));
+                    self.claim_batcher.release(attempt);
                     self.pause(RETURN_DELAY).await;
                     return AdmissionDecision::Refuse(DeliveryAnswer::ReturnToQueue);
                 }

@@ -81,6 +81,21 @@ pub(crate) enum ClaimResult {
         /// The id of the instance.
         by: String,
     },
+    /// Redis lost its data a moment ago, so that a claim of another instance may be missing until its next renewal. Only a
+    /// possible duplicate receives this result, and nothing is claimed.
+    TooEarly {
+        /// The time until it can be claimed.
+        wait: Duration,
+    },
+}
+
+/// An attempt to claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClaimRequest {
+    /// The occurrence and its attempt.
+    pub(crate) attempt: AttemptKey,
+    /// True if another instance may run the attempt.
+    pub(crate) may_be_duplicate: bool,
 }
 
 /// The keys in which the server asks the holder of a run for something.
@@ -102,28 +117,33 @@ pub(crate) struct ClaimStore {
 
 // Settles claims, then ends. KEYS: the key of the time since when Redis remembers, for each claim its claim key and its
 // cancel key, then for each end its claim key. ARGV: the instance, the lifetimes of claims and of ends, the number of
-// claims, then an attempt for each claim and each end. A claim is granted unless the key holds an attempt at least as
-// high. The answer to each claim has three values: the current holder (empty if granted), the remaining lifetime of its
-// key, and the value of the cancel key. They follow the time since when Redis remembers, which is set if it is missing.
+// claims, the lease, for each claim its attempt and 1 if it may be a duplicate, then for each end its attempt. A claim is
+// granted unless the key holds an attempt at least as high. The answer to each claim has three values: the current holder
+// (empty if granted), the remaining lifetime of its key, and the value of the cancel key. They follow the time since when
+// Redis remembers, which is set if it is missing. While this is less than a lease, what may be a duplicate is not claimed,
+// and its answer has the time that is left without a holder: a living holder renews its claim within its lease.
 // An end is marked unless another instance has claimed the attempt or a later one. It settles in one round trip what
 // `claims::CLAIM_SCRIPT` and `claims::DONE_SCRIPT` settle one by one.
 static SETTLE_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
-        local claims = tonumber(ARGV[4])
+        local claims, lease = tonumber(ARGV[4]), tonumber(ARGV[5])
+        local time = redis.call('TIME')
+        local now = time[1] * 1000 + math.floor(time[2] / 1000)
+        redis.call('SET', KEYS[1], string.format('%d', now), 'NX')
         local since = redis.call('GET', KEYS[1])
-        if not since then
-            local now = redis.call('TIME')
-            since = string.format('%d%03d', now[1], math.floor(now[2] / 1000))
-            redis.call('SET', KEYS[1], since)
-        end
+        local age = now - (tonumber(since) or 0)
+        -- A later time than the present is that of another clock.
+        local wait = age >= 0 and age < lease and lease - age or 0
         local answer = {since}
         for i = 1, claims do
-            local key, attempt = KEYS[2 * i], ARGV[4 + i]
+            local key, attempt = KEYS[2 * i], ARGV[4 + 2 * i]
             local mark = ARGV[1] .. ':' .. attempt
             local held = redis.call('GET', key)
             local other = held and held ~= mark and tonumber(string.match(held, ':(%d+)$'))
-            if other and other >= tonumber(attempt) then
+            if wait > 0 and ARGV[5 + 2 * i] == '1' then
+                answer[3 * i - 1], answer[3 * i], answer[3 * i + 1] = '', tostring(wait), ''
+            elseif other and other >= tonumber(attempt) then
                 answer[3 * i - 1], answer[3 * i], answer[3 * i + 1] = held, tostring(redis.call('PTTL', key)), ''
             else
                 redis.call('SET', key, mark, 'PX', ARGV[2])
@@ -131,8 +151,8 @@ static SETTLE_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
                 answer[3 * i + 1] = redis.call('GET', KEYS[2 * i + 1]) or ''
             end
         end
-        for i = claims + 1, #ARGV - 4 do
-            local key, attempt = KEYS[claims + i + 1], ARGV[4 + i]
+        for i = 2 * claims + 1, #ARGV - 5 do
+            local key, attempt = KEYS[i + 1], ARGV[5 + i]
             local held = redis.call('GET', key)
             local other = held and held ~= ARGV[1] .. ':' .. attempt and tonumber(string.match(held, ':(%d+)$'))
             if not other or other < tonumber(attempt) then
@@ -179,15 +199,21 @@ impl ClaimStore {
     /// written.
     pub(crate) async fn settle(
         &self,
-        claims: &[AttemptKey],
+        claims: &[ClaimRequest],
         ends: &[AttemptKey],
     ) -> Result<Vec<ClaimResult>, RedisUnavailable> {
         let (number, mut redis) = self.redis.current();
         let mut settle = SETTLE_SCRIPT.prepare_invoke();
         settle.key(self.keys.claims_since());
-        settle.arg(&self.instance_id).arg(CLAIM_KEY_TTL_MS).arg(CLAIM_RETENTION_MS).arg(claims.len());
-        for &(occurrence, attempt) in claims {
-            settle.key(self.keys.running(occurrence)).key(self.keys.cancel_request(occurrence)).arg(attempt);
+        settle
+            .arg(&self.instance_id)
+            .arg(CLAIM_KEY_TTL_MS)
+            .arg(CLAIM_RETENTION_MS)
+            .arg(claims.len())
+            .arg(CLAIM_LEASE_MS);
+        for &ClaimRequest { attempt: (occurrence, attempt), may_be_duplicate } in claims {
+            settle.key(self.keys.running(occurrence)).key(self.keys.cancel_request(occurrence));
+            settle.arg(attempt).arg(u8::from(may_be_duplicate));
         }
         for &(occurrence, attempt) in ends {
             settle.key(self.keys.running(occurrence)).arg(attempt);
@@ -200,8 +226,11 @@ impl ClaimStore {
         Ok(values
             .chunks_exact(3)
             .zip(claims)
-            .map(|(values, (_, attempt))| match values {
-                [held, left, _] if !held.is_empty() => held_by(held, left, *attempt),
+            .map(|(values, claim)| match values {
+                [held, left, _] if !held.is_empty() => held_by(held, left, claim.attempt.1),
+                [_, left, _] if left != "0" => {
+                    ClaimResult::TooEarly { wait: Duration::from_millis(left.parse().unwrap_or_default()) }
+                }
                 [.., cancel] => {
                     ClaimResult::Granted { cancel: Some(cancel.clone()).filter(|text| !text.is_empty()), since }
                 }
@@ -411,8 +440,9 @@ mod tests {
                 let mut single = script.prepare_invoke();
                 single.key(&one_key).key(keys.cancel_request(one)).arg("w-1").arg(2).arg(60_000);
                 single.invoke_async::<redis::Value>(&mut redis).await.expect("the script runs");
-                let (claims, ends): (&[AttemptKey], &[AttemptKey]) =
-                    if is_end { (&[], &[(other, 2)]) } else { (&[(other, 2)], &[]) };
+                let claim = ClaimRequest { attempt: (other, 2), may_be_duplicate: false };
+                let (claims, ends): (&[ClaimRequest], &[AttemptKey]) =
+                    if is_end { (&[], &[(other, 2)]) } else { (&[claim], &[]) };
                 store.settle(claims, ends).await.expect("Redis responds");
                 let mut get = redis::cmd("MGET");
                 get.arg(&one_key).arg(&other_key);
@@ -427,6 +457,46 @@ mod tests {
             .query_async::<()>(&mut redis)
             .await
             .expect("deleted");
+    }
+
+    #[tokio::test]
+    async fn possible_duplicate_waits_a_lease_after_a_loss_of_data() {
+        let url = std::env::var("REDIS_URL").expect("REDIS_URL names a Redis for tests");
+        let keys = RedisKeys::new(format!("t_{}:", crate::clock::random_id()));
+        let store = ClaimStore::new(&url, keys.clone(), "w-1").expect("a valid URL");
+        let client = redis::Client::open(url.as_str()).expect("a valid URL");
+        let mut redis = client.get_multiplexed_async_connection().await.expect("Redis responds");
+        let occurrence = |number| OccurrenceId::from_parts(DateTime::UNIX_EPOCH, [number; 10]);
+        let claim = |number, may_be_duplicate| ClaimRequest { attempt: (occurrence(number), 1), may_be_duplicate };
+        let end = (occurrence(4), 1);
+        let results = store.settle(&[claim(1, true), claim(2, false), claim(3, true)], &[end]).await.expect("settled");
+        let is_early = |result: &ClaimResult| match result {
+            ClaimResult::TooEarly { wait } => wait.as_millis() <= 15_000 && wait.as_millis() > 10_000,
+            _ => false,
+        };
+        assert!(is_early(&results[0]) && is_early(&results[2]), "{results:?}");
+        assert!(matches!(results[1], ClaimResult::Granted { .. }), "{results:?}");
+        let mut get = redis::cmd("MGET");
+        (1..=4).for_each(|number| drop(get.arg(keys.running(occurrence(number))).to_owned()));
+        let values: Vec<Option<String>> = get.query_async(&mut redis).await.expect("read");
+        assert_eq!(
+            values,
+            [None, Some("w-1:1".to_owned()), None, Some("done:1".to_owned())],
+            "nothing else is written"
+        );
+        // A lease ago, and an hour ahead, as after a step of the clock.
+        for seconds in [-15, 3600] {
+            let since = crate::clock::now() + chrono::Duration::seconds(seconds);
+            let mut set = redis::cmd("SET");
+            set.arg(keys.claims_since()).arg(since.timestamp_millis());
+            set.query_async::<()>(&mut redis).await.expect("written");
+            let results = store.settle(&[claim(1, true)], &[]).await.expect("settled");
+            assert!(matches!(results[0], ClaimResult::Granted { .. }), "{seconds}: {results:?}");
+        }
+        let mut delete = redis::cmd("DEL");
+        delete.arg(keys.claims_since());
+        (1..=4).for_each(|number| drop(delete.arg(keys.running(occurrence(number))).to_owned()));
+        delete.query_async::<()>(&mut redis).await.expect("deleted");
     }
 
     #[tokio::test]

@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    delivery::claim::{AttemptKey, ClaimResult, ClaimStore},
+    delivery::claim::{AttemptKey, ClaimRequest, ClaimResult, ClaimStore},
     net::redis::RedisUnavailable,
 };
 
@@ -28,7 +28,7 @@ const MAX_CLAIM_BATCH: usize = 256;
 const SLOW_ROUND_TRIP: Duration = Duration::from_millis(20);
 
 enum ClaimOperation {
-    Claim(AttemptKey, oneshot::Sender<Result<ClaimResult, RedisUnavailable>>),
+    Claim(ClaimRequest, oneshot::Sender<Result<ClaimResult, RedisUnavailable>>),
     End(AttemptKey),
     Release(AttemptKey),
     Flush(oneshot::Sender<()>),
@@ -49,9 +49,9 @@ impl ClaimBatcher {
     ///
     /// # Errors
     /// Returns [`RedisUnavailable`] if Redis does not answer. The claim may or may not have been written.
-    pub(crate) async fn claim(&self, attempt: AttemptKey) -> Result<ClaimResult, RedisUnavailable> {
+    pub(crate) async fn claim(&self, claim: ClaimRequest) -> Result<ClaimResult, RedisUnavailable> {
         let (sender, answer) = oneshot::channel();
-        let _ = self.0.send(ClaimOperation::Claim(attempt, sender));
+        let _ = self.0.send(ClaimOperation::Claim(claim, sender));
         answer.await.unwrap_or(Err(RedisUnavailable::Timeout))
     }
 
@@ -82,8 +82,8 @@ async fn run(claims: ClaimStore, mut operations: mpsc::UnboundedReceiver<ClaimOp
         let (mut requested, mut ended, mut callers, mut flushes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for operation in batch.drain(..) {
             match operation {
-                ClaimOperation::Claim(attempt, caller) => {
-                    requested.push(attempt);
+                ClaimOperation::Claim(claim, caller) => {
+                    requested.push(claim);
                     callers.push(caller);
                 }
                 ClaimOperation::End(attempt) => ended.push(attempt),
@@ -113,7 +113,7 @@ async fn run(claims: ClaimStore, mut operations: mpsc::UnboundedReceiver<ClaimOp
 
 async fn settle(
     claims: ClaimStore,
-    requested: Vec<AttemptKey>,
+    requested: Vec<ClaimRequest>,
     ended: Vec<AttemptKey>,
     callers: Vec<oneshot::Sender<Result<ClaimResult, RedisUnavailable>>>,
 ) {
@@ -157,7 +157,8 @@ mod tests {
         for _ in 0..4 * MAX_CLAIM_BATCH {
             claim_batcher.end(attempt);
         }
-        assert!(claim_batcher.claim(attempt).await.is_err());
+        let claim = ClaimRequest { attempt, may_be_duplicate: false };
+        assert!(claim_batcher.claim(claim).await.is_err());
         assert!(since.elapsed() < Duration::from_secs(3), "answered after {:?}", since.elapsed());
         claim_batcher.flush().await;
         assert!(since.elapsed() < Duration::from_secs(3), "flushed after {:?}", since.elapsed());

@@ -380,6 +380,32 @@ async fn server_denies_duplicates_after_redis_lost_data() {
     env.clean(&["count"]).await;
 }
 
+/// The server grants both, because the report of the start has not arrived yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn duplicate_after_redis_lost_data_waits_for_the_claim_of_a_living_holder() {
+    let env = WorkerTestEnv::new().await;
+    let counter = CountingJob::new(true);
+    let address = free_address();
+    let worker = env.start(env.worker().health(address).job(counter.clone()), "count").await;
+    let (running, waiting) = (env.message("count", no_input()), env.message("count", no_input()));
+    env.redis_lost_data_before(Duration::from_secs(11)).await;
+    env.republish(&running).await;
+    env.republish(&waiting).await;
+    until("the claim check", async || env.claim_server().has_request_for(running.occurrence_id)).await;
+    let mut lease = 5_000;
+    until("a dropped duplicate", async || {
+        lease += 1_000;
+        env.claim(running.occurrence_id, "w-living", lease).await;
+        dropped_duplicates(address).await == 1
+    })
+    .await;
+    assert!(is_one_completed_run(&env.ended(waiting.occurrence_id).await), "nothing holds it");
+    worker.stop().await;
+    assert_eq!(counter.runs(), 1);
+    assert_eq!(env.queue(&env.topology.job_queue("w", "count")).await, Some((0, 0)));
+    env.clean(&["count"]).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn message_from_before_redis_lost_data_is_checked() {
     let env = WorkerTestEnv::new().await;

@@ -57,6 +57,17 @@ impl WorkerTestEnv {
         self.redis::<()>(redis::cmd("DEL").arg(self.keys().claims_since())).await;
     }
 
+    /// Sets the time since when Redis remembers claims, as if it had lost its data so long ago.
+    ///
+    /// # Panics
+    ///
+    /// Panics if Redis fails.
+    pub async fn redis_lost_data_before(&self, age: std::time::Duration) {
+        let since = (std::time::SystemTime::now() - age).duration_since(std::time::UNIX_EPOCH).expect("a later time");
+        let since = u64::try_from(since.as_millis()).expect("a time of this era");
+        self.redis::<()>(redis::cmd("SET").arg(self.keys().claims_since()).arg(since)).await;
+    }
+
     /// Stores the request to cancel an occurrence under its key, without publishing it.
     ///
     /// # Panics
