@@ -5,12 +5,16 @@ import { CLAIM_RETENTION_MS, LEASE_MS } from './protocol.js'
 
 const UNREPORTED_MS = 600_000 // after which an end that is recorded in Redis should have been reported
 
-// KEYS: running:{occurrence}, cancel:{occurrence}, claims_since. ARGV: instance, attempt, lifetime of the key. Also returns
-// the time since when Redis has held claims, and sets it if there is none.
+// KEYS: running:{occurrence}, cancel:{occurrence}, claims_since. ARGV: instance, attempt, lifetime of the key, lease, and 1 if
+// the message may be a duplicate. Also returns the time since when Redis has held claims, and sets it if there is none. Within
+// a lease after it, a possible duplicate is not claimed, and the time left is returned without a holder.
 const CLAIM = `
 local time = redis.call('TIME')
-redis.call('SET', KEYS[3], string.format('%d%03d', time[1], math.floor(time[2] / 1000)), 'NX')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('SET', KEYS[3], string.format('%d', now), 'NX')
 local since = redis.call('GET', KEYS[3])
+local age, lease = now - (tonumber(since) or 0), tonumber(ARGV[4])
+if ARGV[5] == '1' and age >= 0 and age < lease then return {'', lease - age, '', since} end
 local held, mark = redis.call('GET', KEYS[1]), ARGV[1] .. ':' .. ARGV[2]
 local other = held and held ~= mark and tonumber(string.match(held, ':(%d+)$'))
 if other and other >= tonumber(ARGV[2]) then return {held, redis.call('PTTL', KEYS[1]), '', since} end
@@ -67,16 +71,17 @@ export class Claims {
   }
 
   /**
-   * Claims a run. Without a holder the claim is ours. The lease is null if it has expired, or
+   * Claims a run. Without a holder the claim is ours, unless there is a wait. The lease is null if it has expired, or
    * if the attempt has ended and its end should have been reported long ago.
    */
-  async claim(run) {
+  async claim(run, mayBeDuplicate) {
     const keys = [this.#key(run), this.settings.key(`cancel:${run.id}`), this.settings.key('claims_since')]
-    const life = LEASE_MS + CLAIM_RETENTION_MS
-    const [held, left, request, since] = await this.redis.eval(CLAIM, 3, ...keys, this.settings.instanceId, run.attempt, life)
+    const times = [LEASE_MS + CLAIM_RETENTION_MS, LEASE_MS]
+    const values = [this.settings.instanceId, run.attempt, ...times, mayBeDuplicate ? 1 : 0]
+    const [held, left, request, since] = await this.redis.eval(CLAIM, 3, ...keys, ...values)
     const end = held.lastIndexOf(':')
     const [name, attempt] = [held.slice(0, Math.max(end, 0)), Number(held.slice(end + 1))]
-    const answer = { request, since: Number(since), holder: name, lease: null }
+    const answer = { request, since: Number(since), holder: name, lease: null, wait: held ? 0 : left }
     if (name === 'done' || (held && attempt > run.attempt)) {
       answer.holder = 'done'
       // The end of this attempt should have been reported within minutes.

@@ -228,7 +228,7 @@ export class Worker {
       if (this.isStopping) return 'return'
       let claim
       try {
-        claim = await this.claims.claim(run)
+        claim = await this.claims.claim(run, mayBeDuplicate)
       } catch {
         if (mayBeDuplicate) {
           await this.claims.giveBack(run) // It may have been granted although no answer arrived.
@@ -238,6 +238,11 @@ export class Worker {
         const reply = await this.checker.ask(run, 1_000, true)
         if (reply) return reply.granted ? 'start' : 'drop'
         return 'start after confirm'
+      }
+      if (claim.wait > 0) {
+        // Redis has just lost its data: a living holder renews its claim within the lease.
+        await sleep(1_000)
+        continue
       }
       if (!claim.holder) return this.admitClaimed(run, claim, mayBeDuplicate)
       if (claim.holder === 'done' && claim.lease !== null) return 'drop'

@@ -541,16 +541,22 @@ if other and other >= tonumber(ARGV[2]) then return {held, redis.call('PTTL', KE
 redis.call('SET', KEYS[1], mark, 'PX', ARGV[3])
 return {'', 0, redis.call('GET', KEYS[2]) or ''}
 """
-# The same, with the key claims_since as KEYS[3]. The fourth value of the answer is the time since when Redis has held claims,
-# in milliseconds; it is set if there is none. Both are one script, because Redis may lose its data between two.
+# The same, with the key claims_since as KEYS[3], the lease in milliseconds as ARGV[4], and 1 as ARGV[5] if the message may be
+# a duplicate. The fourth value of the answer is the time since when Redis has held claims, in milliseconds; it is set if
+# there is none. Within a lease after it, the claim of a living holder may be missing: what may be a duplicate is not claimed
+# then, and the second value is the time left. All is one script, because Redis may lose its data between two.
 CLAIM_SINCE = f"""
 local function claim()
 {CLAIM}
 end
 local time = redis.call('TIME')
-redis.call('SET', KEYS[3], string.format('%d%03d', time[1], math.floor(time[2] / 1000)), 'NX')
-local answer = claim()
-answer[4] = redis.call('GET', KEYS[3])
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('SET', KEYS[3], string.format('%d', now), 'NX')
+local since = redis.call('GET', KEYS[3])
+local age, lease = now - (tonumber(since) or 0), tonumber(ARGV[4])
+local waits = ARGV[5] == '1' and age >= 0 and age < lease
+local answer = waits and {{'', lease - age, ''}} or claim()
+answer[4] = since
 return answer
 """
 # KEYS: running:{occurrence}. ARGV: instance, attempt, retention in milliseconds. Keeps the claim of a later attempt.
@@ -602,14 +608,15 @@ class Claims:
     def cancel_key(self, key):
         return self.settings.key(f"cancel:{key[0]}")
 
-    def claim(self, key):
+    def claim(self, key, may_be_duplicate):
         """Claims a run. Returns the holder, the rest of its lease in milliseconds, the value of the cancel key, and the time
         since when Redis has held claims, in milliseconds.
 
-        Without a holder the claim is ours. The lease is None if it has expired: its holder no longer renews it, and may
+        Without a holder the claim is ours, unless there is a rest: the time after which it can be claimed. The lease is None if it has expired: its holder no longer renews it, and may
         have started the run; or if the attempt has ended, and its end should have been reported long ago."""
         keys = [self.running(key), self.cancel_key(key), self.settings.key("claims_since")]
-        arguments = [self.settings.instance_id, key[1], LEASE_MS + CLAIM_RETENTION_MS]
+        life, is_doubtful = LEASE_MS + CLAIM_RETENTION_MS, 1 if may_be_duplicate else 0
+        arguments = [self.settings.instance_id, key[1], life, LEASE_MS, is_doubtful]
         held, left, request, since = self.claim_script(keys, arguments)
         holder, _, attempt = held.rpartition(":")
         if holder == "done" or (holder and int(attempt) > key[1]):
@@ -1047,7 +1054,7 @@ class Worker:
             if not self.claims:
                 return "run"
             try:
-                holder, lease, request, since = self.claims.claim(run.key)
+                holder, lease, request, since = self.claims.claim(run.key, may_be_duplicate)
             except REDIS_ERRORS as error:
                 if may_be_duplicate:
                     self.claims.give_back(run.key)  # It may have been granted although no answer arrived.
@@ -1061,6 +1068,11 @@ class Worker:
                 log.warning("%s starts without a claim: %r", run.key, error)
                 run.awaits_confirm = reply is None  # Only the report has the start then.
                 return "run"
+            if not holder and lease:
+                log.info("%s may be a duplicate, and Redis has just lost its data: waiting %d ms", run.key, lease)
+                if run.stop.wait(1.0) or self.is_stopping:
+                    return "hand back"
+                continue
             if not holder:
                 _, attempt, reason = read_cancel_request(request) if request else (None, 0, "")
                 if request and run.key[1] <= attempt:

@@ -317,6 +317,36 @@ pub(crate) async fn claims_since(context: &CaseContext) -> CaseOutcome {
     context.expect(checks > 0, "a claim check for a message older than claims_since", || context.describe(&granted))
 }
 
+/// Redis has lost its data, the server has not stored the report of the start yet, and a copy of the message arrives. The
+/// holder renews its claim some seconds later.
+pub(crate) async fn duplicate_after_loss(context: &CaseContext) -> CaseOutcome {
+    let worker = context.begin(&[TestJob::Echo]).await?;
+    let since = crate::clock::now().timestamp_millis() - LEASE_MS + 6000;
+    let () = context.redis().set(context.keys.claims_since(), since).await?;
+    let running = context.job(TestJob::Echo, json!({ "running": true }));
+    let waiting = context.job(TestJob::Echo, json!({ "running": false }));
+    for job in [&running, &waiting] {
+        context.publish(job, PublishMark::Republished).await?;
+    }
+    // A worker that claims at once starts both in milliseconds.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    for job in [&running, &waiting] {
+        context.expect_starts(job, &[])?;
+    }
+    let renewed = std::sync::atomic::AtomicI64::new(LEASE_MS - 8000);
+    let answered = || async {
+        let lease = renewed.fetch_add(100, std::sync::atomic::Ordering::Relaxed);
+        context.set_claim(&running, "other-00000000:1", lease.min(LEASE_MS)).await.ok()?;
+        worker.tap.answers(running.occurrence_id).contains(&DeliveryAnswer::Ack).then_some(())
+    };
+    context.until_async(Duration::from_secs(20), "an acknowledgement", answered, || context.describe(&running)).await?;
+    context.expect_starts(&running, &[])?;
+    let end = context.server.record().end(running.occurrence_id, running.attempt);
+    context.expect(end.is_none(), "no report", || context.describe(&running))?;
+    context.ends_as_within(&waiting, OccurrenceStatus::Completed, Duration::from_secs(20)).await?;
+    context.expect_starts(&waiting, &[1])
+}
+
 pub(crate) async fn claims_since_set(context: &CaseContext) -> CaseOutcome {
     let _worker = context.begin(&[TestJob::Echo]).await?;
     context.erase_keys().await?;

@@ -302,6 +302,9 @@ catalogue! {
     Full "claims-since" claims::claims_since,
         "asks about a message that is older than the data of Redis",
         "Claim in Redis", "delete the key if it holds your value; acknowledge";
+    Full "duplicate-after-loss" claims::duplicate_after_loss,
+        "waits a lease with what may be a duplicate after Redis lost its data",
+        "Claim in Redis", "what may be a duplicate is not claimed in the first 15 seconds";
     Full "claims-since-set" claims::claims_since_set,
         "sets claims_since if it is missing",
         "Claim in Redis", "a worker that finds none sets it";
