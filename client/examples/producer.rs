@@ -1,5 +1,5 @@
 //! A program that enqueues an occurrence and waits for its result: `cargo run -p milvaion-client --example producer`.
-use std::{env, error::Error, process::ExitCode, time::Duration};
+use std::{error::Error, process::ExitCode, time::Duration};
 
 use milvaion_client::{Client, Enqueue, EnqueueClient, Enqueued};
 
@@ -9,8 +9,7 @@ struct HelloInput {
 }
 
 async fn greeting() -> Result<String, Box<dyn Error>> {
-    let variable = |name: &str| env::var(name).map_err(|_| format!("Set {name}."));
-    let client = Client::new(&variable("MILVAION_URL")?, &variable("MILVAION_TOKEN")?)?;
+    let client = Client::from_env()?;
     let occurrence = Enqueue::job_type("hello", "hello")
         .input(HelloInput { name: "Grace".to_owned() })
         .after(Duration::from_secs(5))

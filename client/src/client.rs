@@ -85,6 +85,21 @@ impl Answer {
 }
 
 impl Client {
+    /// Builds a client for the server at `MILVAION_URL` with the token in `MILVAION_TOKEN`, the environment variables of the
+    /// commands of `milvaion`. Nothing is sent yet.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ClientError::MissingVariable`] if one of them is not set, and the errors of [`new`](Self::new).
+    pub fn from_env() -> Result<Self, ClientError> {
+        Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ClientError> {
+        let read = |name| lookup(name).filter(|value| !value.is_empty()).ok_or(ClientError::MissingVariable { name });
+        Self::new(&read("MILVAION_URL")?, &read("MILVAION_TOKEN")?)
+    }
+
     /// Builds a client for the server at an address, such as `https://jobs.example.com`. Nothing is sent yet.
     ///
     /// # Errors
@@ -320,4 +335,23 @@ fn failure(url: &Url, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> C
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let excerpt = words.chars().filter(|letter| !letter.is_control()).take(EXCERPT_CHARS).collect();
     ClientError::NotTheApi { address: url.to_string(), status, excerpt }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_of_the_environment_names_the_missing_variable() {
+        let of = |url: &'static str, token: &'static str| {
+            Client::from_lookup(|name| Some(if name == "MILVAION_URL" { url } else { token }.to_owned()))
+        };
+        assert_eq!(of("http://127.0.0.1:8600", "mil_x").expect("a client").base_url().port(), Some(8600));
+        let missing = |url, token| match of(url, token) {
+            Err(ClientError::MissingVariable { name }) => name,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(missing("", "mil_x"), "MILVAION_URL");
+        assert_eq!(missing("http://127.0.0.1:8600", ""), "MILVAION_TOKEN");
+    }
 }

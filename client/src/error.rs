@@ -10,6 +10,15 @@ use milvaion_api::rest::Problem;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
+    /// An environment variable is not set.
+    #[error(
+        "Set the environment variable {name}: MILVAION_URL is the address of the server, MILVAION_TOKEN an API token."
+    )]
+    MissingVariable {
+        /// The variable.
+        name: &'static str,
+    },
+
     /// The text is not the address of a server.
     #[error(
         "{address:?} cannot be used as the address of the server: {reason}. Give one such as https://jobs.example.com or \

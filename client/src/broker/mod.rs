@@ -17,7 +17,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use lapin::uri::AMQPUri;
 use milvaion_protocol::{
     message::{IngestReply, IngestResult, NewOccurrence},
-    topology::Topology,
+    topology::{DEFAULT_BROKER_PREFIX, Topology},
 };
 use tokio::{
     sync::Mutex,
@@ -72,6 +72,23 @@ impl fmt::Debug for BrokerClient {
 }
 
 impl BrokerClient {
+    /// Creates a client of the broker at `AMQP_URL`, with the prefix in `MILVAION_PREFIX` (`milvaion` by default): the
+    /// environment variables of workers.
+    ///
+    /// # Errors
+    /// Returns [`EnqueueError::MissingAddress`] if `AMQP_URL` is not set, and [`EnqueueError::InvalidAddress`] if it is no AMQP
+    /// address.
+    pub fn from_env() -> Result<Self, EnqueueError> {
+        Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, EnqueueError> {
+        let read = |name| lookup(name).filter(|value| !value.is_empty());
+        let prefix = read("MILVAION_PREFIX");
+        let address = read("AMQP_URL").ok_or(EnqueueError::MissingAddress)?;
+        Self::new(&address, prefix.as_deref().unwrap_or(DEFAULT_BROKER_PREFIX))
+    }
+
     /// Creates a client of the broker at `amqp_url`. `prefix` is that of the server's exchanges, `milvaion` by default.
     ///
     /// # Errors
@@ -241,5 +258,23 @@ impl EnqueueTransport for BrokerClient {
 
     fn publish(&self, occurrences: Vec<NewOccurrence>) -> EnqueueFuture<'_, ()> {
         Box::pin(Self::publish(self, occurrences))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_of_the_environment_has_the_variables_of_a_worker() {
+        let of = |variables: &[(&str, &str)]| {
+            let value = |name: &str| variables.iter().find(|one| one.0 == name).map(|one| one.1.to_owned());
+            BrokerClient::from_lookup(value).map(|client| client.shared.exchange.clone())
+        };
+        let address = ("AMQP_URL", "amqp://127.0.0.1:5672/%2f");
+        assert_eq!(of(&[address]).expect("a client"), Topology::default().ingest());
+        assert_eq!(of(&[address, ("MILVAION_PREFIX", "shop")]).expect("a client"), Topology::new("shop").ingest());
+        assert!(matches!(of(&[("AMQP_URL", "")]), Err(EnqueueError::MissingAddress)));
+        assert!(matches!(of(&[("AMQP_URL", "127.0.0.1")]), Err(EnqueueError::InvalidAddress { .. })));
     }
 }

@@ -36,6 +36,12 @@ pub enum EnqueueError {
         chars: usize,
     },
 
+    /// The environment variable `AMQP_URL` is not set.
+    #[error(
+        "Set the environment variable AMQP_URL to the address of the broker, such as amqp://user:passphrase@127.0.0.1:5672/%2f."
+    )]
+    MissingAddress,
+
     /// The text is not the address of a broker.
     #[error(
         "The address of the broker cannot be used: {reason}. Give one such as amqp://user:passphrase@127.0.0.1:5672/%2f."
