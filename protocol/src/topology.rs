@@ -231,6 +231,12 @@ impl RedisKeys {
         format!("{}claims_since", self.prefix)
     }
 
+    /// Returns the key that contains the run id of the Redis that the servers saw last.
+    #[must_use]
+    pub fn claims_run(&self) -> String {
+        format!("{}claims_run", self.prefix)
+    }
+
     /// Returns the key of the lease of a singleton loop. Its value is `{instance}:{epoch}`.
     #[must_use]
     pub fn singleton_lease(&self, name: &str) -> String {

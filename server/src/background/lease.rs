@@ -109,6 +109,8 @@ pub struct Lease {
     taken_until: Option<Instant>,
     /// Redis's run id, which changes when Redis restarts.
     run_id: Option<String>,
+    /// The run id that is recorded in Redis.
+    noted_run_id: Option<String>,
     /// True if Redis failed at the last renewal.
     redis_is_down: bool,
     /// The start of the current PostgreSQL outage.
@@ -143,6 +145,7 @@ impl Lease {
             yields_until: None,
             taken_until: None,
             run_id: None,
+            noted_run_id: None,
             redis_is_down: false,
             database_down_since: None,
             backoff: ReconnectBackoff::default(),
@@ -351,10 +354,15 @@ impl Lease {
         if self.run_id.as_ref().is_some_and(|known| *known != run_id) {
             tracing::warn!("Redis was restarted; the due index is rebuilt");
             self.activate_due_index.notify_one();
-            if let Err(error) = self.cache.reset_claims_since().await {
-                // The next renewal finds the new id again.
-                tracing::debug!(role = self.role, error = %error, "the restart of Redis could not be recorded yet");
-                return;
+        }
+        // A server that starts together with Redis has seen no other id, but an older copy of the data has it. After a failure
+        // the next renewal tries again.
+        if self.noted_run_id.as_ref() != Some(&run_id) {
+            match self.cache.note_redis_run(&run_id).await {
+                Ok(()) => self.noted_run_id = Some(run_id.clone()),
+                Err(error) => {
+                    tracing::debug!(role = self.role, error = %error, "the run id of Redis could not be recorded yet")
+                }
             }
         }
         self.run_id = Some(run_id);

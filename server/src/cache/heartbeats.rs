@@ -15,8 +15,13 @@ const SIGHT_TTL_SECONDS: u64 = 3_600;
 /// The time to live of a revocation, in seconds: as long as that of a claim.
 const REVOCATION_TTL_SECONDS: u64 = 24 * 3_600;
 
-/// Sets the time since when Redis holds claims to the present, by its own clock.
-const CLAIMS_SINCE_SCRIPT: &str = r"
+/// Records the run id of Redis. If another one was recorded, sets the time since when Redis holds claims to the present, by
+/// its own clock. An empty Redis has no such time, and the next claim sets it.
+const NOTE_RUN_SCRIPT: &str = r"
+local known = redis.call('GET', KEYS[2])
+if known == ARGV[1] then return end
+redis.call('SET', KEYS[2], ARGV[1])
+if not known then return end
 local time = redis.call('TIME')
 redis.call('SET', KEYS[1], string.format('%d', time[1] * 1000 + math.floor(time[2] / 1000)))";
 
@@ -59,16 +64,17 @@ impl Cache {
         Ok((HeartbeatLook { is_same: seen.is_some() && found == run_id, values }, found))
     }
 
-    /// Sets the time since when Redis holds claims to the present, because it may have lost some of them: it was started
-    /// again, perhaps with an older copy of its data that still has an older time. Workers then check older messages with
-    /// the server, and wait for the renewals of living instances before they claim what may be a duplicate.
+    /// Records the run id of Redis. If it has changed, Redis was started again and may have lost claims, although its copy
+    /// of the data still has the time since when it holds them: this time becomes the present. Workers then check older
+    /// messages with the server, and wait for the renewals of living instances before they claim what may be a duplicate.
+    /// The id is kept in Redis, where an older copy has the older id, and where it outlives the servers.
     ///
     /// # Errors
     ///
     /// Returns an error if Redis fails or does not answer within one second.
-    pub async fn reset_claims_since(&self) -> Result<(), RedisError> {
+    pub async fn note_redis_run(&self, run_id: &str) -> Result<(), RedisError> {
         let mut command = redis::cmd("EVAL");
-        command.arg(CLAIMS_SINCE_SCRIPT).arg(1).arg(self.keys.claims_since());
+        command.arg(NOTE_RUN_SCRIPT).arg(2).arg(self.keys.claims_since()).arg(self.keys.claims_run()).arg(run_id);
         within_limit(command.query_async(&mut self.connection())).await
     }
 

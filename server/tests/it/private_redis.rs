@@ -38,10 +38,9 @@ impl PrivateRedis {
 
     /// Returns how often it has run a command.
     pub(crate) async fn calls(&self, command: &str) -> u64 {
-        let client = redis::Client::open(self.url()).expect("a valid URL");
-        let mut connection = client.get_multiplexed_async_connection().await.expect("Redis responds");
-        let stats: String =
-            redis::cmd("INFO").arg("commandstats").query_async(&mut connection).await.expect("Redis responds");
+        let mut info = redis::cmd("INFO");
+        info.arg("commandstats");
+        let stats: String = info.query_async(&mut self.connection().await).await.expect("Redis responds");
         let start = format!("cmdstat_{command}:calls=");
         let calls = stats.lines().find_map(|line| line.strip_prefix(&start)?.split(',').next()?.parse().ok());
         calls.unwrap_or(0)
@@ -49,9 +48,19 @@ impl PrivateRedis {
 
     /// Returns the value of a key.
     pub(crate) async fn value(&self, key: &str) -> Option<String> {
+        redis::cmd("GET").arg(key).query_async(&mut self.connection().await).await.expect("Redis responds")
+    }
+
+    /// Sets a key.
+    pub(crate) async fn set(&self, key: &str, value: &str) {
+        let mut set = redis::cmd("SET");
+        set.arg(key).arg(value);
+        set.query_async::<()>(&mut self.connection().await).await.expect("Redis responds");
+    }
+
+    async fn connection(&self) -> redis::aio::MultiplexedConnection {
         let client = redis::Client::open(self.url()).expect("a valid URL");
-        let mut connection = client.get_multiplexed_async_connection().await.expect("Redis responds");
-        redis::cmd("GET").arg(key).query_async(&mut connection).await.expect("Redis responds")
+        client.get_multiplexed_async_connection().await.expect("Redis responds")
     }
 
     pub(crate) fn url(&self) -> String {
