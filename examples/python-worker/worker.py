@@ -612,8 +612,9 @@ class Claims:
         """Claims a run. Returns the holder, the rest of its lease in milliseconds, the value of the cancel key, and the time
         since when Redis has held claims, in milliseconds.
 
-        Without a holder the claim is ours, unless there is a rest: the time after which it can be claimed. The lease is None if it has expired: its holder no longer renews it, and may
-        have started the run; or if the attempt has ended, and its end should have been reported long ago."""
+        Without a holder the claim is ours, unless there is a rest: the time after which it can be claimed. The lease is None
+        if it has expired: its holder no longer renews it, and may have started the run; or if the attempt has ended, and its
+        end should have been reported long ago."""
         keys = [self.running(key), self.cancel_key(key), self.settings.key("claims_since")]
         life, is_doubtful = LEASE_MS + CLAIM_RETENTION_MS, 1 if may_be_duplicate else 0
         arguments = [self.settings.instance_id, key[1], life, LEASE_MS, is_doubtful]

@@ -16,6 +16,26 @@ redis.call('SET', KEYS[1], mark, 'PX', ARGV[3])
 return {'', 0, redis.call('GET', KEYS[2]) or ''}
 ";
 
+/// Claims an attempt as [`CLAIM_SCRIPT`] does, which takes the place of the comment, and reads the time since when Redis holds
+/// claims. In the first lease after it, what may be a duplicate is not claimed, because the claim of its holder may be missing
+/// until the next renewal. KEYS: those of the script, and `claims_since`. ARGV: those of the script, the lease in milliseconds,
+/// and 1 if the message may be a duplicate. Returns the values of the script and the time in milliseconds; a second value above
+/// 0 without a holder is the time until the attempt can be claimed.
+pub const CLAIM_SINCE_SCRIPT: &str = "\
+local function claim()
+    -- the script above
+end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('SET', KEYS[3], string.format('%d', now), 'NX')
+local since = redis.call('GET', KEYS[3])
+local age, lease = now - (tonumber(since) or 0), tonumber(ARGV[4])
+local waits = ARGV[5] == '1' and age >= 0 and age < lease
+local answer = waits and {'', lease - age, ''} or claim()
+answer[4] = since
+return answer
+";
+
 /// Renews the claims of runs, and takes over those that are gone or belong to a lower attempt. KEYS: `running:{id}` of each
 /// run. ARGV: the lifetime of the keys in milliseconds, then `{instance}:{attempt}` of each run. Returns the position, from 1,
 /// and the value of each key that holds this attempt or a higher one for another instance, in turns.

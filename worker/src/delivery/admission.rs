@@ -420,27 +420,56 @@ mod tests {
     use super::*;
     use crate::delivery::claim::ClaimStore;
 
-    #[tokio::test(start_paused = true)]
-    async fn delivery_of_a_full_type_waits_longer_each_time() {
-        // Neither is reached: no delivery gets a permit.
-        let claims = ClaimStore::new("redis://127.0.0.1:1/0", RedisKeys::default(), "w-1").expect("a valid address");
+    /// Returns the checks of a worker with one permit. The broker is not reached.
+    fn admission(claim_batcher: ClaimBatcher) -> Admission {
         let amqp = "amqp://127.0.0.1:1/%2f".parse().expect("a valid address");
-        let admission = Admission {
+        Admission {
             permits: PrioritySemaphore::new(1, [1]),
             outbox: WriteGate::new(watch::channel(true).1),
-            claim_batcher: ClaimBatcher::new(claims).0,
+            claim_batcher,
             claim_checker: ClaimChecker::new(amqp, Topology::new("t"), "w-1".to_owned()),
             metrics: WorkerMetrics::default(),
             stop: CancellationToken::new(),
             state: Mutex::default(),
-        };
+        }
+    }
+
+    fn message() -> JobMessage {
+        let id = milvaion_protocol::id::OccurrenceId::default();
+        messages::job_message(id, "t", broker_env::no_input(), broker_env::now())
+    }
+
+    /// It may have begun elsewhere meanwhile, although it needs no claim check.
+    #[tokio::test]
+    async fn returned_delivery_waits_after_redis_lost_its_data() {
+        let url = std::env::var("REDIS_URL").expect("REDIS_URL names a Redis for tests");
+        let keys = RedisKeys::new(format!("t_{}:", crate::clock::random_id()));
+        let (claim_batcher, batching) =
+            ClaimBatcher::new(ClaimStore::new(&url, keys.clone(), "w-1").expect("a valid address"));
+        tokio::spawn(batching);
+        let admission = admission(claim_batcher);
+        let message = message();
+        let returned = admission.admit(0, &message, DeliveryOrigin::Returned);
+        tokio::pin!(returned);
+        // The first claim sets the time since when Redis holds claims.
+        assert!(timeout(Duration::from_millis(500), &mut returned).await.is_err(), "it waits");
+        let client = redis::Client::open(url.as_str()).expect("a valid URL");
+        let mut redis = client.get_multiplexed_async_connection().await.expect("Redis responds");
+        let mut set = redis::cmd("SET");
+        set.arg(keys.claims_since()).arg(0).query_async::<()>(&mut redis).await.expect("written");
+        assert!(matches!(returned.await, AdmissionDecision::Start(..)));
+        let mut delete = redis::cmd("DEL");
+        delete.arg(keys.claims_since()).arg(keys.running(message.occurrence_id));
+        delete.query_async::<()>(&mut redis).await.expect("deleted");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn delivery_of_a_full_type_waits_longer_each_time() {
+        // It is not reached either: no delivery gets a permit.
+        let claims = ClaimStore::new("redis://127.0.0.1:1/0", RedisKeys::default(), "w-1").expect("a valid address");
+        let admission = admission(ClaimBatcher::new(claims).0);
         let permit = admission.permits.acquire(0, 1).await;
-        let message = messages::job_message(
-            milvaion_protocol::id::OccurrenceId::default(),
-            "t",
-            broker_env::no_input(),
-            broker_env::now(),
-        );
+        let message = message();
         let mut waits = Vec::new();
         let mut origin = DeliveryOrigin::First;
         for _ in 0..6 {

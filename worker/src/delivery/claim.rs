@@ -476,6 +476,13 @@ mod tests {
         };
         assert!(is_early(&results[0]) && is_early(&results[2]), "{results:?}");
         assert!(matches!(results[1], ClaimResult::Granted { .. }), "{results:?}");
+        // The script of the page has the same answer.
+        let page = Script::new(&claims::CLAIM_SINCE_SCRIPT.replace("    -- the script above", claims::CLAIM_SCRIPT));
+        let mut page = page.prepare_invoke();
+        page.key(keys.running(occurrence(1))).key(keys.cancel_request(occurrence(1))).key(keys.claims_since());
+        page.arg("w-1").arg(1).arg(CLAIM_KEY_TTL_MS).arg(CLAIM_LEASE_MS).arg(1);
+        let answer: (String, i64, String, String) = page.invoke_async(&mut redis).await.expect("the script runs");
+        assert!(answer.0.is_empty() && (10_001..=CLAIM_LEASE_MS).contains(&answer.1), "{answer:?}");
         let mut get = redis::cmd("MGET");
         (1..=4).for_each(|number| drop(get.arg(keys.running(occurrence(number))).to_owned()));
         let values: Vec<Option<String>> = get.query_async(&mut redis).await.expect("read");

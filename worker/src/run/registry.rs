@@ -362,6 +362,20 @@ mod tests {
     }
 
     #[test]
+    fn registration_that_no_message_can_carry_is_an_error() {
+        let mut registry = JobRegistry::default();
+        let handler = RegisteredJob::new(BadlyNamedJob).handler();
+        for number in 0..70 {
+            let (name, options) = (format!("type-{number}"), JobOptions::<WideLeaf>::default());
+            registry.add(RegisteredJob::of(&name, "", options, handler.clone()));
+        }
+        let errors = registry.finish().1;
+        assert_eq!(errors.messages().len(), 1, "{errors}");
+        assert!(errors.messages()[0].contains("the 70 job types has 11"), "{errors}");
+        assert!(errors.messages()[0].contains("divide the job types among several workers"), "{errors}");
+    }
+
+    #[test]
     fn schema_contains_no_references() {
         let info = RegisteredJob::new(BadlyNamedJob).info();
         assert!(!info.schema.to_string().contains("$ref"), "{}", info.schema);

@@ -101,15 +101,7 @@ pub(crate) async fn held_and_renewed(context: &CaseContext) -> CaseOutcome {
     let job = context.job(TestJob::Echo, json!({ "held": true }));
     context.set_claim(&job, "other-00000000:1", LEASE_MS - 8000).await?;
     context.publish(&job, PublishMark::Republished).await?;
-    let renewed = std::sync::atomic::AtomicI64::new(LEASE_MS - 8000);
-    let answered = || async {
-        // Grows faster than time passes.
-        let lease = renewed.fetch_add(100, std::sync::atomic::Ordering::Relaxed);
-        context.set_claim(&job, "other-00000000:1", lease.min(LEASE_MS)).await.ok()?;
-        (!worker.tap.answers(job.occurrence_id).is_empty()).then_some(())
-    };
-    context.until_async(NOTICED_WITHIN, "an acknowledgement", answered, || context.describe(&job)).await?;
-    is_dropped(context, &worker, &job, END_WITHIN).await
+    is_dropped_while_renewed(context, &worker, &job).await
 }
 
 pub(crate) async fn expired(context: &CaseContext) -> CaseOutcome {
@@ -333,16 +325,7 @@ pub(crate) async fn duplicate_after_loss(context: &CaseContext) -> CaseOutcome {
     for job in [&running, &waiting] {
         context.expect_starts(job, &[])?;
     }
-    let renewed = std::sync::atomic::AtomicI64::new(LEASE_MS - 8000);
-    let answered = || async {
-        let lease = renewed.fetch_add(100, std::sync::atomic::Ordering::Relaxed);
-        context.set_claim(&running, "other-00000000:1", lease.min(LEASE_MS)).await.ok()?;
-        worker.tap.answers(running.occurrence_id).contains(&DeliveryAnswer::Ack).then_some(())
-    };
-    context.until_async(Duration::from_secs(20), "an acknowledgement", answered, || context.describe(&running)).await?;
-    context.expect_starts(&running, &[])?;
-    let end = context.server.record().end(running.occurrence_id, running.attempt);
-    context.expect(end.is_none(), "no report", || context.describe(&running))?;
+    is_dropped_while_renewed(context, &worker, &running).await?;
     context.ends_as_within(&waiting, OccurrenceStatus::Completed, Duration::from_secs(20)).await?;
     context.expect_starts(&waiting, &[1])
 }
@@ -399,6 +382,19 @@ pub(crate) async fn is_dropped(
     context.expect_starts(job, &[])?;
     let end = context.server.record().end(id, job.attempt);
     context.expect(end.is_none(), "no report", || context.describe(job))
+}
+
+/// Keeps the claim of another instance until its duplicate is acknowledged without a run and without a report.
+async fn is_dropped_while_renewed(context: &CaseContext, worker: &WorkerProcess, job: &JobMessage) -> CaseOutcome {
+    let since = std::time::Instant::now();
+    let answered = || async {
+        // Each second the lease is half a second longer, so that each read finds it renewed.
+        let lease = LEASE_MS / 2 + i64::try_from(since.elapsed().as_millis() / 2).unwrap_or(LEASE_MS);
+        context.set_claim(job, "other-00000000:1", lease.min(LEASE_MS)).await.ok()?;
+        (!worker.tap.answers(job.occurrence_id).is_empty()).then_some(())
+    };
+    context.until_async(NOTICED_WITHIN, "an acknowledgement", answered, || context.describe(job)).await?;
+    is_dropped(context, worker, job, END_WITHIN).await
 }
 
 /// Waits until an attempt is reported as lost with the instance that held its claim.

@@ -115,12 +115,18 @@ async fn unreadable_report_is_named_with_its_field() {
     assert!(failure.seen.contains("durationMs: "), "{failure}");
 }
 
-/// A worker that renews no claim, waits for no confirm, and keeps messages that it cannot run.
+/// A worker that renews no claim, waits for no confirm, keeps messages that it cannot run, and claims possible duplicates at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn careless_worker_fails_where_it_is_careless() {
     let command = vec![python(), fixture("early_ack.py")];
-    let mistakes =
-        ["unconfirmed-start", "claim-renewal", "redis-away-unconfirmed", "listed-until-confirmed", "surplus"];
+    let mistakes = [
+        "unconfirmed-start",
+        "claim-renewal",
+        "redis-away-unconfirmed",
+        "listed-until-confirmed",
+        "surplus",
+        "duplicate-after-loss",
+    ];
     let cases = [&["echo"], mistakes.as_slice()].concat();
     let report = judge(command, ConformanceLevel::Full, &cases).await;
     assert_eq!(failed(&report), mistakes);

@@ -1,4 +1,5 @@
-"""A worker that acknowledges a message at once, waits for no confirm, keeps what it cannot run, and renews no claim."""
+"""A worker that acknowledges a message at once, waits for no confirm, keeps what it cannot run, renews no claim, and claims at
+once what may be a duplicate."""
 
 import wrong
 import worker
@@ -20,5 +21,11 @@ class Hasty(worker.Worker):
         return []
 
 
+class HastyClaims(worker.Claims):
+    def claim(self, key, may_be_duplicate):
+        return super().claim(key, False)
+
+
+worker.Claims = HastyClaims
 worker.PERMIT_TIMEOUT = 3600.0
 wrong.run(Hasty)
