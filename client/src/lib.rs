@@ -57,6 +57,12 @@ pub use error::ClientError;
 pub use lists::{Listing, PagedQuery, collect};
 #[cfg(feature = "rest")]
 pub use log_follower::{LogEvent, LogFollower, ResultError};
-pub use milvaion_protocol::message::{IngestOutcome, IngestResult, NewOccurrence};
+#[cfg(feature = "rest")]
+pub use milvaion_api;
+pub use milvaion_protocol::{
+    id::{CalendarId, JobId, OccurrenceId, TokenId},
+    message::{IngestOutcome, IngestResult, NewOccurrence},
+    trace::Traceparent,
+};
 #[cfg(feature = "testing")]
 pub use testing::RecordingClient;

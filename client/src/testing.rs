@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use milvaion_protocol::message::{IngestOutcome, IngestResult, NewOccurrence};
+use serde::de::DeserializeOwned;
 
 use crate::enqueue::{EnqueueClient, EnqueueFuture, EnqueueTransport};
 
@@ -98,6 +99,27 @@ impl RecordingClient {
         })
     }
 
+    /// Returns the inputs of the accepted occurrences of a job type in their order, to compare them with the expected ones:
+    /// `assert_eq!(recording.inputs::<Mail>("mail", "send"), [expected])`.
+    ///
+    /// # Panics
+    /// Panics with the input if one is no `T`.
+    #[must_use]
+    #[track_caller]
+    pub fn inputs<T: DeserializeOwned>(&self, worker_id: &str, job_type: &str) -> Vec<T> {
+        let enqueued = self.enqueued().into_iter();
+        let of_type = enqueued.filter(|occurrence| {
+            occurrence.worker_id.as_deref() == Some(worker_id) && occurrence.job_type.as_deref() == Some(job_type)
+        });
+        let inputs = of_type.map(|occurrence| occurrence.input.unwrap_or_default());
+        inputs
+            .map(|input| {
+                let text = input.to_string();
+                serde_json::from_value(input).unwrap_or_else(|error| panic!("the input {text} cannot be read: {error}"))
+            })
+            .collect()
+    }
+
     /// Checks the number of occurrences that were enqueued.
     ///
     /// # Panics
@@ -184,6 +206,7 @@ mod tests {
         assert_eq!(second, Enqueued::Duplicate(first));
         client.publish([Enqueue::job_type("mail", "send"), Enqueue::job("other").id(first)]).await.expect("recorded");
         recording.assert_count(2);
+        assert_eq!(recording.inputs::<Option<u8>>("mail", "send"), [None]);
         assert_eq!(recording.assert_enqueued_job("report").parent_id, Some(parent));
         recording.assert_enqueued_type("mail", "send");
     }

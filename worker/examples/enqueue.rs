@@ -1,7 +1,7 @@
 //! A job that enqueues others, now, later and in bulk: `cargo run -p milvaion-worker --example enqueue`.
 use std::time::Duration;
 
-use milvaion_worker::{Job, JobContext, JobError, JobOptions, Unique, Worker, WorkerError};
+use milvaion_worker::{Job, JobContext, JobError, JobOptions, Unique, Worker, WorkerError, client::IngestOutcome};
 
 struct SendMail;
 
@@ -32,8 +32,11 @@ async fn newsletter(ctx: JobContext, input: Newsletter) -> Result<String, JobErr
     let report = ctx.occurrence_of::<SendMail>("editor@example.com".to_owned());
     ctx.enqueue(report.after(Duration::from_secs(60)).priority(5)).await?;
     let mails = input.addresses.into_iter().map(|address| ctx.occurrence_of::<SendMail>(address));
+    // One result for each, in their order. The server's reason for a rejected one is in `reason`.
     let results = ctx.client().enqueue_all(mails).await?;
-    Ok(format!("{} mails are enqueued", results.len()))
+    let count = |outcome| results.iter().filter(|result| result.outcome == outcome).count();
+    let (new, known) = (count(IngestOutcome::Accepted), count(IngestOutcome::Duplicate));
+    Ok(format!("{new} mails are enqueued, {known} were enqueued before, {} are rejected", results.len() - new - known))
 }
 
 #[tokio::main]

@@ -26,6 +26,7 @@ const ID_CHARS: usize = 36;
 
 /// The id or the key of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum JobReference {
     /// The id.
     Id(JobId),

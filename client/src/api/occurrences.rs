@@ -1,5 +1,8 @@
 //! Occurrences and their logs.
 
+use std::time::Instant;
+
+use http::StatusCode;
 use milvaion_api::rest::{
     CancelOccurrence, EnqueueOccurrences, EnqueueResults, LogPage, LogQuery, Occurrence, OccurrenceDetail,
     OccurrenceQuery, Page, RetryOccurrence,
@@ -11,7 +14,7 @@ use milvaion_protocol::{
 
 use crate::{
     Client, ClientError,
-    enqueue::{EnqueueError, EnqueueFuture, EnqueueTransport},
+    enqueue::{EnqueueError, EnqueueFuture, EnqueueTransport, Unanswered},
 };
 
 /// The bytes of one request, of the 1 MiB that the server accepts.
@@ -82,23 +85,55 @@ impl Client {
     }
 }
 
+/// Splits occurrences into requests of at most 500 occurrences and 1 MB, in their order.
+fn split(occurrences: Vec<NewOccurrence>) -> Result<Vec<Vec<NewOccurrence>>, EnqueueError> {
+    let (mut parts, mut part, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for occurrence in occurrences {
+        let length = serde_json::to_vec(&occurrence).map_err(|error| EnqueueError::unwritable(&error))?.len() + 1;
+        if part.len() == MAX_INGEST_OCCURRENCES || bytes + length > MAX_REQUEST_BYTES && !part.is_empty() {
+            parts.push(std::mem::take(&mut part));
+            bytes = 0;
+        }
+        bytes += length;
+        part.push(occurrence);
+    }
+    if !part.is_empty() {
+        parts.push(part);
+    }
+    Ok(parts)
+}
+
+/// Returns true if the server has refused a request before it created anything. After any other error it may have created
+/// the occurrences, or may do so later.
+fn is_refusal(error: &ClientError) -> bool {
+    error.status().is_some_and(|status| {
+        let may_pass =
+            [StatusCode::REQUEST_TIMEOUT, StatusCode::CONFLICT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
+        status.is_client_error() && !may_pass.contains(&status)
+    })
+}
+
 impl EnqueueTransport for Client {
     fn enqueue(&self, occurrences: Vec<NewOccurrence>) -> EnqueueFuture<'_, Vec<IngestResult>> {
         Box::pin(async move {
+            let since = Instant::now();
             let mut results = Vec::with_capacity(occurrences.len());
-            let mut part = EnqueueOccurrences::default();
-            let mut bytes = 0;
-            for occurrence in occurrences {
-                let length = serde_json::to_vec(&occurrence).map_err(EnqueueError::UnwritableInput)?.len() + 1;
-                if part.occurrences.len() == MAX_INGEST_OCCURRENCES || bytes + length > MAX_REQUEST_BYTES {
-                    results.extend(self.enqueue_occurrences(&std::mem::take(&mut part)).await?.results);
-                    bytes = 0;
+            let mut parts = split(occurrences)?.into_iter();
+            while let Some(part) = parts.next() {
+                let request = EnqueueOccurrences { occurrences: part.iter().cloned().map(Into::into).collect() };
+                match self.enqueue_occurrences(&request).await {
+                    Ok(answer) => results.extend(answer.results),
+                    Err(error) if results.is_empty() && is_refusal(&error) => return Err(error.into()),
+                    // The results of earlier requests, and the ids of all occurrences that have none, belong to the caller.
+                    Err(error) => {
+                        return Err(EnqueueError::Unanswered(Box::new(Unanswered {
+                            occurrences: part.into_iter().chain(parts.flatten()).collect(),
+                            results,
+                            seconds: since.elapsed().as_secs(),
+                            reason: error.to_string(),
+                        })));
+                    }
                 }
-                bytes += length;
-                part.occurrences.push(occurrence.into());
-            }
-            if !part.occurrences.is_empty() {
-                results.extend(self.enqueue_occurrences(&part).await?.results);
             }
             Ok(results)
         })

@@ -26,7 +26,7 @@ pub(super) fn split(occurrences: Vec<NewOccurrence>, producer: &str) -> Result<V
     let mut bytes = ENVELOPE_BYTES;
     for occurrence in occurrences {
         // One more for the comma.
-        let length = serde_json::to_vec(&occurrence).map_err(EnqueueError::UnwritableInput)?.len() + 1;
+        let length = serde_json::to_vec(&occurrence).map_err(|error| EnqueueError::unwritable(&error))?.len() + 1;
         if ENVELOPE_BYTES + length > MAX_MESSAGE_BYTES {
             return Err(EnqueueError::InputTooLong { bytes: length });
         }
@@ -45,7 +45,7 @@ pub(super) fn split(occurrences: Vec<NewOccurrence>, producer: &str) -> Result<V
 
 fn batch(occurrences: Vec<NewOccurrence>, producer: &str) -> Result<Batch, EnqueueError> {
     let message = IngestMessage { occurrences, producer: producer.to_owned() };
-    let body = serde_json::to_vec(&message).map_err(EnqueueError::UnwritableInput)?;
+    let body = serde_json::to_vec(&message).map_err(|error| EnqueueError::unwritable(&error))?;
     Ok(Batch { occurrences: message.occurrences, body })
 }
 

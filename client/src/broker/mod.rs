@@ -13,10 +13,10 @@ mod channel;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, stream};
 use lapin::uri::AMQPUri;
 use milvaion_protocol::{
-    message::{IngestReply, IngestResult, NewOccurrence},
+    message::{IngestOutcome, IngestReply, IngestResult, NewOccurrence},
     topology::{DEFAULT_BROKER_PREFIX, Topology},
 };
 use tokio::{
@@ -114,26 +114,50 @@ impl BrokerClient {
         self
     }
 
-    /// Creates occurrences, any number of them, and returns one result for each, in their order.
+    /// Creates occurrences, any number of them, and returns one result for each, in their order. If the server refuses a
+    /// message as a whole, each of its occurrences is rejected.
     ///
     /// # Errors
-    /// Returns [`EnqueueError::Unanswered`] with the occurrences that have no answer at the deadline, and
-    /// [`EnqueueError::Refused`] if the server refuses a message as a whole.
+    /// Returns [`EnqueueError::Unanswered`] with the occurrences that have no answer at the deadline, and the results of the
+    /// others.
     pub async fn enqueue(&self, occurrences: Vec<NewOccurrence>) -> Result<Vec<IngestResult>, EnqueueError> {
-        let count = occurrences.len();
+        self.send(occurrences, AnswerMode::Reply).await
+    }
+
+    /// Publishes occurrences, any number of them, until the broker has confirmed all. The server does not answer: one that it
+    /// refuses becomes a dead letter.
+    ///
+    /// # Errors
+    /// Returns [`EnqueueError::Unanswered`] with the occurrences that the broker has not confirmed at the deadline.
+    pub async fn publish(&self, occurrences: Vec<NewOccurrence>) -> Result<(), EnqueueError> {
+        self.send(occurrences, AnswerMode::ConfirmOnly).await.map(drop)
+    }
+
+    async fn send(&self, occurrences: Vec<NewOccurrence>, mode: AnswerMode) -> Result<Vec<IngestResult>, EnqueueError> {
         let deadline = Instant::now() + self.deadline;
         let batches = split(occurrences, &self.producer)?;
-        let answers = stream::iter(batches).map(|batch| self.answered(batch, deadline));
-        let answers: Vec<(Batch, Result<IngestReply, BrokerError>)> =
-            answers.buffered(MAX_MESSAGES_IN_FLIGHT).collect().await;
-        let mut results = Vec::with_capacity(count);
-        let mut unanswered = Vec::new();
-        let mut last_failure = None;
+        let answers = stream::iter(batches).map(|batch| async {
+            let answer = self.repeat(&batch, mode, deadline).await;
+            (batch, answer)
+        });
+        // All of them, because the caller must learn of each occurrence whether it was handed over.
+        let answers: Vec<_> = answers.buffered(MAX_MESSAGES_IN_FLIGHT).collect().await;
+        let (mut results, mut unanswered, mut last_failure) = (Vec::new(), Vec::new(), None);
         for (batch, answer) in answers {
-            match answer {
-                Ok(IngestReply { error: Some(reason), .. }) => return Err(EnqueueError::Refused { reason }),
-                Ok(reply) => results.extend(reply.results),
-                Err(failure) => {
+            match (answer, mode) {
+                (Ok(Some(IngestReply { error: Some(reason), .. })), _) => {
+                    results.extend(batch.occurrences.iter().map(|occurrence| IngestResult {
+                        reason: Some(reason.clone()),
+                        ..IngestResult::new(occurrence.id, IngestOutcome::Rejected)
+                    }));
+                }
+                (Ok(Some(reply)), _) => results.extend(reply.results),
+                (Ok(None), AnswerMode::ConfirmOnly) => {}
+                (Ok(None), AnswerMode::Reply) => {
+                    unanswered.extend(batch.occurrences);
+                    last_failure = Some(BrokerError::NoReply);
+                }
+                (Err(failure), _) => {
                     unanswered.extend(batch.occurrences);
                     last_failure = Some(failure);
                 }
@@ -141,25 +165,13 @@ impl BrokerClient {
         }
         match last_failure {
             None => Ok(results),
-            Some(failure) => Err(self.unanswered(unanswered, results, &failure)),
+            Some(failure) => Err(EnqueueError::Unanswered(Box::new(Unanswered {
+                occurrences: unanswered,
+                results,
+                seconds: self.deadline.as_secs(),
+                reason: failure.describe(),
+            }))),
         }
-    }
-
-    /// Publishes occurrences, any number of them, until the broker has confirmed all. The server does not answer: one that it
-    /// refuses becomes a dead letter.
-    ///
-    /// # Errors
-    /// Returns [`EnqueueError::Unanswered`] if the broker has not confirmed all of them at the deadline.
-    pub async fn publish(&self, occurrences: Vec<NewOccurrence>) -> Result<(), EnqueueError> {
-        let deadline = Instant::now() + self.deadline;
-        let batches = split(occurrences, &self.producer)?;
-        let confirms = stream::iter(batches).map(|batch| async {
-            match self.repeat(&batch, AnswerMode::ConfirmOnly, deadline).await {
-                Ok(_) => Ok(()),
-                Err(failure) => Err(self.unanswered(batch.occurrences, Vec::new(), &failure)),
-            }
-        });
-        confirms.buffered(MAX_MESSAGES_IN_FLIGHT).try_collect::<()>().await
     }
 
     /// Closes the connection, if there is one. The next use opens another one.
@@ -167,25 +179,6 @@ impl BrokerClient {
         if let Some(channel) = self.shared.channel.lock().await.take() {
             channel.close().await;
         }
-    }
-
-    fn unanswered(
-        &self,
-        occurrences: Vec<NewOccurrence>,
-        results: Vec<IngestResult>,
-        failure: &BrokerError,
-    ) -> EnqueueError {
-        let seconds = self.deadline.as_secs();
-        EnqueueError::Unanswered(Box::new(Unanswered { occurrences, results, seconds, reason: failure.describe() }))
-    }
-
-    async fn answered(&self, batch: Batch, deadline: Instant) -> (Batch, Result<IngestReply, BrokerError>) {
-        let answer = match self.repeat(&batch, AnswerMode::Reply, deadline).await {
-            Ok(Some(reply)) => Ok(reply),
-            Ok(None) => Err(BrokerError::NoReply),
-            Err(failure) => Err(failure),
-        };
-        (batch, answer)
     }
 
     /// Publishes a message until it is answered or the deadline has passed.
@@ -264,6 +257,18 @@ impl EnqueueTransport for BrokerClient {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn everything_that_is_not_handed_over_belongs_to_the_caller() {
+        // No broker listens on this port.
+        let client = BrokerClient::new("amqp://127.0.0.1:1/%2f", "t").expect("a valid address");
+        let occurrences = || vec![NewOccurrence { job_key: Some("a".into()), ..NewOccurrence::default() }; 2_700];
+        let client = client.with_deadline(Duration::from_millis(300));
+        for result in [client.publish(occurrences()).await, client.enqueue(occurrences()).await.map(drop)] {
+            let Err(EnqueueError::Unanswered(unanswered)) = result else { panic!("{result:?}") };
+            assert_eq!((unanswered.occurrences.len(), unanswered.results.len()), (2_700, 0));
+        }
+    }
 
     #[test]
     fn client_of_the_environment_has_the_variables_of_a_worker() {

@@ -121,7 +121,8 @@ async fn report(session: &mut Session<'_>, options: &EnqueueOptions, result: Ing
                 .message(&format!("Occurrence {existing} has the same uniqueness key, so none was created."));
             existing
         }
-        IngestOutcome::Rejected | IngestOutcome::Other => {
+        // Rejected, or a word of a newer server.
+        _ => {
             let reason = result.reason.as_deref().unwrap_or("the server gave no reason");
             return Err(CliError::Rejected(format!("The occurrence was rejected. {}", with_option(reason))));
         }

@@ -14,11 +14,12 @@ use super::EnqueueError;
 use crate::clock;
 
 /// A new occurrence, to be enqueued. It names a job, or a worker and one of its job types.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[must_use = "an occurrence is created when a client enqueues it"]
 pub struct Enqueue {
     occurrence: NewOccurrence,
-    error: Option<EnqueueError>,
+    /// The reason why the input cannot be written.
+    unwritable: Option<String>,
 }
 
 impl Enqueue {
@@ -38,7 +39,7 @@ impl Enqueue {
     }
 
     fn new(occurrence: NewOccurrence) -> Self {
-        Self { occurrence: NewOccurrence { id: clock::occurrence_id(), ..occurrence }, error: None }
+        Self { occurrence: NewOccurrence { id: clock::occurrence_id(), ..occurrence }, unwritable: None }
     }
 
     /// Sets the id, a UUIDv7 that is at most seven days old. Without it, a new one is used.
@@ -51,7 +52,7 @@ impl Enqueue {
     pub fn input<T: Serialize>(mut self, input: T) -> Self {
         match serde_json::to_value(input) {
             Ok(input) => self.occurrence.input = Some(input),
-            Err(error) => self.error = Some(EnqueueError::UnwritableInput(error)),
+            Err(error) => self.unwritable = Some(error.to_string()),
         }
         self
     }
@@ -99,8 +100,8 @@ impl Enqueue {
     /// # Errors
     /// Returns [`EnqueueError`] if the input cannot be written or is too long, or if another value is out of its bounds.
     pub fn build(self) -> Result<NewOccurrence, EnqueueError> {
-        if let Some(error) = self.error {
-            return Err(error);
+        if let Some(reason) = self.unwritable {
+            return Err(EnqueueError::UnwritableInput { reason });
         }
         let occurrence = self.occurrence;
         let bytes = occurrence.input.as_ref().map_or(0, |input| input.to_string().len());
@@ -124,7 +125,7 @@ impl Enqueue {
 /// An occurrence as it was transmitted, with its id: enqueued again, it is created once.
 impl From<NewOccurrence> for Enqueue {
     fn from(occurrence: NewOccurrence) -> Self {
-        Self { occurrence, error: None }
+        Self { occurrence, unwritable: None }
     }
 }
 

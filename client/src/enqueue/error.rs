@@ -10,8 +10,11 @@ use milvaion_protocol::{
 #[non_exhaustive]
 pub enum EnqueueError {
     /// The input cannot be written as JSON.
-    #[error("The input cannot be written as JSON. Use maps whose keys are texts, and numbers that are finite.")]
-    UnwritableInput(#[source] serde_json::Error),
+    #[error("The input cannot be written as JSON: {reason}. Use maps whose keys are texts.")]
+    UnwritableInput {
+        /// The reason.
+        reason: String,
+    },
 
     /// The input is too long.
     #[error(
@@ -62,18 +65,18 @@ pub enum EnqueueError {
         is_retryable: bool,
     },
 
-    /// The server refused a whole message.
-    #[error("The server refused the occurrences: {reason}")]
-    Refused {
-        /// The reason and the remedy.
-        reason: String,
+    /// The server answered without a result for the occurrence.
+    #[error("The answer of the server contains no result for occurrence {id}. Enqueue it again with the same id.")]
+    NoResult {
+        /// The occurrence.
+        id: OccurrenceId,
     },
 
     /// The server did not answer for all occurrences in time.
     #[error("{0}")]
     Unanswered(Box<Unanswered>),
 
-    /// The REST API failed, or the network to it.
+    /// The REST API refused the request as a whole, so nothing was created.
     #[cfg(feature = "rest")]
     #[error(transparent)]
     Api(#[from] crate::ClientError),
@@ -83,7 +86,12 @@ impl EnqueueError {
     /// Returns true if the same occurrences may be accepted later.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
-        matches!(self, Self::Unanswered(_) | Self::Rejected { is_retryable: true, .. })
+        matches!(self, Self::Unanswered(_) | Self::NoResult { .. } | Self::Rejected { is_retryable: true, .. })
+    }
+
+    /// Returns the error of an input that cannot be written.
+    pub(crate) fn unwritable(error: &serde_json::Error) -> Self {
+        Self::UnwritableInput { reason: error.to_string() }
     }
 }
 

@@ -114,12 +114,13 @@ impl EnqueueClient {
         let id = occurrence.id;
         let result = self.transport.enqueue(vec![occurrence]).await?.into_iter().next();
         let Some(result) = result else {
-            return Err(EnqueueError::Refused { reason: format!("The answer contains no result for {id}.") });
+            return Err(EnqueueError::NoResult { id });
         };
         match result.outcome {
             IngestOutcome::Accepted => Ok(Enqueued::Accepted(result.id)),
             IngestOutcome::Duplicate => Ok(Enqueued::Duplicate(result.existing_id.unwrap_or(result.id))),
-            IngestOutcome::Rejected | IngestOutcome::Other => {
+            // Rejected, or a word of a newer server.
+            _ => {
                 let reason = result.reason.unwrap_or_else(|| "The server gave no reason.".to_owned());
                 Err(EnqueueError::Rejected { id, reason, is_retryable: result.retryable })
             }
@@ -131,7 +132,7 @@ impl EnqueueClient {
     ///
     /// # Errors
     /// Returns [`EnqueueError`] if one of them cannot be written; then none is created. Returns
-    /// [`EnqueueError::Unanswered`] if the server has not answered for all of them.
+    /// [`EnqueueError::Unanswered`] if the server has not answered for all of them; it has the results of the others.
     pub async fn enqueue_all(
         &self,
         occurrences: impl IntoIterator<Item = Enqueue>,
@@ -144,7 +145,8 @@ impl EnqueueClient {
     /// letter.
     ///
     /// # Errors
-    /// Returns [`EnqueueError`] if one of them cannot be written, or if it is not certain that all were handed over.
+    /// Returns [`EnqueueError`] if one of them cannot be written, and [`EnqueueError::Unanswered`] with all occurrences of
+    /// which it is not certain that they were handed over.
     pub async fn publish(&self, occurrences: impl IntoIterator<Item = Enqueue>) -> Result<(), EnqueueError> {
         let occurrences = occurrences.into_iter().map(|occurrence| self.complete(occurrence));
         self.transport.publish(occurrences.collect::<Result<_, _>>()?).await

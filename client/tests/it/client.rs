@@ -7,7 +7,7 @@ use std::{
 
 use http::StatusCode;
 use milvaion_api::rest::{JobQuery, OccurrenceQuery, PauseRequest, RunJob, StatusName};
-use milvaion_client::{Client, ClientError, ClientOptions};
+use milvaion_client::{Client, ClientError, ClientOptions, Enqueue, EnqueueClient, EnqueueError};
 use milvaion_protocol::trace::Traceparent;
 
 use crate::{
@@ -154,4 +154,44 @@ async fn other_answers_are_not_the_api() {
     let error = client.pause_cluster(&PauseRequest::default()).await.expect_err("a redirect");
     assert!(error.to_string().contains("https://elsewhere.example/"), "{error}");
     assert_eq!(server.received().len(), 2, "a redirect is not followed");
+}
+
+/// Returns occurrences of one job.
+fn occurrences(count: usize) -> Vec<Enqueue> {
+    (0..count).map(|_| Enqueue::job("a")).collect()
+}
+
+/// Accepts every occurrence of a request.
+fn accept(request: &crate::fake::Received) -> axum::response::Response {
+    let results: Vec<_> = request.json()["occurrences"]
+        .as_array()
+        .expect("occurrences")
+        .iter()
+        .map(|occurrence| serde_json::json!({ "id": occurrence["id"], "outcome": "accepted" }))
+        .collect();
+    document(200, &serde_json::json!({ "results": results }))
+}
+
+#[tokio::test]
+async fn enqueue_keeps_the_results_and_the_ids_of_a_request_that_fails() {
+    let server = FakeServer::start(|request, number| match number {
+        1 => accept(request),
+        _ => problem(503, "The database does not answer."),
+    })
+    .await;
+    let error = EnqueueClient::new(client(&server.url)).enqueue_all(occurrences(1_200)).await.expect_err("unanswered");
+    assert!(error.is_retryable(), "{error}");
+    let EnqueueError::Unanswered(unanswered) = error else { panic!("{error}") };
+    assert_eq!((unanswered.results.len(), unanswered.occurrences.len()), (500, 700));
+    assert!(unanswered.reason.contains("The database does not answer."), "{}", unanswered.reason);
+    let sizes: Vec<_> =
+        server.received().iter().map(|one| one.json()["occurrences"].as_array().map(Vec::len)).collect();
+    assert!(sizes.iter().all(|size| *size == Some(500)), "{sizes:?}");
+}
+
+#[tokio::test]
+async fn enqueue_that_the_server_refuses_creates_nothing() {
+    let server = FakeServer::start(|_, _| problem(403, "The token has the role Viewer.")).await;
+    let error = EnqueueClient::new(client(&server.url)).enqueue_all(occurrences(2)).await.expect_err("refused");
+    assert!(!error.is_retryable() && matches!(error, EnqueueError::Api(_)), "{error}");
 }

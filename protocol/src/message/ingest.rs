@@ -4,6 +4,8 @@
 //! answers only if the message names a direct reply-to address; without one the producer relies on the confirm of the
 //! broker, and what the server refuses becomes a dead letter with a reason.
 
+use std::fmt;
+
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -31,7 +33,7 @@ pub struct IngestMessage {
 }
 
 /// An occurrence to create. It names a job, or a worker and one of its job types.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct NewOccurrence {
@@ -73,14 +75,35 @@ pub struct NewOccurrence {
     pub traceparent: Option<String>,
 }
 
-/// Returns the uniqueness key of an input, given as its JSON without blanks: the JSON itself if it has at most 200 characters,
-/// so that it is readable on a page, else its SHA-256 hash.
-#[must_use]
-pub fn uniqueness_key_of_input(input: &str) -> String {
-    if input.chars().count() <= MAX_UNIQUENESS_KEY_CHARS && !input.chars().any(char::is_control) {
-        return input.to_owned();
+/// The input is left out, because it may be confidential.
+impl fmt::Debug for NewOccurrence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewOccurrence")
+            .field("id", &self.id)
+            .field("job_key", &self.job_key)
+            .field("worker_id", &self.worker_id)
+            .field("job_type", &self.job_type)
+            .field("has_input", &self.input.is_some())
+            .field("not_before", &self.not_before)
+            .field("priority", &self.priority)
+            .field("unique_for_seconds", &self.unique_for_seconds)
+            .field("parent_id", &self.parent_id)
+            .finish_non_exhaustive()
     }
-    Sha256::digest(input).iter().fold("sha256:".to_owned(), |key, byte| format!("{key}{byte:02x}"))
+}
+
+/// Returns the uniqueness key of an input: its JSON without blanks and with the fields of all objects in the order of their
+/// names, because equal inputs of two programs may have another order. A text of more than 200 characters, or with control
+/// characters, is replaced by its SHA-256 hash; a shorter one stays readable on a page.
+#[must_use]
+pub fn uniqueness_key_of_input(input: &Value) -> String {
+    let mut input = input.clone();
+    input.sort_all_objects();
+    let text = input.to_string();
+    if text.chars().count() <= MAX_UNIQUENESS_KEY_CHARS && !text.chars().any(char::is_control) {
+        return text;
+    }
+    Sha256::digest(text).iter().fold("sha256:".to_owned(), |key, byte| format!("{key}{byte:02x}"))
 }
 
 /// Server → producer, on the queue that the message named in `reply_to`, with its `correlation_id`.
@@ -132,6 +155,7 @@ const fn is_false(value: &bool) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub enum IngestOutcome {
     /// The occurrence exists, created by this message or by an earlier one with the same id.
     Accepted,
@@ -151,8 +175,21 @@ mod tests {
 
     #[test]
     fn long_input_is_hashed() {
-        assert_eq!(uniqueness_key_of_input("7"), "7");
-        let key = uniqueness_key_of_input(&"x".repeat(300));
+        assert_eq!(uniqueness_key_of_input(&Value::from(7)), "7");
+        let key = uniqueness_key_of_input(&Value::from("x".repeat(300)));
         assert!(key.starts_with("sha256:") && key.len() == 71, "{key}");
+    }
+
+    #[test]
+    fn equal_inputs_have_one_key() {
+        let key = |text: &str| uniqueness_key_of_input(&serde_json::from_str(text).expect("JSON"));
+        assert_eq!(key(r#"{"b": [{"d": 1, "c": 2}], "a": 3}"#), r#"{"a":3,"b":[{"c":2,"d":1}]}"#);
+        assert_ne!(key("[1, 2]"), key("[2, 1]"), "the order of a list has a meaning");
+    }
+
+    #[test]
+    fn debug_output_has_no_input() {
+        let occurrence = NewOccurrence { input: Some("hunter2".into()), ..NewOccurrence::default() };
+        assert!(!format!("{occurrence:?}").contains("hunter2"));
     }
 }

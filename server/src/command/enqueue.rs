@@ -292,8 +292,11 @@ fn uniqueness(occurrence: &NewOccurrence, target: &EnqueueTarget) -> (Option<Str
     let is_by_type = occurrence.job_key.is_none();
     match target.defaults.unique.filter(|_| is_by_type && occurrence.uniqueness_key.is_none()) {
         Some(rule) => {
-            let input = occurrence.input.as_ref().map_or_else(|| "{}".to_owned(), Value::to_string);
-            (Some(uniqueness_key_of_input(&input)), occurrence.unique_for_seconds.or(rule.for_seconds))
+            let key = match &occurrence.input {
+                Some(input) => uniqueness_key_of_input(input),
+                None => "{}".to_owned(),
+            };
+            (Some(key), occurrence.unique_for_seconds.or(rule.for_seconds))
         }
         None => (occurrence.uniqueness_key.clone(), occurrence.unique_for_seconds),
     }

@@ -17,7 +17,7 @@ use nix::{
 };
 use serde_json::{Value, json};
 use tokio::{
-    io::{AsyncBufReadExt, BufReader},
+    io::{AsyncBufReadExt, AsyncRead, BufReader},
     process::{Child, Command},
 };
 
@@ -27,13 +27,20 @@ struct ExampleProcess(Child);
 impl ExampleProcess {
     /// Starts it. A test that pipes the output must read it, because the program waits when the pipe is full.
     fn start(name: &str, config: &ServerConfig, output: Stdio) -> Self {
+        let child = Self::command(name, config).stdout(output).stderr(Stdio::inherit()).spawn();
+        Self(child.expect("it starts"))
+    }
+
+    /// Returns the command that starts it with the services of the server.
+    fn command(name: &str, config: &ServerConfig) -> Command {
         let test = std::env::current_exe().expect("the path of this test");
         let profile = test.parent().and_then(Path::parent).expect("the folder of the profile");
         let program = profile.join("examples").join(name);
         assert!(program.exists(), "build it: cargo build --package milvaion-worker --examples");
         let folder: PathBuf = config.data_dir.join(&config.broker.prefix);
         std::fs::create_dir_all(&folder).expect("created");
-        let child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .env("AMQP_URL", &config.broker.url)
             .env("REDIS_URL", &config.cache.url)
             .env("MILVAION_PREFIX", &config.broker.prefix)
@@ -42,25 +49,13 @@ impl ExampleProcess {
             .env("MILVAION_OUTBOX", "off")
             .env("TMPDIR", folder)
             .stdin(Stdio::null())
-            .stdout(output)
-            .stderr(Stdio::inherit())
-            .kill_on_drop(true)
-            .spawn();
-        Self(child.expect("it starts"))
+            .kill_on_drop(true);
+        command
     }
 
     /// Waits for a line of the output that contains `text`.
     async fn prints(&mut self, text: &str) {
-        let mut lines = BufReader::new(self.0.stdout.as_mut().expect("it is read")).lines();
-        let line = async {
-            loop {
-                let line = lines.next_line().await.expect("UTF-8").unwrap_or_else(|| panic!("{text:?} is not printed"));
-                if line.contains(text) {
-                    return;
-                }
-            }
-        };
-        tokio::time::timeout(wait::WAIT_TIMEOUT, line).await.unwrap_or_else(|_| panic!("{text:?} is not printed"));
+        await_lines(self.0.stdout.as_mut().expect("it is read"), [text]).await;
     }
 
     fn terminate(&self) {
@@ -73,6 +68,25 @@ impl ExampleProcess {
         let status = self.0.wait().await.expect("it can be awaited");
         assert!(status.success(), "{status}");
     }
+}
+
+/// Waits for lines that contain these texts, in their order, and returns them.
+async fn await_lines<const N: usize>(output: impl AsyncRead + Unpin, texts: [&str; N]) -> [String; N] {
+    let mut lines = BufReader::new(output).lines();
+    let mut found = texts.map(str::to_owned);
+    for text in &mut found {
+        let line = async {
+            loop {
+                let line = lines.next_line().await.expect("UTF-8").unwrap_or_else(|| panic!("{text:?} is not printed"));
+                if line.contains(&**text) {
+                    return line;
+                }
+            }
+        };
+        *text =
+            tokio::time::timeout(wait::WAIT_TIMEOUT, line).await.unwrap_or_else(|_| panic!("{text:?} is not printed"));
+    }
+    found
 }
 
 struct ExamplesHarness {
@@ -151,6 +165,25 @@ async fn examples_with_jobs_run_them() {
     harness.close().await;
 }
 
+/// What a new user sees in the terminal.
+#[tokio::test(flavor = "multi_thread")]
+async fn first_run_says_what_it_offers_and_where_to_look() {
+    let harness = ExamplesHarness::new().await;
+    let mut hello = ExampleProcess::command("hello", &harness.config);
+    let mut process = hello.stderr(Stdio::piped()).spawn().expect("it starts");
+    let texts = ["worker hello starts as instance hello-", "the page Workers of the dashboard shows it"];
+    let [line, _] = await_lines(process.stderr.as_mut().expect("it is read"), texts).await;
+    assert!(line.contains("it offers hello over the broker at 127.0.0.1:"), "{line}");
+
+    let mut hello = ExampleProcess::command("hello", &harness.config);
+    hello.env("AMQP_URL", "amqp://127.0.0.1:1/%2f").stderr(Stdio::piped());
+    let mut process = hello.spawn().expect("it starts");
+    let texts = ["cannot connect to the broker"];
+    let [line] = await_lines(process.stderr.as_mut().expect("it is read"), texts).await;
+    assert!(line.contains("at 127.0.0.1:1; check AMQP_URL if this persists") && line.contains("retry_ms="), "{line}");
+    harness.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn example_enqueues_and_each_occurrence_has_its_parent() {
     let harness = ExamplesHarness::new().await;
@@ -158,7 +191,7 @@ async fn example_enqueues_and_each_occurrence_has_its_parent() {
     let input = json!({"addresses": ["ann@example.com", "ben@example.com", "ann@example.com"]});
     let parent = harness.enqueue("enqueue", "newsletter", input).await;
     let ended = runs::ended(&harness.server, parent).await;
-    assert_eq!(ended.result.as_deref(), Some("3 mails are enqueued"));
+    assert_eq!(ended.result.as_deref(), Some("2 mails are enqueued, 1 were enqueued before, 0 are rejected"));
     wait::until("two mails, and one for later", async || {
         let view = harness.server.store.occurrence(parent, 100, harness.server.clock.now()).await.expect("read");
         let children = view.expect("it exists").children;

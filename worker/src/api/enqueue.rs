@@ -59,7 +59,8 @@ impl JobContext {
         })
     }
 
-    /// Describes an occurrence of a job type of this worker, with the rules that its code declares. A job that is registered
+    /// Describes an occurrence of a job type of this worker, with the rules that its code declares. The input belongs here: if
+    /// the type is [unique](crate::JobOptions::unique), the key is made from it. A job that is registered
     /// under [another name](crate::JobOptions::named) needs [`occurrence_of_type`](Self::occurrence_of_type).
     ///
     /// ```no_run
@@ -90,8 +91,10 @@ impl JobContext {
         let JobEnqueuer { worker_id, unique, .. } = self.enqueuer();
         let enqueue = Enqueue::job_type(&**worker_id, job_type);
         let Some(unique) = unique.get(job_type) else { return enqueue.input(input) };
-        let key = serde_json::to_string(&input).map(|input| uniqueness_key_of_input(&input)).unwrap_or_default();
-        let enqueue = enqueue.input(input).unique(key);
+        // The error of an input that cannot be written is reported when the occurrence is enqueued.
+        let Ok(value) = serde_json::to_value(&input) else { return enqueue.input(input) };
+        let key = uniqueness_key_of_input(&value);
+        let enqueue = enqueue.input(value).unique(key);
         match unique.period() {
             Some(period) => enqueue.unique_for(period),
             None => enqueue,
