@@ -292,6 +292,20 @@ mod tests {
     }
 
     #[test]
+    fn every_field_of_the_context_can_be_set() {
+        let at = crate::clock::now() - chrono::Duration::minutes(3);
+        let (occurrence, parent) = (OccurrenceId::from_parts(at, [7; 10]), OccurrenceId::from_parts(at, [8; 10]));
+        let job = JobId::from_parts(at, [9; 10]);
+        let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let test = TestContext::new().occurrence_id(occurrence).job_id(job).job_name("Nightly").parent_id(parent);
+        let ctx = test.attempt(3).retries(2, 5).scheduled_for(at).priority(5).traceparent(traceparent).context();
+        assert_eq!((ctx.occurrence_id(), ctx.job_id(), ctx.job_name()), (occurrence, job, "Nightly"));
+        assert_eq!((ctx.parent_id(), ctx.traceparent()), (Some(parent), Some(traceparent)));
+        assert_eq!((ctx.attempt(), ctx.max_retries(), ctx.priority()), (3, 5, 5));
+        assert_eq!((ctx.scheduled_for(), ctx.deadline()), (at, None));
+    }
+
+    #[test]
     fn checkpoint_is_bounded_and_typed() {
         let test = TestContext::new().checkpoint(&"row 7");
         let ctx = test.context();

@@ -56,6 +56,23 @@ impl TestRun {
         Self::new(job, serde_json::to_value(input).expect("the input is JSON"))
     }
 
+    /// Prepares an attempt with an input of the job's type and changed options, as
+    /// [`WorkerBuilder::job_with`](crate::WorkerBuilder::job_with) registers it.
+    ///
+    /// # Panics
+    /// Panics if the input cannot be written as JSON.
+    pub fn typed_with<J: Job>(
+        job: J,
+        input: J::Input,
+        change: impl FnOnce(JobOptions<J::Input>) -> JobOptions<J::Input>,
+    ) -> Self
+    where
+        J::Input: Serialize,
+    {
+        let input = serde_json::to_value(input).expect("the input is JSON");
+        Self::of_registered(RegisteredJob::with_options(job, change), input)
+    }
+
     /// Prepares an attempt of a function, as [`WorkerBuilder::job_fn`](crate::WorkerBuilder::job_fn) registers it.
     ///
     /// # Panics
@@ -70,7 +87,26 @@ impl TestRun {
         Output: Serialize + Send + 'static,
         Running: Future<Output = Result<Output, JobError>> + Send + 'static,
     {
-        let job = RegisteredJob::of(job_type, "", JobOptions::<Input>::default(), Arc::new(FnJob::new(code)));
+        Self::of_with(job_type, code, input, |options| options)
+    }
+
+    /// Prepares an attempt of a function with options, as
+    /// [`WorkerBuilder::job_fn_with`](crate::WorkerBuilder::job_fn_with) registers it.
+    ///
+    /// # Panics
+    /// Panics if the input cannot be written as JSON.
+    pub fn of_with<Input, Output, Running>(
+        job_type: &str,
+        code: impl Fn(JobContext, Input) -> Running + Send + Sync + 'static,
+        input: Input,
+        change: impl FnOnce(JobOptions<Input>) -> JobOptions<Input>,
+    ) -> Self
+    where
+        Input: Serialize + DeserializeOwned + JsonSchema + Send + 'static,
+        Output: Serialize + Send + 'static,
+        Running: Future<Output = Result<Output, JobError>> + Send + 'static,
+    {
+        let job = RegisteredJob::of(job_type, "", change(JobOptions::default()), Arc::new(FnJob::new(code)));
         Self::of_registered(job, serde_json::to_value(input).expect("the input is JSON"))
     }
 

@@ -9,6 +9,7 @@ mod delivery;
 mod duplicates;
 mod executor;
 mod health;
+mod layers;
 mod options;
 mod outbox;
 mod readme;

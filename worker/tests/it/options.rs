@@ -1,6 +1,9 @@
 //! Jobs that are functions or shared values, layers and observers of runs, and the errors that a job may return.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use milvaion_worker::{
     Events, Job, JobContext, JobError, JobOutput, Next, OccurrenceStatus, RunEnd, Worker, WorkerError,
@@ -125,6 +128,18 @@ async fn layers_wrap_the_job_from_the_outermost() {
     let lines: Vec<&str> = record.lines.iter().map(|line| line.message.as_str()).collect();
     let expected = ["outer begins", r#"inner begins with {"name":"Ben"}"#, "greets", r#"outer: Some("Hello, Ben!")"#];
     assert_eq!(lines, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn test_run_has_the_rules_of_its_registration() {
+    async fn rules(ctx: JobContext, _: Whom) -> Result<(u32, u64), JobError> {
+        let left = ctx.deadline().expect("a run has one").duration_since(tokio::time::Instant::now());
+        Ok((ctx.max_retries(), left.as_secs()))
+    }
+    let run = TestRun::of_with("rules", rules, ann(), |options| options.retries(5).timeout(Duration::from_secs(90)));
+    assert_eq!(run.run().await.output::<(u32, u64)>(), (5, 90));
+    let run = TestRun::typed_with(Greeter { greeting: "Bye" }, ann(), |options| options.named("other"));
+    assert_eq!(run.run().await.output::<String>(), "Bye, Ann!");
 }
 
 #[tokio::test]
