@@ -16,8 +16,7 @@ redis.call('SET', KEYS[1], mark, 'PX', ARGV[3])
 return {'', 0, redis.call('GET', KEYS[2]) or ''}
 ";
 
-/// Claims an attempt as [`CLAIM_SCRIPT`] does, which takes the place of the comment, and reads the time since when Redis holds
-/// claims. In the first lease after it, what may be a duplicate is not claimed, because the claim of its holder may be missing
+/// Claims an attempt, and reads the time since when Redis holds claims. [`CLAIM_SCRIPT`] has to be inserted for the comment. In the first lease after it, what may be a duplicate is not claimed, because the claim of its holder may be missing
 /// until the next renewal. KEYS: those of the script, and `claims_since`. ARGV: those of the script, the lease in milliseconds,
 /// and 1 if the message may be a duplicate. Returns the values of the script and the time in milliseconds; a second value above
 /// 0 without a holder is the time until the attempt can be claimed.

@@ -48,7 +48,10 @@ use pulse::HandBacks;
 
 use crate::{
     backoff::ReconnectBackoff,
-    cache::{Cache, lease::LeaseStatus},
+    cache::{
+        Cache,
+        lease::{LeaseAnswer, LeaseStatus},
+    },
     clock::Clock,
     config::ServerConfig,
     engine::thread::on_own_thread,
@@ -265,7 +268,7 @@ impl Lease {
         self.redis_is_down = answer.is_err();
         match answer {
             Ok(answer) => {
-                self.note_redis_run(answer.run_id).await;
+                self.note_redis_run(&answer).await;
                 match answer.status {
                     LeaseStatus::Renewed => held.extend_until(before + self.times.ttl),
                     LeaseStatus::Acquired => {
@@ -350,22 +353,27 @@ impl Lease {
 
     /// Records Redis's run id. If Redis was restarted, requests a rebuild of the due index, and tells the workers that
     /// claims may be lost.
-    async fn note_redis_run(&mut self, run_id: String) {
-        if self.run_id.as_ref().is_some_and(|known| *known != run_id) {
+    async fn note_redis_run(&mut self, answer: &LeaseAnswer) {
+        let run_id = &answer.run_id;
+        if self.run_id.as_ref().is_some_and(|known| known != run_id) {
             tracing::warn!("Redis was restarted; the due index is rebuilt");
             self.activate_due_index.notify_one();
         }
+        // A Redis without the lease may have been emptied, and the id with it.
+        if answer.status == LeaseStatus::Acquired {
+            self.noted_run_id = None;
+        }
         // A server that starts together with Redis has seen no other id, but an older copy of the data has it. After a failure
         // the next renewal tries again.
-        if self.noted_run_id.as_ref() != Some(&run_id) {
-            match self.cache.note_redis_run(&run_id).await {
+        if self.noted_run_id.as_ref() != Some(run_id) {
+            match self.cache.note_redis_run(run_id).await {
                 Ok(()) => self.noted_run_id = Some(run_id.clone()),
                 Err(error) => {
                     tracing::debug!(role = self.role, error = %error, "the run id of Redis could not be recorded yet")
                 }
             }
         }
-        self.run_id = Some(run_id);
+        self.run_id = Some(run_id.clone());
     }
 
     fn pause(&mut self) -> Duration {

@@ -175,6 +175,7 @@ async fn first_run_says_what_it_offers_and_where_to_look() {
     let [line, _] = await_lines(process.stderr.as_mut().expect("it is read"), texts).await;
     assert!(line.contains("it offers hello over the broker at 127.0.0.1:"), "{line}");
 
+    drop(process);
     let mut hello = ExampleProcess::command("hello", &harness.config);
     hello.env("AMQP_URL", "amqp://127.0.0.1:1/%2f").stderr(Stdio::piped());
     let mut process = hello.spawn().expect("it starts");
@@ -191,7 +192,7 @@ async fn example_enqueues_and_each_occurrence_has_its_parent() {
     let input = json!({"addresses": ["ann@example.com", "ben@example.com", "ann@example.com"]});
     let parent = harness.enqueue("enqueue", "newsletter", input).await;
     let ended = runs::ended(&harness.server, parent).await;
-    assert_eq!(ended.result.as_deref(), Some("2 mails are enqueued, 1 were enqueued before, 0 are rejected"));
+    assert_eq!(ended.result.as_deref(), Some("new mails: 2; enqueued before: 1; rejected: 0"));
     wait::until("two mails, and one for later", async || {
         let view = harness.server.store.occurrence(parent, 100, harness.server.clock.now()).await.expect("read");
         let children = view.expect("it exists").children;

@@ -449,12 +449,23 @@ mod tests {
         tokio::spawn(batching);
         let admission = admission(claim_batcher);
         let message = message();
-        let returned = admission.admit(0, &message, DeliveryOrigin::Returned);
-        tokio::pin!(returned);
-        // The first claim sets the time since when Redis holds claims.
-        assert!(timeout(Duration::from_millis(500), &mut returned).await.is_err(), "it waits");
         let client = redis::Client::open(url.as_str()).expect("a valid URL");
         let mut redis = client.get_multiplexed_async_connection().await.expect("Redis responds");
+        let returned = admission.admit(0, &message, DeliveryOrigin::Returned);
+        tokio::pin!(returned);
+        // The first claim sets the time since when Redis holds claims. Then it is answered within milliseconds.
+        let mut exists = redis::cmd("EXISTS");
+        exists.arg(keys.claims_since());
+        let claimed = async {
+            while !exists.query_async::<bool>(&mut redis).await.expect("read") {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            _ = &mut returned => panic!("it does not wait"),
+            () = claimed => {}
+        }
+        assert!(timeout(Duration::from_millis(200), &mut returned).await.is_err(), "it waits");
         let mut set = redis::cmd("SET");
         set.arg(keys.claims_since()).arg(0).query_async::<()>(&mut redis).await.expect("written");
         assert!(matches!(returned.await, AdmissionDecision::Start(..)));

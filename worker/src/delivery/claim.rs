@@ -436,9 +436,11 @@ mod tests {
                     };
                     command.query_async::<()>(&mut redis).await.expect("written");
                 }
-                let script = Script::new(if is_end { claims::DONE_SCRIPT } else { claims::CLAIM_SCRIPT });
+                let claim = claims::CLAIM_SINCE_SCRIPT.replace("    -- the script above", claims::CLAIM_SCRIPT);
+                let script = Script::new(if is_end { claims::DONE_SCRIPT } else { &claim });
                 let mut single = script.prepare_invoke();
-                single.key(&one_key).key(keys.cancel_request(one)).arg("w-1").arg(2).arg(60_000);
+                single.key(&one_key).key(keys.cancel_request(one)).key(keys.claims_since());
+                single.arg("w-1").arg(2).arg(60_000).arg(CLAIM_LEASE_MS).arg(0);
                 single.invoke_async::<redis::Value>(&mut redis).await.expect("the script runs");
                 let claim = ClaimRequest { attempt: (other, 2), may_be_duplicate: false };
                 let (claims, ends): (&[ClaimRequest], &[AttemptKey]) =

@@ -30,7 +30,7 @@ impl Lease {
         let before = Instant::now();
         match self.cache.acquire_or_renew_lease(self.role, &self.holder, self.times.ttl).await {
             Ok(answer) => {
-                self.note_redis_run(answer.run_id).await;
+                self.note_redis_run(&answer).await;
                 match answer.status {
                     LeaseStatus::Acquired | LeaseStatus::Renewed => self.begin_lease(before).await,
                     LeaseStatus::HeldElsewhere { left } => self.wait_for_expiry(left),
