@@ -11,8 +11,8 @@ cargo clippy --workspace --all-targets -- -D warnings
 echo "==> Checking the SDK without its optional parts"
 cargo clippy --package milvaion-worker --lib --no-default-features --features rustls -- -D warnings
 echo "==> Checking the dependencies of the SDK without its optional parts"
-if cargo tree --package milvaion-worker --no-default-features --features client,native-tls --edges normal --prefix none \
-    | grep -E '^(sqlx|sqlx-[a-z]+|tokio-postgres|libsqlite3-sys|croner|chrono-tz|axum|leptos) '; then
+packages=$(cargo tree --package milvaion-worker --no-default-features --features client,native-tls --edges normal --prefix none)
+if printf '%s\n' "$packages" | grep -E '^(sqlx|sqlx-[a-z]+|tokio-postgres|libsqlite3-sys|croner|chrono-tz|axum|leptos) '; then
     echo "The SDK must not need these packages." >&2
     exit 1
 fi

@@ -36,7 +36,7 @@ async fn newsletter(ctx: JobContext, input: Newsletter) -> Result<String, JobErr
     let results = ctx.client().enqueue_all(mails).await?;
     let count = |outcome| results.iter().filter(|result| result.outcome == outcome).count();
     let (new, known) = (count(IngestOutcome::Accepted), count(IngestOutcome::Duplicate));
-    Ok(format!("{new} mails are enqueued, {known} were enqueued before, {} are rejected", results.len() - new - known))
+    Ok(format!("new mails: {new}; enqueued before: {known}; rejected: {}", results.len() - new - known))
 }
 
 #[tokio::main]

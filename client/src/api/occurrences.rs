@@ -14,7 +14,7 @@ use milvaion_protocol::{
 
 use crate::{
     Client, ClientError,
-    enqueue::{EnqueueError, EnqueueFuture, EnqueueTransport, Unanswered},
+    enqueue::{EnqueueError, EnqueueFuture, EnqueueTransport, Unanswered, with_causes},
 };
 
 /// The bytes of one request, of the 1 MiB that the server accepts.
@@ -103,21 +103,24 @@ fn split(occurrences: Vec<NewOccurrence>) -> Result<Vec<Vec<NewOccurrence>>, Enq
     Ok(parts)
 }
 
-/// Returns true if the server has refused a request before it created anything. After any other error it may have created
-/// the occurrences, or may do so later.
+/// Returns true if the same request would be refused again, such as one with a wrong token or address. After any other error
+/// the server may have created the occurrences, or may accept them later.
 fn is_refusal(error: &ClientError) -> bool {
-    error.status().is_some_and(|status| {
-        let may_pass =
-            [StatusCode::REQUEST_TIMEOUT, StatusCode::CONFLICT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
-        status.is_client_error() && !may_pass.contains(&status)
-    })
+    let may_pass = |status: StatusCode| {
+        [StatusCode::REQUEST_TIMEOUT, StatusCode::CONFLICT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS]
+            .contains(&status)
+    };
+    match error {
+        ClientError::Transport { .. } | ClientError::Timeout { .. } | ClientError::UnreadableAnswer { .. } => false,
+        error => error.status().is_none_or(|status| !status.is_server_error() && !may_pass(status)),
+    }
 }
 
 impl EnqueueTransport for Client {
     fn enqueue(&self, occurrences: Vec<NewOccurrence>) -> EnqueueFuture<'_, Vec<IngestResult>> {
         Box::pin(async move {
-            let since = Instant::now();
-            let mut results = Vec::with_capacity(occurrences.len());
+            let (since, total) = (Instant::now(), occurrences.len());
+            let mut results = Vec::with_capacity(total);
             let mut parts = split(occurrences)?.into_iter();
             while let Some(part) = parts.next() {
                 let request = EnqueueOccurrences { occurrences: part.iter().cloned().map(Into::into).collect() };
@@ -129,8 +132,9 @@ impl EnqueueTransport for Client {
                         return Err(EnqueueError::Unanswered(Box::new(Unanswered {
                             occurrences: part.into_iter().chain(parts.flatten()).collect(),
                             results,
+                            total,
                             seconds: since.elapsed().as_secs(),
-                            reason: error.to_string(),
+                            reason: with_causes(&error),
                         })));
                     }
                 }
@@ -143,7 +147,9 @@ impl EnqueueTransport for Client {
     fn publish(&self, occurrences: Vec<NewOccurrence>) -> EnqueueFuture<'_, ()> {
         Box::pin(async move {
             let results = EnqueueTransport::enqueue(self, occurrences).await?;
-            let rejected = results.into_iter().find(|result| result.outcome == IngestOutcome::Rejected);
+            let exists =
+                |result: &IngestResult| matches!(result.outcome, IngestOutcome::Accepted | IngestOutcome::Duplicate);
+            let rejected = results.into_iter().find(|result| !exists(result));
             match rejected {
                 Some(result) => Err(EnqueueError::Rejected {
                     id: result.id,

@@ -5,7 +5,6 @@
 
 use std::{
     collections::HashMap,
-    error::Error,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -53,20 +52,6 @@ pub(super) enum BrokerError {
     NoReply,
     #[error("the reply belongs to another message")]
     OtherReply,
-}
-
-impl BrokerError {
-    /// Joins the texts of the error and its causes.
-    pub(super) fn describe(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            cause = error.source();
-        }
-        text
-    }
 }
 
 /// Determines what counts as the answer to a message.

@@ -30,7 +30,7 @@ use self::{
 };
 use crate::{
     clock,
-    enqueue::{EnqueueError, EnqueueFuture, EnqueueTransport, Unanswered},
+    enqueue::{EnqueueError, EnqueueFuture, EnqueueTransport, Unanswered, with_causes},
 };
 
 /// Default time for which unanswered messages are repeated.
@@ -134,7 +134,7 @@ impl BrokerClient {
     }
 
     async fn send(&self, occurrences: Vec<NewOccurrence>, mode: AnswerMode) -> Result<Vec<IngestResult>, EnqueueError> {
-        let deadline = Instant::now() + self.deadline;
+        let (deadline, total) = (Instant::now() + self.deadline, occurrences.len());
         let batches = split(occurrences, &self.producer)?;
         let answers = stream::iter(batches).map(|batch| async {
             let answer = self.repeat(&batch, mode, deadline).await;
@@ -168,8 +168,9 @@ impl BrokerClient {
             Some(failure) => Err(EnqueueError::Unanswered(Box::new(Unanswered {
                 occurrences: unanswered,
                 results,
+                total,
                 seconds: self.deadline.as_secs(),
-                reason: failure.describe(),
+                reason: with_causes(&failure),
             }))),
         }
     }
@@ -202,7 +203,7 @@ impl BrokerClient {
                 return Err(failure);
             }
             tracing::debug!(
-                error = failure.describe(),
+                error = with_causes(&failure),
                 occurrence.count = batch.occurrences.len(),
                 retry_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
                 "new occurrences were not accepted yet; they are published again with the same ids"

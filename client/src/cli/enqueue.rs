@@ -7,13 +7,14 @@ use std::{str::FromStr, time::Duration};
 
 use chrono::{DateTime, Utc};
 use clap::{ArgGroup, Args};
+use milvaion_api::rest::EnqueueOccurrences;
 use milvaion_protocol::{
     message::{IngestOutcome, IngestResult, MAX_UNIQUENESS_KEY_CHARS},
     topology::MAX_PRIORITY,
 };
 
 use super::{CliError, Console, GlobalOptions, OutputFormat, exit, follow, jobs::read_input, session::Session, times};
-use crate::{Enqueue, EnqueueError, EnqueueTransport, JobReference};
+use crate::{Enqueue, JobReference};
 
 /// The options of a new occurrence.
 #[derive(Clone, Debug, Args)]
@@ -100,11 +101,10 @@ pub(super) async fn enqueue(options: &EnqueueOptions, console: &mut Console) -> 
         occurrence = occurrence.unique_for(time);
     }
     let occurrence = occurrence.build().map_err(|error| CliError::Usage(error.to_string()))?;
-    let results = session.client.enqueue(vec![occurrence]).await.map_err(|error| match error {
-        EnqueueError::Api(error) => CliError::Client(error),
-        error => CliError::Rejected(error.to_string()),
-    })?;
-    let Some(result) = results.into_iter().next() else {
+    // One request, whose error has an exit code of its own.
+    let request = EnqueueOccurrences { occurrences: vec![occurrence.into()] };
+    let answer = session.client.enqueue_occurrences(&request).await.map_err(CliError::Client)?;
+    let Some(result) = answer.results.into_iter().next() else {
         return Err(CliError::Rejected("The answer contains no result. Update this program or the server.".into()));
     };
     report(&mut session, options, result).await

@@ -13,7 +13,8 @@ use serde::Serialize;
 use super::EnqueueError;
 use crate::clock;
 
-/// A new occurrence, to be enqueued. It names a job, or a worker and one of its job types.
+/// A new occurrence, to be enqueued. It names a job, or a worker and one of its job types. A clone has the same
+/// [id](Self::id), so that a call can be repeated: both create one occurrence.
 #[derive(Clone, Debug)]
 #[must_use = "an occurrence is created when a client enqueues it"]
 pub struct Enqueue {

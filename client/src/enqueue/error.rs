@@ -76,7 +76,7 @@ pub enum EnqueueError {
     #[error("{0}")]
     Unanswered(Box<Unanswered>),
 
-    /// The REST API refused the request as a whole, so nothing was created.
+    /// The REST API refused the request as a whole.
     #[cfg(feature = "rest")]
     #[error(transparent)]
     Api(#[from] crate::ClientError),
@@ -102,8 +102,10 @@ impl EnqueueError {
 pub struct Unanswered {
     /// The occurrences without an answer.
     pub occurrences: Vec<NewOccurrence>,
-    /// The results of the others.
+    /// The results of the others. `publish` over the broker has none.
     pub results: Vec<IngestResult>,
+    /// The number of all occurrences of the call.
+    pub total: usize,
     /// The time that was waited, in seconds.
     pub seconds: u64,
     /// The last failure.
@@ -112,13 +114,25 @@ pub struct Unanswered {
 
 impl std::fmt::Display for Unanswered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { occurrences, results, seconds, reason } = self;
+        let Self { occurrences, total, seconds, reason, .. } = self;
         write!(
             f,
-            "{} of {} occurrences have no answer after {seconds} s: {reason}. They may have been created; enqueue the same \
+            "{} of {total} occurrences have no answer after {seconds} s: {reason}. They may have been created; enqueue the same \
              ones again, with the same ids.",
-            occurrences.len(),
-            occurrences.len() + results.len()
+            occurrences.len()
         )
     }
+}
+
+/// Joins the texts of an error and its causes.
+#[cfg(any(feature = "broker", feature = "rest"))]
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
 }

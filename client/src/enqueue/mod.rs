@@ -29,6 +29,8 @@ use milvaion_protocol::{
 };
 
 pub use builder::Enqueue;
+#[cfg(any(feature = "broker", feature = "rest"))]
+pub(crate) use error::with_causes;
 pub use error::{EnqueueError, Unanswered};
 
 /// The future of an operation of a transport.
@@ -146,7 +148,8 @@ impl EnqueueClient {
     ///
     /// # Errors
     /// Returns [`EnqueueError`] if one of them cannot be written, and [`EnqueueError::Unanswered`] with all occurrences of
-    /// which it is not certain that they were handed over.
+    /// which it is not certain that they were handed over. Over the REST API, which always answers, it also returns
+    /// [`EnqueueError::Rejected`] for the first one that is not acceptable.
     pub async fn publish(&self, occurrences: impl IntoIterator<Item = Enqueue>) -> Result<(), EnqueueError> {
         let occurrences = occurrences.into_iter().map(|occurrence| self.complete(occurrence));
         self.transport.publish(occurrences.collect::<Result<_, _>>()?).await

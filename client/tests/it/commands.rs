@@ -65,6 +65,7 @@ async fn failed_request_has_the_code_of_its_status() {
     }
     let outcome = Shell::signed_in(&unused_address().await).run(&["whoami"]).await;
     assert_eq!(outcome.code, 6);
+    assert_eq!(Shell::signed_in(&unused_address().await).run(&["enqueue", "a"]).await.code, 6);
     assert!(outcome.messages.contains("cannot be reached") && outcome.messages.contains("caused by"), "{outcome:?}");
 }
 

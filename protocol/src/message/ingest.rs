@@ -75,7 +75,7 @@ pub struct NewOccurrence {
     pub traceparent: Option<String>,
 }
 
-/// The input is left out, because it may be confidential.
+/// The input is left out, because it may be confidential, and so is the uniqueness key, which may be made from it.
 impl fmt::Debug for NewOccurrence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NewOccurrence")

@@ -138,8 +138,9 @@ async fn test_run_has_the_rules_of_its_registration() {
     }
     let run = TestRun::of_with("rules", rules, ann(), |options| options.retries(5).timeout(Duration::from_secs(90)));
     assert_eq!(run.run().await.output::<(u32, u64)>(), (5, 90));
-    let run = TestRun::typed_with(Greeter { greeting: "Bye" }, ann(), |options| options.named("other"));
-    assert_eq!(run.run().await.output::<String>(), "Bye, Ann!");
+    let name = |ctx: JobContext, _: Next| async move { Err(JobError::permanent(ctx.job_type().to_owned())) };
+    let run = TestRun::typed_with(Greeter { greeting: "Bye" }, ann(), |options| options.named("other")).layer(name);
+    assert_eq!(run.run().await.error(), Some("other"));
 }
 
 #[tokio::test]
