@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
-use milvaion_protocol::topology::Topology;
+use milvaion_protocol::topology::{RedisKeys, Topology};
 use milvaion_server::embedded::child::LaunchSpec;
 use milvaion_test_support::{
     database::TestDatabase,
@@ -125,6 +125,9 @@ impl<'a> ChaosCluster<'a> {
         let api = ApiClient::set_up(bases, &token).await?;
         servers[1].start().await?;
         wait_until_ready(&servers[1], ports[1]).await?;
+        // A Redis that has held its data for long, as that of an installation: in a new one, possible duplicates wait.
+        let keys = RedisKeys::new(format!("{prefix}:"));
+        harness.redis_command(&["SET", &keys.claims_since(), "0"]).await?;
         for worker in &mut workers {
             worker.start().await?;
         }
