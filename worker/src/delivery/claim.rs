@@ -120,8 +120,8 @@ pub(crate) struct ClaimStore {
 // claims, the lease, for each claim its attempt and 1 if it may be a duplicate, then for each end its attempt. A claim is
 // granted unless the key holds an attempt at least as high. The answer to each claim has three values: the current holder
 // (empty if granted), the remaining lifetime of its key, and the value of the cancel key. They follow the time since when
-// Redis remembers, which is set if it is missing. While this is less than a lease, what may be a duplicate is not claimed,
-// and its answer has the time that is left without a holder: a living holder renews its claim within its lease.
+// Redis remembers, which is set if it is missing. Within a lease after this time, what may be a duplicate is not claimed, and
+// its answer has no holder, and the time that is left: a living holder renews its claim within its lease.
 // An end is marked unless another instance has claimed the attempt or a later one. It settles in one round trip what
 // `claims::CLAIM_SCRIPT` and `claims::DONE_SCRIPT` settle one by one.
 static SETTLE_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
