@@ -153,10 +153,13 @@ test("forged requests of a Viewer are refused", async ({ context, page, stack, f
     const raw = await callServerFunction(stack.url, viewer.session, name, fields);
     expect(raw.status, `${name} with the cookie alone: ${raw.text}`).toBe(403);
   }
+  // A page that is left while its modules load reports their abortion, so each is hydrated before the next.
   await page.reload();
+  await waitForHydration(page);
   await expect(page.locator(".page-notices")).toContainText("You are a Viewer; ask an Admin.");
   for (const path of ["/team", `/team/${admin.id}`, "/audit"]) {
     expect((await page.goto(path))?.status(), path).toBe(403);
+    await waitForHydration(page);
     await expect(page.getByRole("heading", { level: 1 })).toHaveText("Not allowed");
   }
   expect(await readState(stack.url, firstAdmin)).toEqual(before);
