@@ -9,15 +9,10 @@
 //! that share a user and a worker id do not send each other's reports.
 
 use std::{
-    fs::{DirBuilder, File, OpenOptions},
+    fs::{DirBuilder, File, OpenOptions, TryLockError},
     io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
-};
-
-use nix::{
-    errno::Errno,
-    fcntl::{Flock, FlockArg},
 };
 
 use super::system::OutboxSystem;
@@ -79,7 +74,7 @@ pub(super) struct LockedOutbox {
     pub(super) path: PathBuf,
     /// The number of the file in its folder. `None` for a single file.
     pub(super) number: Option<u32>,
-    _lock: Flock<File>,
+    _lock: File,
 }
 
 /// The outbox files that one process holds.
@@ -188,10 +183,10 @@ fn unusable(path: &Path, source: io::Error) -> OutboxError {
 fn lock(path: &Path, number: Option<u32>) -> io::Result<Option<LockedOutbox>> {
     // The lock file is never deleted. Otherwise two processes could lock two different files of the same name.
     let file = OpenOptions::new().create(true).append(true).open(path.with_extension("lock"))?;
-    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(lock) => Ok(Some(LockedOutbox { path: path.to_owned(), number, _lock: lock })),
-        Err((_, Errno::EWOULDBLOCK)) => Ok(None),
-        Err((_, error)) => Err(error.into()),
+    match file.try_lock() {
+        Ok(()) => Ok(Some(LockedOutbox { path: path.to_owned(), number, _lock: file })),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
