@@ -97,8 +97,8 @@
 //! | `otel` | no | spans of runs continue the trace of the server |
 //!
 //! A program can link one version of SQLite only. Without it:
-//! `default-features = false, features = ["client", "native-tls"]`. A program with the SDK alone then takes 61 s to compile, and
-//! 85 s with the default features (two cores, from nothing, in the profile `dev`, without the download).
+//! `default-features = false, features = ["client", "native-tls"]`. A program with the SDK alone then takes 58 s to compile, and
+//! 74 s with the default features (two cores, from nothing, in the profile `dev`, without the download).
 //!
 //! # Architecture
 //!

@@ -29,11 +29,13 @@ pub(crate) async fn listen(keys: RedisKeys, claims: ClaimStore, running: RunTabl
             Err(error) => error.to_string(),
         };
         let pause = backoff.next();
-        tracing::warn!(
-            error,
-            retry_ms = pause.as_millis() as u64,
-            "cannot receive cancel requests from Redis at once; heartbeats read them until the connection is back"
-        );
+        if backoff.is_warning_due() {
+            tracing::warn!(
+                error,
+                retry_ms = pause.as_millis() as u64,
+                "cannot receive cancel requests from Redis at once; heartbeats read them until the connection is back"
+            );
+        }
         sleep(pause).await;
     }
 }

@@ -21,17 +21,21 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 const MIN_BACKOFF: Duration = Duration::from_millis(200);
 /// Maximum delay.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
+/// Minimum time between two warnings about failures of one connection. The first attempts follow each other so quickly that
+/// a warning for each would hide the first, which names the address.
+const WARNING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Exponential backoff with jitter. It starts again from the minimum after a time without failures.
 pub(crate) struct JitteredBackoff {
     next: Duration,
     last: Option<Instant>,
+    warned: Option<Instant>,
 }
 
 impl JitteredBackoff {
     /// Creates a backoff that starts with the minimum.
     pub(crate) const fn new() -> Self {
-        Self { next: MIN_BACKOFF, last: None }
+        Self { next: MIN_BACKOFF, last: None, warned: None }
     }
 
     /// Returns the next delay.
@@ -45,7 +49,16 @@ impl JitteredBackoff {
         clock::jitter(pause)
     }
 
-    /// Resets the delay to the minimum after a success.
+    /// Whether a failure deserves a warning: the first does, and later ones if the last warning is 5 s old.
+    pub(crate) fn is_warning_due(&mut self) -> bool {
+        let due = self.warned.is_none_or(|warned| warned.elapsed() >= WARNING_INTERVAL);
+        if due {
+            self.warned = Some(Instant::now());
+        }
+        due
+    }
+
+    /// Resets the delay to the minimum after a success, and warns of the next failure.
     pub(crate) const fn reset(&mut self) {
         *self = Self::new();
     }
@@ -55,7 +68,9 @@ impl JitteredBackoff {
 pub(crate) async fn open(uri: &AMQPUri, name: &str, backoff: &mut JitteredBackoff) -> Connection {
     let mut uri = uri.clone();
     uri.query.heartbeat.get_or_insert(AMQP_HEARTBEAT_SECONDS);
+    let mut attempts = 0;
     loop {
+        attempts += 1;
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let reason = match timeout(CONNECT_TIMEOUT, Connection::connect_uri(uri.clone(), properties)).await {
             Ok(Ok(connection)) => {
@@ -66,15 +81,18 @@ pub(crate) async fn open(uri: &AMQPUri, name: &str, backoff: &mut JitteredBackof
             Err(_) => format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()),
         };
         let pause = backoff.next();
-        let (host, port) = (&uri.authority.host, uri.authority.port);
-        tracing::warn!(
-            connection.name = name,
-            broker.host = host,
-            broker.port = port,
-            error = reason,
-            retry_ms = pause.as_millis() as u64,
-            "cannot connect to the broker at {host}:{port}; check AMQP_URL if this persists"
-        );
+        if backoff.is_warning_due() {
+            let (host, port) = (&uri.authority.host, uri.authority.port);
+            tracing::warn!(
+                connection.name = name,
+                broker.host = host,
+                broker.port = port,
+                error = reason,
+                attempts,
+                retry_ms = pause.as_millis() as u64,
+                "cannot connect to the broker at {host}:{port}; check AMQP_URL if this persists"
+            );
+        }
         tokio::time::sleep(pause).await;
     }
 }
@@ -99,5 +117,17 @@ mod tests {
         assert!(pauses[11] <= MAX_BACKOFF && pauses[11] >= MAX_BACKOFF / 2);
         backoff.reset();
         assert!(backoff.next() <= MIN_BACKOFF);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_in_quick_succession_give_one_warning() {
+        let mut backoff = JitteredBackoff::new();
+        assert!(backoff.is_warning_due(), "the first");
+        tokio::time::advance(WARNING_INTERVAL - Duration::from_millis(1)).await;
+        assert!(!backoff.is_warning_due(), "too early for another");
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(backoff.is_warning_due(), "still failing");
+        backoff.reset();
+        assert!(backoff.is_warning_due(), "the first after a success");
     }
 }
