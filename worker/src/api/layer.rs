@@ -9,11 +9,12 @@
 use std::{fmt, future::Future, sync::Arc};
 
 use futures::future::BoxFuture;
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
     api::{context::JobContext, outcome::JobError},
-    run::registry::JobHandler,
+    run::registry::{self, JobHandler},
 };
 
 /// The return value of a run, as text.
@@ -21,6 +22,14 @@ use crate::{
 pub struct JobOutput(pub(crate) Option<String>);
 
 impl JobOutput {
+    /// Creates the output of a layer that ends the run without the job, such as one that keeps results.
+    ///
+    /// # Errors
+    /// Returns a permanent failure if the value cannot be written as JSON.
+    pub fn of(value: &impl Serialize) -> Result<Self, JobError> {
+        registry::text(value).map(Self)
+    }
+
     /// Returns the text that the occurrence's page shows as the result: a string as it is, any other value as JSON. `None`
     /// if the job returned `()`.
     #[must_use]
@@ -44,7 +53,8 @@ impl JobOutput {
 /// });
 /// ```
 pub trait Layer: Send + Sync + 'static {
-    /// Runs around one attempt. Calls `next.run(ctx)` once to run the attempt, or returns without it.
+    /// Runs around one attempt. Calls `next.run(ctx)` once to run the attempt, or returns an error or a
+    /// [`JobOutput::of`] its own without it.
     fn around(&self, ctx: JobContext, next: Next) -> BoxFuture<'static, Result<JobOutput, JobError>>;
 }
 

@@ -161,6 +161,13 @@ async fn layer_passes_a_value_to_the_job() {
 }
 
 #[tokio::test]
+async fn layer_may_answer_without_the_job() {
+    let cached = async |_: JobContext, _: Next| JobOutput::of(&7);
+    let record = TestRun::of("hello", greet, ann()).layer(cached).run().await;
+    assert_eq!((record.output::<u8>(), record.has_line("greets")), (7, false));
+}
+
+#[tokio::test]
 async fn layer_may_refuse_a_run_and_its_panic_is_a_failure() {
     let refusing = async |_: JobContext, _: Next| Err(JobError::permanent("no tenant"));
     let record = TestRun::of("hello", greet, ann()).layer(refusing).run().await;
