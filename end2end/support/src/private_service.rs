@@ -266,6 +266,19 @@ impl PrivateService {
         self.call_broker(&format!("rabbit_auth_backend_internal, set_permissions, [{patterns}]")).await.map(drop)
     }
 
+    /// Returns the number of RabbitMQ's queues, and how many of them were declared with the type *classic*.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if this is no running RabbitMQ.
+    pub async fn queues_and_classic_ones(&self) -> anyhow::Result<(usize, usize)> {
+        let binary =
+            |text: &str| format!("<<{}>>", text.bytes().map(|byte| byte.to_string()).collect::<Vec<_>>().join(","));
+        let queues = self.call_broker("rabbit_amqqueue, info_all, [<<\"/\">>, [arguments]]").await?;
+        let classic = format!("{{{},longstr,{}}}", binary("x-queue-type"), binary("classic"));
+        Ok((queues.matches("{arguments,").count(), queues.matches(&classic).count()))
+    }
+
     async fn set_alarm(&self, alarm: BrokerAlarm, is_raised: bool) -> anyhow::Result<()> {
         let call = match (alarm, is_raised) {
             (BrokerAlarm::Memory, true) => "vm_memory_monitor, set_vm_memory_high_watermark, [0.0001]",

@@ -12,7 +12,7 @@ use futures::StreamExt;
 use lapin::{
     BasicProperties, Channel, Connection, Consumer, ExchangeKind,
     options::{BasicConsumeOptions, BasicPublishOptions, ExchangeDeclareOptions, QueueDeclareOptions},
-    types::FieldTable,
+    types::{AMQPValue, FieldTable},
 };
 use milvaion_protocol::{
     id::OccurrenceId,
@@ -79,7 +79,9 @@ async fn consume(channel: &Channel, name: &str) -> lapin::Result<Consumer> {
     let exchange = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
     let queue = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
     channel.exchange_declare(name.into(), ExchangeKind::Direct, exchange, none()).await?;
-    channel.queue_declare(name.into(), queue, none()).await?;
+    let mut arguments = none();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("classic".into()));
+    channel.queue_declare(name.into(), queue, arguments).await?;
     channel.queue_bind(name.into(), name.into(), name.into(), Default::default(), none()).await?;
     let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
     channel.basic_consume(name.into(), "".into(), options, none()).await
