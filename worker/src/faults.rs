@@ -78,7 +78,7 @@ pub(crate) fn crash_point(name: &'static str) {
     if action.as_deref() == Some("stop") {
         eprintln!("crash point {name}: stop");
         // Stops all threads of the process until it receives SIGCONT.
-        let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP);
+        let _ = signal_hook::low_level::raise(signal_hook::consts::SIGSTOP);
     } else {
         eprintln!("crash point {name}: abort");
         std::process::abort();
