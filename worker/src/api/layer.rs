@@ -26,8 +26,8 @@ impl JobOutput {
     ///
     /// # Errors
     /// Returns a permanent failure if the value cannot be written as JSON.
-    pub fn of(value: &impl Serialize) -> Result<Self, JobError> {
-        registry::text(value).map(Self)
+    pub fn of(value: &(impl Serialize + ?Sized)) -> Result<Self, JobError> {
+        registry::text(&value).map(Self)
     }
 
     /// Returns the text that the occurrence's page shows as the result: a string as it is, any other value as JSON. `None`
@@ -53,8 +53,8 @@ impl JobOutput {
 /// });
 /// ```
 pub trait Layer: Send + Sync + 'static {
-    /// Runs around one attempt. Calls `next.run(ctx)` once to run the attempt, or returns an error or a
-    /// [`JobOutput::of`] its own without it.
+    /// Runs around one attempt. Calls `next.run(ctx)` once to run the attempt, or returns without it: an error, or
+    /// an output of its own ([`JobOutput::of`]).
     fn around(&self, ctx: JobContext, next: Next) -> BoxFuture<'static, Result<JobOutput, JobError>>;
 }
 
