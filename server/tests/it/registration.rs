@@ -174,7 +174,10 @@ async fn registration_is_answered_after_it_was_stored() {
     let mut hello = messages::hello("answered", now);
     hello.job_types = vec![messages::job_type("good"), messages::job_type("not a name")];
     let body = serde_json::to_vec(&RegistrationMessage::Hello(hello)).expect("JSON");
-    let name = Topology::new(harness.config.broker.prefix.as_str()).registration();
+    let names = Topology::new(harness.config.broker.prefix.as_str());
+    // As a worker does, because a message to an exchange whose queue the server has not bound yet is dropped.
+    milvaion_server::broker::topology::declare(&channel, &names).await.expect("declared");
+    let name = names.registration();
     let properties = BasicProperties::default().with_reply_to(reply_to.into()).with_correlation_id("7".into());
     channel
         .basic_publish(name.as_str().into(), name.as_str().into(), Default::default(), &body, properties)
