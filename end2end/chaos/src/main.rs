@@ -145,13 +145,19 @@ async fn run_scenarios(harness: &mut ServiceHarness, arguments: &ChaosArgs, seed
         // Written after each scenario, so that an interrupted run keeps its results.
         write_results(&harness.folder, &verdicts)?;
     }
-    let failed: Vec<_> = verdicts.iter().filter(|verdict| !verdict.passed).map(|verdict| verdict.scenario).collect();
+    let failed: Vec<_> = verdicts.iter().filter(|verdict| !verdict.passed).collect();
+    // Once more, because a record of a test run often keeps only its last lines.
+    for verdict in &failed {
+        println!("{} failed, seed {}:", verdict.scenario, verdict.seed);
+        verdict.print_failures();
+    }
+    let names: Vec<_> = failed.iter().map(|verdict| verdict.scenario).collect();
     println!(
         "{} scenarios, {} passed, {} failed{}",
         verdicts.len(),
         verdicts.len() - failed.len(),
         failed.len(),
-        if failed.is_empty() { String::new() } else { format!(": {}", failed.join(", ")) }
+        if failed.is_empty() { String::new() } else { format!(": {}", names.join(", ")) }
     );
     Ok(failed.is_empty())
 }

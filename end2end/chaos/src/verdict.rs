@@ -132,13 +132,18 @@ impl ScenarioVerdict {
             "{:<26} {result}  count {:>3}, seed {}, {:.0} s  {}",
             self.scenario, self.count, self.seed, self.seconds, self.title
         );
-        for failure in &self.failures {
-            println!("       {failure}");
-        }
+        self.print_failures();
         let figures: Vec<String> = self.figures.iter().map(|(name, figure)| format!("{name} {figure:.1}")).collect();
         println!("       {}", figures.join(", "));
         if !self.passed && self.folder.as_os_str() != "" {
             println!("       evidence in {}", self.folder.display());
+        }
+    }
+
+    /// Prints the reasons why the scenario failed, one in a line.
+    pub(crate) fn print_failures(&self) {
+        for failure in &self.failures {
+            println!("       {failure}");
         }
     }
 }
