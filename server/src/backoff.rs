@@ -4,10 +4,10 @@ use std::time::Duration;
 
 /// Pause before the second attempt.
 const MIN_RECONNECT_PAUSE: Duration = Duration::from_millis(200);
-/// Upper limit of the pause.
-const MAX_RECONNECT_PAUSE: Duration = Duration::from_secs(10);
+/// Upper limit of the pause. Runs wait for it after an outage of RabbitMQ.
+const MAX_RECONNECT_PAUSE: Duration = Duration::from_secs(5);
 
-/// Exponential backoff up to ten seconds, with jitter so that servers do not reconnect in step.
+/// Exponential backoff up to five seconds, with jitter so that servers do not reconnect in step.
 #[derive(Clone, Debug)]
 pub(crate) struct ReconnectBackoff {
     next: Duration,

@@ -19,8 +19,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// First delay after a failure.
 const MIN_BACKOFF: Duration = Duration::from_millis(200);
-/// Maximum delay.
-const MAX_BACKOFF: Duration = Duration::from_secs(10);
+/// Maximum delay. Runs wait for it after an outage of the broker.
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
 /// Minimum time between two warnings about failures of one connection. The first attempts follow each other so quickly that
 /// a warning for each would hide the first, which names the address.
 const WARNING_INTERVAL: Duration = Duration::from_secs(5);
