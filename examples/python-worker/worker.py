@@ -5,12 +5,13 @@ It needs the package `pika`. With the package `redis` and REDIS_URL it also clai
 The jobs are at the end of the file. A job is a function with a dataclass for its input; the rest of the file implements
 the protocol.
 
-The main thread consumes messages, `Reporter` sends reports and log lines, `Heartbeater` sends heartbeats, and
-`CancellationListener` receives cancellations. Each run has its own thread. Connections of pika must not be shared
-between threads, so the first three have one each.
+The main thread consumes messages, `Reporter` sends reports and log lines, `Heartbeater` and `RedisHeartbeater` send
+heartbeats, `CancellationListener` receives cancellations, and `Watcher` reports runs that do not end. Each run has its
+own thread. Connections of pika must not be shared between threads, so the first three have one each.
 """
 
 import collections
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -29,6 +30,7 @@ import uuid
 
 import pika
 import pika.exceptions
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
 try:
     import redis
@@ -40,6 +42,8 @@ MAX_MESSAGE = 1024 * 1024
 MAX_TEXT = 64 * 1024
 MAX_LINE = 8 * 1024
 MAX_CHECKPOINT = 32 * 1024
+MAX_DEPTH = 100  # levels of a checkpoint or of a line's data; the server reads messages of at most 127
+MAX_DELAY = 30 * 24 * 3600  # seconds until the next attempt
 MAX_LINES = 10_000  # log lines of one attempt
 MAX_BUFFERED_LINES = 10_000  # log lines of all runs that wait for the broker
 HEARTBEAT_INTERVAL = 5.0  # seconds
@@ -48,10 +52,14 @@ CLAIM_RETENTION_MS = 24 * 3600 * 1000
 UNREPORTED_MS = 600_000  # after which an end that is recorded in Redis should have been reported
 DEFAULT_TIMEOUT = 3600  # seconds
 PERMIT_TIMEOUT = 2.0  # seconds that a delivery waits for a permit before it is handed back
+ANSWER_TIMEOUT = 10.0  # seconds that the broker has for a confirmation
+STOP_GRACE = 2.0  # seconds that a run has to end after its timeout or a request before its thread is left behind
+LEFT_BEHIND = 60.0  # seconds that such a thread may last before the process stops
 CLAIM_CHECK_TIMEOUT = 10.0  # seconds that a claim check waits for the reply of the server
 
 QUEUED, RUNNING, COMPLETED, FAILED, CANCELLED, TIMED_OUT, UNKNOWN = range(7)
-BROKER_ERRORS = (pika.exceptions.AMQPError, OSError)
+# The last is raised if the broker accepts a connection and says nothing.
+BROKER_ERRORS = (pika.exceptions.AMQPError, OSError, AMQPConnectorException)
 # Of a traceparent; no id consists of zeros.
 TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 PROGRESS_INTERVAL = 0.25  # seconds between two progress reports of a run
@@ -75,7 +83,7 @@ class Retry(Exception):
 
     def __init__(self, message, seconds):
         super().__init__(message)
-        self.seconds = seconds
+        self.seconds = delay(seconds)
 
 
 class Snooze(Exception):
@@ -83,7 +91,14 @@ class Snooze(Exception):
 
     def __init__(self, message, seconds):
         super().__init__(message)
-        self.seconds = seconds
+        self.seconds = delay(seconds)
+
+
+def delay(seconds):
+    """Checks the delay of a Retry or a Snooze. A longer one than the protocol allows is shortened."""
+    if not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
+        raise ValueError(f"the delay must be a number of seconds, 0 or more, not {seconds!r}")
+    return min(seconds, MAX_DELAY)
 
 
 class RunEnded(BaseException):
@@ -139,6 +154,8 @@ class Context:
         self.last_checkpoint = run.message.get("checkpoint")  # of an earlier attempt
 
     def log(self, level, message, **data):
+        if self._run.is_over:  # Its end is reported, and its thread was left behind.
+            return
         with self._lock:
             if self._lines > MAX_LINES:
                 return
@@ -148,8 +165,10 @@ class Context:
             self._lines += 1
         line["message"] = cut(str(message), MAX_LINE)
         if data:
-            # Values that JSON cannot represent become strings here, so that the reporter thread cannot fail on them.
-            line["data"] = json.loads(json.dumps(data, default=str, skipkeys=True))
+            # Values that JSON cannot represent become strings here, so that the reporter thread cannot fail on them. Data of
+            # more than 8 KiB is left out, as the server would do, and so is what cannot be written at all.
+            with contextlib.suppress(Exception):
+                line["data"] = plain(data, MAX_LINE, default=str, skipkeys=True)
         self._reporter.log(self.occurrence_id, line)
 
     def info(self, message, **data):
@@ -161,22 +180,23 @@ class Context:
     def progress(self, percent, message=""):
         """Reports the progress in percent, from 0 to 100. At most four reports a second are sent; others are left out. One of
         100 percent is always sent."""
+        self.check()
         if percent >= 100 or time.monotonic() >= self._next_progress:
             self._next_progress = time.monotonic() + PROGRESS_INTERVAL
-            progress = {"percent": max(0, min(100, int(percent))), "message": cut(message, 200)}
+            progress = {"percent": max(0, min(100, int(percent))), "message": cut(str(message), 200)}
             self._reporter.report(self._run.report(RUNNING, progress=progress))
-        self.check()
 
     def checkpoint(self, value):
-        """Keeps a value from which the next attempt can continue. It is sent with the next progress report and with the end."""
-        size = len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
-        if size > MAX_CHECKPOINT:
-            raise Permanent(f"the checkpoint has {size} bytes, and the maximum is {MAX_CHECKPOINT}")
-        self._run.checkpoint = value
+        """Keeps a copy of a value from which the next attempt can continue. It is sent with the next progress report and with
+        the end. Raises ValueError if JSON cannot represent it, or if it is too large."""
+        try:
+            self._run.checkpoint = plain(value, MAX_CHECKPOINT)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ValueError(f"the checkpoint cannot be kept: {error}") from None
 
     def check(self):
         """Ends the run here if it has to end. Python cannot stop a thread from outside, so a long job must call this,
-        `sleep` or `progress` regularly. A job that does not is ended only with the process."""
+        `sleep` or `progress` regularly. The thread of a job that does not is left behind."""
         reason = self._run.end_reason()
         if reason:
             raise RunEnded(*reason)
@@ -262,6 +282,45 @@ def cut(text, most):
     return f"{raw[:end].decode('utf-8', 'ignore')}… [{len(raw) - end} bytes cut]"
 
 
+def plain(value, most, **options):
+    """Returns a copy of a value that has only what JSON can represent. Raises an error if that is impossible, or if the JSON
+    has more than `most` bytes or more than MAX_DEPTH levels: a message with such a part would be unreadable as a whole."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), **options)
+    size = len(text.encode("utf-8", "replace"))
+    if size > most:
+        raise ValueError(f"it has {size} bytes, and the maximum is {most}")
+    copy, depth = json.loads(text), 0
+    level = [copy]
+    while level := [one for one in level if isinstance(one, (dict, list))]:
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+        depth += 1
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it has {depth} levels, and the maximum is {MAX_DEPTH}")
+    return copy
+
+
+def describe(error):
+    """Returns an error as text, also if the code of the error fails."""
+    try:
+        return repr(error)
+    except Exception:
+        return type(error).__name__
+
+
+class Vital(threading.Thread):
+    """A thread without which the process must not go on: it would still send heartbeats, and its runs would never end."""
+
+    def __init__(self, name):
+        super().__init__(name=name, daemon=True)
+
+    def run(self):
+        try:
+            self.loop()
+        except BaseException:
+            log.critical("the thread %s failed, so the process ends", self.name, exc_info=True)
+            os._exit(1)
+
+
 class Backoff:
     """A growing pause with jitter between two attempts to connect."""
 
@@ -309,13 +368,38 @@ def word(name):
     return name.lower().replace("_", "__").replace(".", "_d")
 
 
-def connect(settings, purpose):
+def connect(settings, purpose, seconds=ANSWER_TIMEOUT):
     parameters = pika.URLParameters(settings.amqp_url)
     parameters.heartbeat = 10
     parameters.blocked_connection_timeout = 30
-    parameters.socket_timeout = 10
+    parameters.socket_timeout = parameters.stack_timeout = seconds
     parameters.client_properties = {"connection_name": f"{settings.instance_id} {purpose}"}
     return pika.BlockingConnection(parameters)
+
+
+@contextlib.contextmanager
+def limited(connection, seconds):
+    """Breaks a connection off if what is done meanwhile takes longer. It then raises one of BROKER_ERRORS.
+
+    While pika waits for an answer, it postpones the timers of BlockingConnection.call_later until the answer has arrived.
+    Those of the connection inside do run, so this uses the part of pika that also ends a connection without heartbeats."""
+    inner = connection._impl
+    error = pika.exceptions.AMQPConnectionError(f"the broker has not answered within {seconds:.3g} s")
+    timer = inner.ioloop.call_later(max(seconds, 0), lambda: inner.is_closed or inner._terminate_stream(error))
+    try:
+        yield
+    finally:
+        if connection.is_open:
+            inner.ioloop.remove_timeout(timer)
+
+
+def close(connection, seconds=1.0):
+    try:
+        if connection is not None and connection.is_open:
+            with limited(connection, seconds):
+                connection.close()
+    except BROKER_ERRORS:
+        pass
 
 
 def declare_shared(channel, settings):
@@ -342,25 +426,37 @@ def declare_queue(channel, settings, job_type):
 
 
 class Publisher:
-    """A connection for publishing, used by one thread."""
+    """A connection for publishing, used by one thread. With `on_reply` it also receives the replies of the server."""
 
-    def __init__(self, settings, purpose):
-        self.settings, self.purpose, self.channel = settings, purpose, None
+    def __init__(self, settings, purpose, on_reply=None, confirms=True):
+        self.settings, self.purpose, self.on_reply, self.confirms = settings, purpose, on_reply, confirms
+        self.channel = None
 
-    def open(self):
+    def open(self, seconds=ANSWER_TIMEOUT):
         """Opens a connection if none is open. Returns true if it is new, so that the caller can register on it."""
         if self.channel is not None and self.channel.is_open:
             return False
         self.close()
-        self.channel = connect(self.settings, self.purpose).channel()
-        self.channel.confirm_delivery()
-        declare_shared(self.channel, self.settings)
+        until = time.monotonic() + seconds
+        connection = connect(self.settings, self.purpose, seconds)
+        try:
+            with limited(connection, until - time.monotonic()):
+                channel = connection.channel()
+                if self.confirms:
+                    channel.confirm_delivery()
+                declare_shared(channel, self.settings)
+                if self.on_reply:
+                    channel.basic_consume(REPLY_TO, self.on_reply, auto_ack=True)
+        except BROKER_ERRORS:
+            close(connection)
+            raise
+        self.channel = channel
         return True
 
-    def send(self, exchange, message, **properties):
-        """Publishes a message. Returns once the broker has confirmed it, and raises one of BROKER_ERRORS if that is
-        unknown. With confirms on, pika waits for the confirmation, and raises if the message is refused or returned."""
-        self.open()
+    def send(self, exchange, message, seconds=ANSWER_TIMEOUT, **properties):
+        """Publishes a message. With confirms it returns once the broker has confirmed it, and raises one of BROKER_ERRORS if
+        that is unknown after `seconds`: pika waits for the confirmation, and raises if the message is refused or returned."""
+        self.open(seconds)
         body = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         name = self.settings.name(exchange)
         envelope = pika.BasicProperties(
@@ -371,27 +467,25 @@ class Publisher:
             app_id=self.settings.instance_id,
             **properties,
         )
-        self.channel.basic_publish(name, name, body, envelope, mandatory=True)
+        with limited(self.channel.connection, seconds):
+            self.channel.basic_publish(name, name, body, envelope, mandatory=self.confirms)
 
     def idle(self):
-        """Processes the broker's heartbeats."""
+        """Processes the broker's heartbeats, and replies."""
         if self.channel is not None and self.channel.is_open:
             self.channel.connection.process_data_events(0)
 
     def close(self):
-        try:
-            if self.channel is not None and self.channel.connection.is_open:
-                self.channel.connection.close()
-        except BROKER_ERRORS:
-            pass
+        if self.channel is not None:
+            close(self.channel.connection)
         self.channel = None
 
 
-class Reporter(threading.Thread):
+class Reporter(Vital):
     """Sends reports and log lines to the server in order, and keeps each until the broker has confirmed it."""
 
     def __init__(self, settings):
-        super().__init__(name="reporter", daemon=True)
+        super().__init__("reporter")
         self.publisher = Publisher(settings, "reports")
         self.changed = threading.Condition()
         self.reports = collections.deque()  # (report, callback after its confirmation)
@@ -423,7 +517,7 @@ class Reporter(threading.Thread):
         with self.changed:
             return self.changed.wait_for(lambda: not (self.reports or self.lines or self.is_sending), seconds)
 
-    def run(self):
+    def loop(self):
         backoff = Backoff()
         while True:
             with self.changed:
@@ -494,7 +588,8 @@ class ClaimChecker:
 
     def __init__(self, settings):
         self.settings, self.lock, self.replies = settings, threading.Lock(), {}
-        self.publisher = Publisher(settings, "claims")
+        # A request needs no confirm, because its message comes again if there is no reply.
+        self.publisher = Publisher(settings, "claims", on_reply=self.on_reply, confirms=False)
         self.used = 0.0
 
     def ask(self, key, timeout=CLAIM_CHECK_TIMEOUT, starts=False):
@@ -507,14 +602,14 @@ class ClaimChecker:
             if time.monotonic() - self.used > 5.0:
                 self.publisher.close()  # The broker's heartbeats were not processed in the meantime.
             try:
-                if self.publisher.open():
+                # At least a moment, because pika accepts no timeout of zero.
+                if self.publisher.open(max(until - time.monotonic(), 0.1)):
                     self.replies.clear()
-                    channel = self.publisher.channel
-                    channel.basic_consume(REPLY_TO, self.on_reply, auto_ack=True)
                 request = {"occurrenceId": key[0], "attempt": key[1], "instanceId": self.settings.instance_id}
                 if starts:
                     request["startsAt"] = now()
-                self.publisher.send("claims", request, reply_to=REPLY_TO, correlation_id=request_id)
+                left = max(until - time.monotonic(), 0.1)
+                self.publisher.send("claims", request, left, reply_to=REPLY_TO, correlation_id=request_id)
                 while request_id not in self.replies and (left := until - time.monotonic()) > 0:
                     self.publisher.channel.connection.process_data_events(left)
                 return self.replies.pop(request_id, None)
@@ -673,14 +768,14 @@ def read_cancel_request(text):
     return request.get("occurrenceId"), attempt if isinstance(attempt, (int, float)) else float("inf"), reason
 
 
-class CancellationListener(threading.Thread):
+class CancellationListener(Vital):
     """Receives cancellations. Those published while it was disconnected are read from their keys after each connect."""
 
     def __init__(self, worker):
-        super().__init__(name="cancellations", daemon=True)
+        super().__init__("cancellations")
         self.worker = worker
 
-    def run(self):
+    def loop(self):
         backoff = Backoff()
         while True:
             try:
@@ -697,22 +792,21 @@ class CancellationListener(threading.Thread):
                         backoff = Backoff()
                     elif message and message["type"] == "message":
                         self.worker.cancel(*read_cancel_request(message["data"]))
-            except REDIS_ERRORS as error:
+            except Exception as error:  # Also for a message that cannot be read.
                 log.warning("cancellations are delayed until Redis is reachable again: %r", error)
                 time.sleep(backoff.next())
 
 
-class Heartbeater(threading.Thread):
-    """Sends heartbeats with the current runs. It has its own thread, so that no run can delay it."""
+class Heartbeater(Vital):
+    """Sends heartbeats with the current runs to the server. It has its own thread, so that no run can delay it."""
 
     def __init__(self, worker):
-        super().__init__(name="heartbeats", daemon=True)
-        self.worker, self.publisher = worker, Publisher(worker.settings, "heartbeats")
+        super().__init__("heartbeats")
+        self.worker, self.publisher = worker, Publisher(worker.settings, "heartbeats", on_reply=self.on_answer)
         self.leave, self.registered = threading.Event(), False
 
-    def run(self):
+    def loop(self):
         while not self.leave.is_set():
-            self.beat_redis()
             self.beat_server()
             self.leave.wait(HEARTBEAT_INTERVAL)
         try:
@@ -728,7 +822,6 @@ class Heartbeater(threading.Thread):
             # The broker and the server at the other end of a new connection may not know this instance.
             if self.publisher.open():
                 self.registered = False
-                self.publisher.channel.basic_consume(REPLY_TO, self.on_answer, auto_ack=True)
             if self.registered:
                 message.update(kind="heartbeat", running=[key[0] for key in self.worker.unsettled()])
                 message.update(stopping=self.worker.is_stopping)
@@ -760,20 +853,46 @@ class Heartbeater(threading.Thread):
             log.error("the server refused the registration of %s", self.worker.settings.instance_id)
         return None
 
-    def beat_redis(self):
+
+class RedisHeartbeater(Vital):
+    """Sends heartbeats to Redis, and renews the claims. It has its own thread, so that a broker that does not answer cannot
+    delay it: the heartbeat and the leases end after 15 seconds."""
+
+    def __init__(self, worker):
+        super().__init__("heartbeats in Redis")
+        self.worker, self.leave = worker, threading.Event()
+
+    def loop(self):
         claims = self.worker.claims
-        if not claims:
-            return
+        while not self.leave.is_set():
+            try:
+                for occurrence, attempt in claims.beat(self.worker.claimed()):
+                    log.warning("attempt %s of %s was claimed by another instance and is ended here", attempt, occurrence)
+                    self.worker.cancel(occurrence, attempt, "claimed by another instance", status=None)
+                self.worker.read_requests()
+            except REDIS_ERRORS + (ValueError,) as error:  # The latter if a key has no text or number.
+                log.warning("the heartbeat could not be sent to Redis: %r", error)
+            self.leave.wait(HEARTBEAT_INTERVAL)
         try:
-            for occurrence, attempt in claims.beat(self.worker.claimed()):
-                log.warning("attempt %s of %s was claimed by another instance and is ended here", attempt, occurrence)
-                self.worker.cancel(occurrence, attempt, "claimed by another instance", status=None)
-            self.worker.read_requests()
-        except REDIS_ERRORS as error:
-            log.warning("the heartbeat could not be sent to Redis: %r", error)
+            claims.leave()
+        except REDIS_ERRORS:
+            pass
 
 
 # --- From a delivery to its last report. ---
+
+
+class Watcher(Vital):
+    """Reports the runs that do not end. Python cannot stop their threads, so it leaves them behind."""
+
+    def __init__(self, worker):
+        super().__init__("watcher")
+        self.worker = worker
+
+    def loop(self):
+        while True:
+            time.sleep(0.25)
+            self.worker.leave_behind()
 
 
 class Run:
@@ -784,10 +903,10 @@ class Run:
         self.may_be_duplicate = may_be_duplicate
         self.key = (message["occurrenceId"], message["attempt"])
         self.stop = threading.Event()
-        self.reason = self.checkpoint = None
+        self.reason = self.checkpoint = self.context = self.thread = None
         self.has_started = self.is_over = self.is_acked = self.is_revoked = self.awaits_confirm = False
         self.allowed = message.get("timeoutSeconds") or job.timeout
-        self.deadline = float("inf")
+        self.started = self.deadline = self.requested = float("inf")
 
     def report(self, status, **more):
         occurrence, attempt = self.key
@@ -803,12 +922,19 @@ class Run:
     def end(self, status, reason):
         """Requests the end of the run. The first reason is kept."""
         self.reason = self.reason or (status, reason)
+        self.requested = min(self.requested, time.monotonic())
         self.stop.set()
 
     def end_reason(self):
         if not self.reason and time.monotonic() >= self.deadline:
             self.reason = (TIMED_OUT, f"timed out after {self.allowed} s")
         return self.reason
+
+    def has_ignored_its_end(self):
+        return time.monotonic() >= min(self.requested, self.deadline) + STOP_GRACE
+
+    def duration(self):
+        return max(0, int((time.monotonic() - self.started) * 1000)) if self.context else 0
 
 
 class Delivery(typing.NamedTuple):
@@ -825,12 +951,14 @@ class Worker:
         self.claims = Claims(settings) if redis and settings.redis_url else None
         self.reporter, self.claim_checker = Reporter(settings), ClaimChecker(settings)
         self.heartbeater = Heartbeater(self)
+        self.redis_heartbeater = RedisHeartbeater(self) if self.claims else None
         self.lock = threading.Lock()
         self.runs = {}  # (occurrence id, attempt) -> Run
         self.ended = collections.OrderedDict()  # the runs that ended last
         self.permits = {name: one.concurrency for name, one in JOBS.items()}
         self.waiting = {name: collections.deque() for name in JOBS}
-        self.is_stopping = False
+        self.left_behind = []  # threads of runs whose end is reported, with the time at which each was left
+        self.is_stopping = self.is_blocked = self.is_consumer_cancelled = False
 
     # Called by other threads.
 
@@ -871,6 +999,24 @@ class Worker:
             run.is_revoked = True
             run.end(QUEUED, "revoked: the server receives no messages of this worker")
 
+    def leave_behind(self):
+        """Reports the end of the runs that had to end and go on. Each leaves the heartbeats once that is confirmed, but keeps
+        its permit until its thread ends. A process with a thread that does not end stops, as on SIGTERM, and fails."""
+        with self.lock:
+            late = [run for run in self.runs.values() if run.has_started and not run.is_over and run.has_ignored_its_end()]
+        for run in late:
+            status, reason = run.end_reason()
+            text = cut(f"{reason}; it did not stop when requested and was left behind", MAX_TEXT)
+            log.error("the run %s: %s", run.key, text)
+            if run.context and status == TIMED_OUT:
+                run.context.log("error", text)
+            self.left_behind.append((run.thread, time.monotonic()))
+            self.finish(run, status, durationMs=run.duration(), exception=text)
+        self.left_behind = [(thread, since) for thread, since in self.left_behind if thread.is_alive()]
+        if not self.is_stopping and any(time.monotonic() - since > LEFT_BEHIND for _, since in self.left_behind):
+            log.error("the process stops, because the thread of an ended run goes on")
+            self.is_stopping = self.is_blocked = True
+
     # The main thread.
 
     def work(self):
@@ -878,25 +1024,34 @@ class Worker:
         signal.signal(signal.SIGINT, self.on_signal)
         self.reporter.start()
         self.heartbeater.start()
+        Watcher(self).start()
         if self.claims:
+            self.redis_heartbeater.start()
             CancellationListener(self).start()
         log.info("%s offers %s, %s", self.settings.instance_id, ", ".join(JOBS), self.claim_mode())
         connection, backoff = None, Backoff()
         while not self.is_stopping:
             try:
                 connection = connect(self.settings, "consume")
-                channels = self.consume(connection)
+                with limited(connection, 3 * ANSWER_TIMEOUT):  # It declares much.
+                    channels = self.consume(connection)
                 backoff = Backoff()
                 while not self.is_stopping:
                     connection.process_data_events(0.2)
+                    if self.is_consumer_cancelled:
+                        raise pika.exceptions.ConsumerCancelled
                     self.start_waiting()
-                for channel in channels:
-                    channel.basic_cancel(self.settings.instance_id)
+                with limited(connection, ANSWER_TIMEOUT):
+                    for channel in channels:
+                        channel.basic_cancel(self.settings.instance_id)
             except BROKER_ERRORS as error:
                 if not self.is_stopping:
                     log.warning("the consumer lost its connection and reconnects: %r", error)
+                    close(connection)  # If only a channel failed, the connection would keep its messages.
                     time.sleep(backoff.next())
         self.drain(connection)
+        if self.is_blocked:
+            sys.exit(1)
 
     def claim_mode(self):
         return "with claims in Redis" if self.claims else "without claims: messages are acknowledged late"
@@ -911,16 +1066,22 @@ class Worker:
             for queue in self.waiting.values():
                 while queue:
                     del self.runs[queue.popleft().key]
+        self.is_consumer_cancelled = False
         declare_shared(connection.channel(), self.settings)
         channels = []
         for one in JOBS.values():
             channel = connection.channel()
             queue = declare_queue(channel, self.settings, one.name)
             channel.basic_qos(prefetch_count=one.concurrency)
+            channel.add_on_cancel_callback(self.on_consumer_cancelled)
             take = lambda ch, method, properties, body, one=one: self.take(one, ch, method, properties, body)
             channel.basic_consume(queue, take, consumer_tag=self.settings.instance_id)
             channels.append(channel)
         return channels
+
+    def on_consumer_cancelled(self, _):
+        """The broker cancels a consumer whose queue is deleted. A new connection declares it again."""
+        self.is_consumer_cancelled = True
 
     def take(self, job, channel, method, properties, body):
         delivery = Delivery(channel, method.delivery_tag, time.monotonic())
@@ -953,7 +1114,8 @@ class Worker:
             while queue and self.permits[name] > 0 and not self.is_stopping:
                 run = queue.popleft()
                 self.permits[name] -= 1
-                threading.Thread(target=self.handle, args=(run,), name=run.key[0], daemon=True).start()
+                run.thread = threading.Thread(target=self.handle, args=(run,), name=run.key[0], daemon=True)
+                run.thread.start()
             while queue and time.monotonic() - queue[0].delivery.since > PERMIT_TIMEOUT:
                 run = queue.popleft()
                 del self.runs[run.key]
@@ -984,15 +1146,11 @@ class Worker:
         if not self.reporter.flush(10.0):
             log.error("the last reports could not be sent; the server will detect their runs as lost")
         self.serve(connection, 1.0, lambda: not self.runs)
-        self.heartbeater.leave.set()
-        self.heartbeater.join(5.0)
-        try:
-            if self.claims:
-                self.claims.leave()
-            if connection is not None and connection.is_open:
-                connection.close()
-        except BROKER_ERRORS + REDIS_ERRORS:
-            pass
+        for heartbeater in filter(None, (self.heartbeater, self.redis_heartbeater)):
+            heartbeater.leave.set()
+        for heartbeater in filter(None, (self.heartbeater, self.redis_heartbeater)):
+            heartbeater.join(5.0)
+        close(connection, 5.0)
         log.info("stopped")
 
     def serve(self, connection, seconds, until):
@@ -1029,6 +1187,16 @@ class Worker:
             elif decision == "drop":
                 self.leave(run, "basic_ack")
             elif decision == "hand back":
+                self.leave(run, "basic_nack", requeue=True)
+        except BaseException as error:  # A run that nobody reports would stay in the heartbeats for ever.
+            log.exception("the run %s could not be handled", run.key)
+            if run.has_started:
+                text = f"the worker could not handle the end of the run: {describe(error)}"
+                self.finish(run, FAILED, durationMs=run.duration(), exception=cut(text, MAX_TEXT))
+            elif not run.is_over:
+                if self.claims:
+                    self.claims.give_back(run.key)
+                run.stop.wait(1.0)
                 self.leave(run, "basic_nack", requeue=True)
         finally:
             with self.lock:
@@ -1129,9 +1297,9 @@ class Worker:
         self.reporter.report(run.report(RUNNING), confirmed)
         while run.awaits_confirm and not is_confirmed.wait(0.05) and not run.stop.is_set():
             pass
-        started = time.monotonic()
-        run.deadline = started + run.allowed
         context = Context(run, self.reporter)
+        run.started, run.context = time.monotonic(), context
+        run.deadline = run.started + run.allowed
         status, fields = FAILED, {}
         try:
             context.check()
@@ -1140,19 +1308,25 @@ class Worker:
             text = result if is_text else json.dumps(result, ensure_ascii=False, default=str)
             status, fields = COMPLETED, {} if text is None else {"result": cut(text, MAX_TEXT)}
         except RunEnded as end:
-            status, fields = end.status, {"exception": str(end)}
+            status, fields = end.status, {"exception": cut(str(end), MAX_TEXT)}
         except Permanent as error:
             fields = {"exception": cut(str(error), MAX_TEXT), "permanent": True}
         except Retry as error:
             fields = {"exception": cut(str(error), MAX_TEXT), "retryAfterMs": int(error.seconds * 1000)}
         except Snooze as error:
-            status, fields = QUEUED, {"exception": str(error), "retryAfterMs": int(error.seconds * 1000)}
+            text = cut(str(error), MAX_TEXT)
+            status, fields = QUEUED, {"exception": text, "retryAfterMs": int(error.seconds * 1000)}
         except BaseException as error:  # Every error must be reported.
-            fields = {"exception": cut(f"{error!r}\n\n{traceback.format_exc()}", MAX_TEXT)}
+            fields = {"exception": cut(f"{describe(error)}\n\n{traceback.format_exc()}", MAX_TEXT)}
+        end = run.end_reason()
+        if end and status not in (COMPLETED, end[0]):
+            # Only a success replaces a requested end: the error may be a consequence of the request.
+            context.log("warn", f"the run raised an error after it had to end: {fields['exception']}")
+            status, fields = end[0], {"exception": cut(end[1], MAX_TEXT)}
         if status in (FAILED, TIMED_OUT):
             # The occurrence keeps the exception of its latest attempt only; its log keeps those of all attempts.
             context.log("error", fields["exception"])
-        self.finish(run, status, durationMs=int((time.monotonic() - started) * 1000), **fields)
+        self.finish(run, status, durationMs=run.duration(), **fields)
 
     def finish(self, run, status, **fields):
         with self.lock:
