@@ -21,14 +21,28 @@ if other and other >= tonumber(ARGV[2]) then return {held, redis.call('PTTL', KE
 redis.call('SET', KEYS[1], mark, 'PX', ARGV[3])
 return {'', 0, redis.call('GET', KEYS[2]) or '', since}
 `
-// KEYS: running:{occurrence}. ARGV: instance, attempt, lifetime, new value. Sets the value unless another instance has claimed
-// this attempt or a later one; returns 0 then.
-const SET = `
-local held, mark = redis.call('GET', KEYS[1]), ARGV[1] .. ':' .. ARGV[2]
-local other = held and held ~= mark and tonumber(string.match(held, ':(%d+)$'))
+// KEYS: running:{occurrence}. ARGV: instance, attempt, lifetime of the key. Keeps the claim of a later attempt.
+const END = `
+local held = redis.call('GET', KEYS[1])
+local other = held and held ~= ARGV[1] .. ':' .. ARGV[2] and tonumber(string.match(held, ':(%d+)$'))
 if other and other >= tonumber(ARGV[2]) then return 0 end
-redis.call('SET', KEYS[1], ARGV[4], 'PX', ARGV[3])
+redis.call('SET', KEYS[1], 'done:' .. ARGV[2], 'PX', ARGV[3])
 return 1
+`
+// KEYS: running:{occurrence} of each run. ARGV: lifetime of the keys, then the value of each claim. Returns the positions and the
+// values of the keys in which another instance has claimed this attempt or a later one, in turns.
+const RENEW = `
+local lost = {}
+for i, key in ipairs(KEYS) do
+    local mark, held = ARGV[i + 1], redis.call('GET', key)
+    local other = held and held ~= mark and tonumber(string.match(held, ':(%d+)$'))
+    if other and other >= tonumber(string.match(mark, ':(%d+)$')) then
+        lost[#lost + 1], lost[#lost + 2] = i, held
+    else
+        redis.call('SET', key, mark, 'PX', ARGV[1])
+    end
+end
+return lost
 `
 // KEYS: running:{occurrence}. ARGV: value of the claim.
 const GIVE_BACK = `if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end`
@@ -93,17 +107,17 @@ export class Claims {
     return answer
   }
 
-  /** Renews a claim. Returns false if another instance has claimed this attempt or a later one. */
-  async renew(run) {
-    const life = LEASE_MS + CLAIM_RETENTION_MS
-    const set = [SET, 1, this.#key(run), this.settings.instanceId, run.attempt, life, this.#value(run)]
-    return (await this.redis.eval(...set)) === 1
+  /** Renews the claims of runs. Returns those of which another instance has claimed this attempt or a later one. */
+  async renew(runs) {
+    if (runs.length === 0) return []
+    const [keys, values] = [runs.map((run) => this.#key(run)), runs.map((run) => this.#value(run))]
+    const lost = await this.redis.eval(RENEW, runs.length, ...keys, LEASE_MS + CLAIM_RETENTION_MS, ...values)
+    return lost.filter((_, n) => n % 2 === 0).map((position) => runs[position - 1])
   }
 
   /** Records the end of a run. */
   async end(run) {
-    const set = [SET, 1, this.#key(run), this.settings.instanceId, run.attempt, CLAIM_RETENTION_MS, `done:${run.attempt}`]
-    await this.redis.eval(...set)
+    await this.redis.eval(END, 1, this.#key(run), this.settings.instanceId, run.attempt, CLAIM_RETENTION_MS)
   }
 
   /** Deletes the claim of a message that does not run here. */

@@ -5,6 +5,8 @@ export const MAX_MESSAGE = 1024 * 1024
 export const MAX_TEXT = 64 * 1024
 export const MAX_LINE = 8 * 1024
 export const MAX_CHECKPOINT = 32 * 1024
+export const MAX_DEPTH = 100 // levels of a checkpoint or of a line's data; the server reads messages of at most 127
+export const MAX_DELAY_MS = 30 * 24 * 3600 * 1000 // until the next attempt
 export const MAX_LINES = 10_000 // log lines of one attempt
 export const MAX_BUFFERED_LINES = 10_000 // log lines of all runs that wait for the broker
 export const HEARTBEAT_MS = 5_000
@@ -24,13 +26,37 @@ export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
 /** Returns a name as one word of a routing key: lower case, without the dot that separates words. */
 export const word = (name) => name.toLowerCase().replaceAll('_', '__').replaceAll('.', '_d')
 
-/** Cuts a text to `most` bytes, with a mark, and replaces NUL characters, which the database cannot store. */
+/**
+ * Cuts a text to `most` bytes, with a mark. Replaces NUL characters, which the database cannot store, and halves of surrogate
+ * pairs, for which the server would refuse the message.
+ */
 export function cut(text, most) {
-  const clean = text.replaceAll('\0', '\ufffd')
+  const clean = text.replace(/\0|\p{Surrogate}/gu, '\ufffd')
   const bytes = Buffer.from(clean)
   if (bytes.length <= most) return clean
   const end = most - 40
   return `${new TextDecoder().decode(bytes.subarray(0, end)).replace(/\ufffd+$/, '')}… [${bytes.length - end} bytes cut]`
+}
+
+/**
+ * Returns a copy of a value as JSON has it, or undefined for undefined. Throws if JSON cannot represent it, and if the JSON has
+ * more than `most` bytes or MAX_DEPTH levels: the server could not read a message with it.
+ */
+export function plain(value, most) {
+  const json = JSON.stringify(value)
+  if (json === undefined) return undefined
+  // Halves of surrogate pairs are escaped in it. An escaped backslash is passed over as a whole.
+  const text = json.replace(/\\(ud[89a-f][0-9a-f]{2}|.)/g, (escape, code) => (code.length > 1 ? '\ufffd' : escape))
+  const size = Buffer.byteLength(text)
+  if (size > most) throw new Error(`it has ${size} bytes, and the maximum is ${most}`)
+  const copy = JSON.parse(text)
+  if (depth(copy) > MAX_DEPTH) throw new Error(`it has more than ${MAX_DEPTH} levels`)
+  return copy
+}
+
+function depth(value) {
+  if (value === null || typeof value !== 'object') return 0
+  return 1 + Object.values(value).reduce((most, inner) => Math.max(most, depth(inner)), 0)
 }
 
 /** A growing pause with jitter between two attempts to connect. */

@@ -1,18 +1,27 @@
 // The thread of one run: it calls the function of the job, and sends what the job reports to the main thread.
 
 import { parentPort, workerData } from 'node:worker_threads'
-import { MAX_CHECKPOINT, MAX_TEXT, Status, cut } from './protocol.js'
+import { MAX_CHECKPOINT, MAX_DELAY_MS, MAX_LINE, MAX_LINES, MAX_TEXT, Status, cut, plain } from './protocol.js'
 import { Permanent, Retry, Snooze } from './outcomes.js'
 
 const stop = new AbortController()
 parentPort.on('message', () => stop.abort())
 
-const log = (level) => (message, data) => parentPort.postMessage({ log: { level, message: String(message), data: plain(data) } })
+const PROGRESS_INTERVAL_MS = 250 // At most four reports a second.
 
-/** Converts data into what JSON can represent. */
-function plain(data) {
+// Lines and progress are limited here, because a job that never waits could fill the memory with messages to the main thread.
+let [lineCount, nextProgress] = [0, 0]
+
+const log = (level) => (message, data) => {
+  if (lineCount > MAX_LINES) return // The main thread has replaced the last one by a line that says so.
+  lineCount += 1
+  parentPort.postMessage({ log: { level, message: cut(String(message), MAX_LINE), data: lineData(data) } })
+}
+
+/** Data of more than 8 KiB is left out, as the server would do, and so is what JSON cannot represent. */
+function lineData(data) {
   try {
-    return data === undefined ? undefined : JSON.parse(JSON.stringify(data))
+    return plain(data, MAX_LINE)
   } catch {
     return undefined
   }
@@ -31,18 +40,20 @@ const context = {
   info: log('info'),
   warn: log('warn'),
   error: log('error'),
-  /** Reports the progress in percent, from 0 to 100. */
+  /** Reports the progress in percent, from 0 to 100. At most four reports a second are sent; others are left out. */
   progress(percent, message = '') {
-    const whole = Math.max(0, Math.min(100, Math.trunc(percent)))
+    if (performance.now() < nextProgress) return
+    nextProgress = performance.now() + PROGRESS_INTERVAL_MS
+    const whole = Math.max(0, Math.min(100, Math.trunc(percent) || 0))
     parentPort.postMessage({ progress: { percent: whole, message: cut(String(message), 200) } })
   },
   /** Keeps a value from which the next attempt can continue. It is sent with the next progress report and with the end. */
   checkpoint(value) {
-    const text = JSON.stringify(value)
-    if (Buffer.byteLength(text) > MAX_CHECKPOINT) {
-      throw new Permanent(`the checkpoint has ${Buffer.byteLength(text)} bytes, and the maximum is ${MAX_CHECKPOINT}`)
+    try {
+      parentPort.postMessage({ checkpoint: plain(value, MAX_CHECKPOINT) })
+    } catch (error) {
+      throw new Permanent(`the checkpoint cannot be kept: ${error.message}`)
     }
-    parentPort.postMessage({ checkpoint: JSON.parse(text) })
   },
   /** Sleeps; throws if the run has to end. */
   sleep(ms) {
@@ -59,12 +70,14 @@ const context = {
 }
 
 function failure(error) {
-  const text = cut(error instanceof Error ? (error.stack ?? String(error)) : String(error), MAX_TEXT)
-  if (error instanceof Permanent) return { status: Status.failed, exception: error.message, permanent: true }
-  const retryAfterMs = Math.round(error?.ms ?? 0)
-  if (error instanceof Retry) return { status: Status.failed, exception: error.message, retryAfterMs }
-  if (error instanceof Snooze) return { status: Status.queued, exception: error.message, retryAfterMs }
-  return { status: Status.failed, exception: text }
+  const isDecision = [Permanent, Retry, Snooze].some((kind) => error instanceof kind)
+  const text = isDecision ? error.message : error instanceof Error ? (error.stack ?? error) : error
+  const exception = cut(String(text), MAX_TEXT)
+  if (error instanceof Permanent) return { status: Status.failed, exception, permanent: true }
+  const retryAfterMs = Math.min(Math.max(Math.round(Number(error?.ms)), 0) || 0, MAX_DELAY_MS)
+  if (error instanceof Retry) return { status: Status.failed, exception, retryAfterMs }
+  if (error instanceof Snooze) return { status: Status.queued, exception, retryAfterMs }
+  return { status: Status.failed, exception }
 }
 
 async function run() {

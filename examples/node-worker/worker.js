@@ -37,7 +37,6 @@ class Run {
   reason = null // { status, text } once the run has to end
   stopped = new Promise((resolve) => (this.resolveStopped = resolve))
   lineCount = 0
-  nextProgress = 0
 
   constructor(job, message, delivery, mayBeDuplicate, instanceId) {
     Object.assign(this, { job, message, delivery, mayBeDuplicate, instanceId })
@@ -172,7 +171,7 @@ export class Worker {
       clearTimeout(run.expiry)
       this.permits.set(job, this.permits.get(job) - 1)
       this.handle(run)
-        .catch((error) => console.error(`${run.key} could not be handled:`, error))
+        .catch((error) => this.fail(run, error))
         .finally(() => {
           this.permits.set(job, this.permits.get(job) + 1)
           this.startWaiting(job)
@@ -205,6 +204,18 @@ export class Worker {
     clearTimeout(run.expiry)
     this.runs.delete(run.key)
     this.answer(run.delivery, answer)
+  }
+
+  /** Reports a run that could not be handled. It would stay in the heartbeats for ever otherwise. */
+  async fail(run, error) {
+    console.error(`${run.key} could not be handled:`, error)
+    if (run.over) return
+    if (run.started) {
+      return this.finish(run, Status.failed, { exception: cut(`the worker could not run it: ${error?.stack ?? error}`, MAX_TEXT) })
+    }
+    await this.claims.giveBack(run)
+    await sleep(1_000)
+    if (this.runs.get(run.key) === run) this.leave(run, 'return')
   }
 
   // --- Admission. ---
@@ -304,8 +315,7 @@ export class Worker {
     }
     const began = performance.now()
     const timer = setTimeout(() => run.end(Status.timedOut, `timed out after ${run.timeoutMs / 1000} s`), run.timeoutMs)
-    const { status, ...fields } = await this.runInThread(run)
-    clearTimeout(timer)
+    const { status, ...fields } = await this.runInThread(run).finally(() => clearTimeout(timer))
     // The occurrence keeps the exception of its latest attempt only; its log keeps those of all attempts.
     if (status === Status.failed || status === Status.timedOut) this.log(run, 'error', fields.exception)
     await this.finish(run, status, { durationMs: Math.round(performance.now() - began), ...fields })
@@ -329,10 +339,7 @@ export class Worker {
       thread.on('message', ({ log, progress, checkpoint, end }) => {
         if (checkpoint !== undefined) run.checkpoint = checkpoint
         if (log) this.log(run, log.level, log.message, log.data)
-        if (progress && performance.now() >= run.nextProgress) {
-          run.nextProgress = performance.now() + 250 // At most four reports a second.
-          this.reporter.report(run.report(Status.running, { progress }))
-        }
+        if (progress) this.reporter.report(run.report(Status.running, { progress }))
         if (end) ended(end)
       })
       thread.on('error', (error) => ended({ status: Status.failed, exception: cut(String(error?.stack ?? error), MAX_TEXT) }))
@@ -436,16 +443,19 @@ export class Worker {
   }
 
   async heartbeatToRedis() {
+    if (this.isRenewing) return // Redis is slow.
+    this.isRenewing = true
     try {
       await this.claims.heartbeat()
       // Not those that were given back because the server revoked them.
       const claimed = this.unsettled().filter((run) => !(run.revoked && run.over))
-      for (const run of claimed) {
-        if (!(await this.claims.renew(run))) run.end(null, 'claimed by another instance')
-      }
+      // A run that has ended meanwhile may have recorded its end.
+      for (const run of await this.claims.renew(claimed)) if (!run.over) run.end(null, 'claimed by another instance')
       await this.readRequests()
     } catch (error) {
       console.error(`the heartbeat could not be sent to Redis: ${error.message}`)
+    } finally {
+      this.isRenewing = false
     }
   }
 
