@@ -57,6 +57,10 @@ pub struct StatusReport {
     /// replaces an older one. It may be in any report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Value>,
+    /// True if the reader has left out the time, the progress or the checkpoint, because it could not be read or stored.
+    /// It is not in the message.
+    #[serde(skip)]
+    pub is_incomplete: bool,
 }
 
 impl StatusReport {
@@ -83,7 +87,18 @@ impl StatusReport {
             retry_after_ms: None,
             traceparent: None,
             checkpoint: None,
+            is_incomplete: false,
         }
+    }
+
+    /// Returns true if this is the report of a start. A report Running with progress or with a checkpoint is sent during the
+    /// run, as often as the job sets one. Of an incomplete report it is unknown, so it is not taken for a start.
+    #[must_use]
+    pub const fn is_start(&self) -> bool {
+        matches!(self.status, OccurrenceStatus::Running)
+            && self.progress.is_none()
+            && self.checkpoint.is_none()
+            && !self.is_incomplete
     }
 }
 

@@ -109,6 +109,7 @@ fn report() -> StatusReport {
         retry_after_ms: Some(90_000),
         traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()),
         checkpoint: Some(json!({ "row": 7 })),
+        is_incomplete: false,
     }
 }
 

@@ -86,7 +86,7 @@ pub struct ReportedStarts {
 
 impl ReportedStarts {
     /// Collects the starts in `reports`: each report with status Running, and each end that only the running instance
-    /// can report. Progress reports imply no new start, and an instance may report an attempt as cancelled without
+    /// can report. Reports with progress or a checkpoint imply no new start, and an instance may report an attempt as cancelled without
     /// starting it.
     #[must_use]
     pub fn of(reports: &[StatusReport]) -> Self {
@@ -94,7 +94,7 @@ impl ReportedStarts {
         let mut first: HashMap<(OccurrenceId, i32), (&str, DateTime<Utc>)> = HashMap::with_capacity(reports.len());
         for report in reports {
             let implies_start = match report.status {
-                OccurrenceStatus::Running => report.progress.is_none(),
+                OccurrenceStatus::Running => report.is_start(),
                 OccurrenceStatus::Completed | OccurrenceStatus::Failed | OccurrenceStatus::TimedOut => true,
                 _ => false,
             };
@@ -142,6 +142,7 @@ impl ReportedStarts {
 #[cfg(test)]
 mod tests {
     use milvaion_protocol::message::RunProgress;
+    use serde_json::json;
 
     use super::*;
 
@@ -197,6 +198,17 @@ mod tests {
             suspects(&reports, &[1]),
             [(id(1), 1, "a".to_owned()), (id(1), 1, "b".to_owned()), (id(1), 1, "b".to_owned())]
         );
+    }
+
+    #[test]
+    fn report_during_a_run_is_no_start() {
+        let start = report(1, 1, "a", OccurrenceStatus::Running);
+        let later = StatusReport { timestamp: start.timestamp + chrono::TimeDelta::seconds(60), ..start.clone() };
+        let checkpoint = StatusReport { checkpoint: Some(json!({ "row": 7 })), ..later.clone() };
+        assert_eq!(suspects(&[start.clone(), checkpoint], &[1]), []);
+        let unreadable = StatusReport { is_incomplete: true, ..later.clone() };
+        assert_eq!(suspects(&[start.clone(), unreadable], &[1]), [], "its progress could not be read");
+        assert_eq!(suspects(&[start, later], &[1]).len(), 2, "without either it is a second start");
     }
 
     #[test]

@@ -115,8 +115,10 @@ pub fn sanitize_report(report: StatusReport) -> StatusReport {
     let progress = report
         .progress
         .map(|progress| RunProgress { percent: progress.percent.min(100), message: bounded(progress.message) });
+    let had_checkpoint = report.checkpoint.is_some();
     let checkpoint = report.checkpoint.filter(is_storable_checkpoint);
-    StatusReport { instance_id: bounded(report.instance_id), progress, checkpoint, ..report }
+    let is_incomplete = report.is_incomplete || (had_checkpoint && checkpoint.is_none());
+    StatusReport { instance_id: bounded(report.instance_id), progress, checkpoint, is_incomplete, ..report }
 }
 
 /// Returns true if a checkpoint is within its bound, and jsonb, which cannot hold NUL, can store it.
@@ -156,13 +158,13 @@ fn begin(report: StatusReport) -> AttemptChange {
 }
 
 fn add(change: &mut AttemptChange, mut report: StatusReport) {
+    let is_start = report.is_start();
     // Reports of one attempt may arrive in another order than the worker sent them, so the end does not matter.
     if let Some(checkpoint) = report.checkpoint.take()
         && change.checkpoint.as_ref().is_none_or(|(at, _)| *at <= report.timestamp)
     {
         change.checkpoint = Some((report.timestamp, checkpoint));
     }
-    let is_start = report.status == OccurrenceStatus::Running && report.progress.is_none();
     if change.is_over() && is_start && change.started_at.is_none() {
         // The start arrived after the end: it adds only the start time.
         change.started_at = Some(report.timestamp);

@@ -62,12 +62,20 @@ struct PendingReport {
 }
 
 /// The stage that a report announces, and its outbox entry if it has one.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum ReportStage {
     Start(EntryId),
-    /// Progress. The next progress report of the same attempt replaces it, and it does not survive the process.
-    Progress,
+    /// The next one of the same kind and attempt replaces it, and it does not survive the process.
+    Update(RunUpdate),
     End(EntryId),
+}
+
+/// What a report during a run brings. The two kinds are told apart, because a report with progress must not replace one with
+/// a checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RunUpdate {
+    Progress,
+    Checkpoint,
 }
 
 enum PublishResult {
@@ -94,27 +102,14 @@ pub(crate) async fn run(
     reporter_config: ReporterConfig,
     close: CancellationToken,
 ) {
-    let mut reporter_loop = ReporterLoop {
-        publisher: publisher.clone(),
-        inbox,
-        status_exchange: topology.status(),
-        log_exchange: topology.logs(),
-        statuses: VecDeque::new(),
-        is_status_batch_in_flight: false,
-        log_buffer: LogBuffer::new(reporter_config.bounds),
-        journal: reporter_config.journal,
-        in_flight: FuturesUnordered::new(),
-        flushes: Vec::new(),
-        kept: HashMap::new(),
-        backoff: JitteredBackoff::new(),
-        resume: Instant::now(),
-    };
-    reporter_loop.recover(reporter_config.recovered);
+    let ReporterConfig { journal, recovered, bounds, metrics } = reporter_config;
+    let mut reporter_loop = ReporterLoop::new(publisher.clone(), inbox, &topology, journal, bounds);
+    reporter_loop.recover(recovered);
     let mut slice = Vec::with_capacity(MAX_INBOX_SLICE);
     loop {
         reporter_loop.count_dropped_lines();
         reporter_loop.send();
-        reporter_config.metrics.waiting(reporter_loop.statuses.len(), reporter_loop.log_buffer.len());
+        metrics.waiting(reporter_loop.statuses.len(), reporter_loop.log_buffer.len());
         reporter_loop.journal.begin(Instant::now(), !reporter_loop.publisher.is_up());
         // Heartbeats share this thread.
         tokio::task::yield_now().await;
@@ -164,13 +159,39 @@ struct ReporterLoop {
 }
 
 impl ReporterLoop {
+    fn new(
+        publisher: WorkerPublisher,
+        inbox: Arc<ReporterInbox>,
+        topology: &Topology,
+        journal: OutboxJournal,
+        bounds: LogBounds,
+    ) -> Self {
+        Self {
+            publisher,
+            inbox,
+            status_exchange: topology.status(),
+            log_exchange: topology.logs(),
+            statuses: VecDeque::new(),
+            is_status_batch_in_flight: false,
+            log_buffer: LogBuffer::new(bounds),
+            journal,
+            in_flight: FuturesUnordered::new(),
+            flushes: Vec::new(),
+            kept: HashMap::new(),
+            backoff: JitteredBackoff::new(),
+            resume: Instant::now(),
+        }
+    }
+
     fn accept(&mut self, message: ReporterMessage) {
         let now = Instant::now();
         match message {
             ReporterMessage::Status { report, receipt } => {
                 let text: Arc<str> = json(&report).into();
                 let stage = if report.progress.is_some() {
-                    ReportStage::Progress
+                    ReportStage::Update(RunUpdate::Progress)
+                } else if report.status == OccurrenceStatus::Running && report.checkpoint.is_some() {
+                    ReportStage::Update(RunUpdate::Checkpoint)
                 } else if report.status == OccurrenceStatus::Running {
                     ReportStage::Start(self.journal.report(&report, &text, now))
                 } else {
@@ -186,11 +207,9 @@ impl ReporterLoop {
                     }
                 };
                 let pending = PendingReport { attempt, stage, text, confirmed };
-                if matches!(stage, ReportStage::Progress)
-                    && let Some(earlier) = self
-                        .statuses
-                        .iter_mut()
-                        .find(|earlier| matches!(earlier.stage, ReportStage::Progress) && earlier.attempt == attempt)
+                if matches!(stage, ReportStage::Update(_))
+                    && let Some(earlier) =
+                        self.statuses.iter_mut().find(|earlier| earlier.stage == stage && earlier.attempt == attempt)
                 {
                     *earlier = pending;
                 } else {
@@ -324,7 +343,7 @@ impl ReporterLoop {
                         for pending in batch {
                             match pending.stage {
                                 ReportStage::Start(id) => self.journal.started(id, pending.attempt, now),
-                                ReportStage::Progress => {}
+                                ReportStage::Update(_) => {}
                                 ReportStage::End(id) => {
                                     self.inbox.unconfirmed_ends.lock().remove(&pending.attempt);
                                     self.journal.erase(id, now);
@@ -389,7 +408,7 @@ mod tests {
 
     use milvaion_protocol::{
         id::OccurrenceId,
-        message::{LogLevel, LogLine, StatusMessage},
+        message::{LogLevel, LogLine, RunProgress, StatusMessage},
         status::OccurrenceStatus,
     };
 
@@ -428,6 +447,38 @@ mod tests {
         assert!(turns >= LINES / MAX_INBOX_SLICE, "the other task had {turns} turns");
         close.cancel();
         reporting.await.expect("no panic");
+    }
+
+    #[tokio::test]
+    async fn newest_progress_and_newest_checkpoint_wait_for_the_broker() {
+        let bounds = LogBounds { lines: 10, bytes: 1_000 };
+        let (_reporter, ReporterReceiver { inbox, .. }) = Reporter::new(bounds);
+        let topology = Topology::new("t");
+        let amqp = "amqp://127.0.0.1:1/%2f".parse().expect("valid");
+        let (publisher, _keep_open) =
+            WorkerPublisher::new(amqp, topology.clone(), "w-1".to_owned(), CancellationToken::new());
+        let mut reporter = ReporterLoop::new(publisher, inbox, &topology, OutboxJournal::off(), bounds);
+        let start = StatusReport::new(
+            OccurrenceId::default(),
+            1,
+            "w-1",
+            OccurrenceStatus::Running,
+            chrono::DateTime::UNIX_EPOCH,
+        );
+        let mut accept = |report: StatusReport| {
+            reporter.accept(ReporterMessage::Status { report: Box::new(report), receipt: Receipt::Nothing });
+        };
+        accept(start.clone());
+        for row in 1..=9 {
+            accept(StatusReport { checkpoint: Some(row.into()), ..start.clone() });
+            let progress = RunProgress { percent: row, message: String::new() };
+            accept(StatusReport { progress: Some(progress), ..start.clone() });
+        }
+        let waiting: Vec<StatusReport> =
+            reporter.statuses.iter().map(|pending| serde_json::from_str(&pending.text).expect("a report")).collect();
+        assert_eq!(waiting.len(), 3);
+        assert_eq!((waiting[0].is_start(), &waiting[1].checkpoint), (true, &Some(9.into())));
+        assert_eq!(waiting[2].progress.as_ref().map(|progress| progress.percent), Some(9));
     }
 
     #[test]
