@@ -92,8 +92,12 @@ pub fn document() -> Value {
             "action": "send",
             "channel": reference("channels", channel),
             "messages": [reference(&format!("channels/{channel}/messages"), message)],
-            "bindings": { "amqp": { "deliveryMode": 2, "mandatory": true, "bindingVersion": "0.3.0" } },
         });
+        // A claim check that is lost is sent again, so it needs neither.
+        if channel != "claims" {
+            operation["bindings"] =
+                json!({ "amqp": { "deliveryMode": 2, "mandatory": true, "bindingVersion": "0.3.0" } });
+        }
         if let Some(answer) = answer {
             let replies = format!("{channel}Replies");
             operation["reply"] = json!({

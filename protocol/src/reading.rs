@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     id::OccurrenceId,
+    mend,
     message::{LogLine, LogMessage, RunProgress, StatusReport},
     status::OccurrenceStatus,
 };
@@ -31,7 +32,7 @@ pub struct ReadProblem {
 }
 
 impl ReadProblem {
-    fn new(field: impl Into<String>, reason: impl fmt::Display) -> Self {
+    pub(crate) fn new(field: impl Into<String>, reason: impl fmt::Display) -> Self {
         let mut reason = reason.to_string();
         if let Some((end, _)) = reason.char_indices().nth(MAX_REASON_CHARS) {
             reason.truncate(end);
@@ -87,14 +88,16 @@ impl StatusReading {
         }
         let mut reading = Self::default();
         // The form of nearly every body.
-        if let Ok(ReportBatch { reports }) = serde_json::from_slice(body) {
+        if mend::check_size(body).is_ok()
+            && let Ok(ReportBatch { reports }) = serde_json::from_slice(body)
+        {
             reading.reports = reports.into_iter().map(|report| (report, Vec::new())).collect();
             return reading;
         }
-        let mut message: Value = match serde_json::from_slice(body) {
-            Ok(message) => message,
-            Err(error) => {
-                reading.unreadable.push(UnreadableReport::of_body(error));
+        let (mut message, mut mended) = match mend::parse(body) {
+            Ok(parsed) => parsed,
+            Err(problem) => {
+                reading.unreadable.push(UnreadableReport { problem, ..UnreadableReport::of_body("") });
                 return reading;
             }
         };
@@ -106,9 +109,15 @@ impl StatusReading {
                 return reading;
             }
         };
-        for report in reports {
+        // The parser does not say which reports have the characters that were replaced. One that shows them has.
+        let is_mended = |report: &Value| report.to_string().contains(char::REPLACEMENT_CHARACTER);
+        let blamed = mended.is_some().then(|| reports.iter().position(is_mended).unwrap_or(0));
+        for (index, report) in reports.into_iter().enumerate() {
             match StatusReport::read_in_parts(report, sender, now) {
-                Ok(report) => reading.reports.push(report),
+                Ok((report, mut problems)) => {
+                    problems.extend(mended.take_if(|_| blamed == Some(index)));
+                    reading.reports.push((report, problems));
+                }
                 Err(unreadable) => reading.unreadable.push(unreadable),
             }
         }
@@ -157,6 +166,7 @@ impl StatusReport {
         read.retry_after_ms = reader.optional::<Milliseconds>("retryAfterMs").map(|ms| ms.0);
         read.traceparent = reader.optional::<String>("traceparent");
         read.checkpoint = reader.optional::<Value>("checkpoint");
+        read.is_incomplete = reader.problems.iter().any(|problem| matches!(&*problem.field, "timestamp" | "progress"));
         Ok((read, reader.problems))
     }
 }
@@ -220,7 +230,7 @@ impl FieldReader {
 pub struct LogReading {
     /// The occurrence with the lines that could be read.
     pub message: LogMessage,
-    /// The lines that were left out, as `lines[3].seq`.
+    /// The lines that were left out, as `lines[3].seq`; without a field if characters in the message were replaced.
     pub problems: Vec<ReadProblem>,
 }
 
@@ -232,10 +242,11 @@ impl LogReading {
     ///
     /// Returns the problem if the occurrence or the list of lines cannot be read.
     pub fn of(body: &[u8], now: DateTime<Utc>) -> Result<Self, ReadProblem> {
+        mend::check_size(body)?;
         if let Ok(message) = serde_json::from_slice(body) {
             return Ok(Self { message, problems: Vec::new() });
         }
-        let message: Value = serde_json::from_slice(body).map_err(|error| ReadProblem::new("", error))?;
+        let (message, mended) = mend::parse(body)?;
         let Value::Object(fields) = message else {
             return Err(ReadProblem::new("", "a log message is a JSON object"));
         };
@@ -246,7 +257,7 @@ impl LogReading {
             let problem = reader.problems.into_iter().next();
             return Err(problem.unwrap_or_else(|| ReadProblem::new("", "the log message cannot be read")));
         };
-        let (mut read, mut problems) = (Vec::with_capacity(lines.len()), Vec::new());
+        let (mut read, mut problems) = (Vec::with_capacity(lines.len()), Vec::from_iter(mended));
         for (index, line) in lines.into_iter().enumerate() {
             match read_line(line, now) {
                 Ok(line) => read.push(line),
@@ -358,6 +369,32 @@ mod tests {
             let reading = StatusReading::of(body.as_bytes(), None, now());
             assert_eq!((reading.reports.len(), reading.unreadable.len()), (0, 1), "{body}");
         }
+    }
+
+    #[test]
+    fn half_of_a_character_does_not_cost_the_message() {
+        let bodies = [report("result", json!("fine")), report("result", json!("cut CUT"))];
+        let body = json!({ "reports": bodies }).to_string().replace("CUT", "\\ud83d");
+        let StatusReading { reports, unreadable } = StatusReading::of(body.as_bytes(), None, now());
+        assert_eq!((reports.len(), unreadable.len()), (2, 0));
+        assert_eq!(reports[0].1, [], "the problem is named at the report that has it");
+        assert_eq!((reports[1].0.result.as_deref(), reports[1].1.len()), (Some("cut \u{fffd}"), 1));
+        let body = report("checkpoint", json!({ "rate": "CUT" })).to_string().replace("\"CUT\"", "NaN");
+        let reading = StatusReading::of(body.as_bytes(), None, now());
+        assert_eq!(reading.reports[0].0.checkpoint, Some(json!({ "rate": null })));
+        assert_eq!(reading.reports[0].1.len(), 1);
+        let line = format!("{{\"occurrenceId\":\"{ID}\",\"lines\":[{{\"seq\":1,\"message\":\"\\ud83d\"}}]}}");
+        let LogReading { message, problems } = LogReading::of(line.as_bytes(), now()).expect("readable");
+        assert_eq!((&*message.lines[0].message, problems.len()), ("\u{fffd}", 1));
+    }
+
+    #[test]
+    fn message_above_the_maximum_is_dropped() {
+        let mut body = report("result", json!("fine")).to_string().into_bytes();
+        body.resize(crate::message::MAX_MESSAGE_BYTES + 1, b' ');
+        let reading = StatusReading::of(&body, None, now());
+        assert_eq!((reading.reports.len(), reading.unreadable.len()), (0, 1));
+        assert!(LogReading::of(&body, now()).is_err());
     }
 
     #[test]

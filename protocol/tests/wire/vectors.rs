@@ -8,8 +8,9 @@
 use std::fs;
 
 use milvaion_protocol::{
+    mend,
     message::{
-        CancelMessage, ClaimReply, ClaimRequest, HelloReply, IngestMessage, IngestReply, JobMessage, MAX_MESSAGE_BYTES,
+        CancelMessage, ClaimReply, ClaimRequest, HelloReply, IngestMessage, IngestReply, JobMessage,
         RegistrationMessage, StatusReport,
     },
     reading::{LogReading, StatusReading},
@@ -70,13 +71,11 @@ enum Verdict {
 }
 
 fn verdict(message: &str, bytes: &[u8]) -> Verdict {
-    if bytes.len() > MAX_MESSAGE_BYTES {
-        return Verdict::Rejected("more than 1 MiB".into());
-    }
     fn plain<T: DeserializeOwned>(bytes: &[u8]) -> Verdict {
-        match serde_json::from_slice::<T>(bytes) {
+        let parsed = mend::check_size(bytes).map_err(|problem| problem.to_string());
+        match parsed.and_then(|()| serde_json::from_slice::<T>(bytes).map_err(|error| error.to_string())) {
             Ok(_) => Verdict::Accepted { level: None },
-            Err(error) => Verdict::Rejected(error.to_string()),
+            Err(reason) => Verdict::Rejected(reason),
         }
     }
     match message {

@@ -11,9 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use milvaion_api::events::LiveEvent;
-use milvaion_protocol::message::{
-    FEATURE_CHECKPOINT, FEATURE_CLAIMS, FEATURE_INGEST, FEATURE_SCHEDULES, HelloProblem, HelloReply, InstanceHeartbeat,
-    InstanceHello, PROTOCOL_VERSION, RegistrationMessage,
+use milvaion_protocol::{
+    mend,
+    message::{
+        FEATURE_CHECKPOINT, FEATURE_CLAIMS, FEATURE_INGEST, FEATURE_SCHEDULES, HelloProblem, HelloReply,
+        InstanceHeartbeat, InstanceHello, PROTOCOL_VERSION, RegistrationMessage,
+    },
 };
 
 use crate::{
@@ -202,6 +205,9 @@ struct ReadBody {
 
 /// Reads and checks a body.
 fn read(body: &[u8]) -> ReadBody {
+    if let Err(problem) = mend::check_size(body) {
+        return refuse_hello(body, None, problem.reason);
+    }
     let error = match serde_json::from_slice(body) {
         Ok(RegistrationMessage::Hello(hello)) => return accept(hello_check::check(hello, Vec::new())),
         Ok(RegistrationMessage::Heartbeat(beat)) => {
@@ -212,27 +218,36 @@ fn read(body: &[u8]) -> ReadBody {
         }
         Err(error) => error,
     };
-    let message: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    let (message, mended) = mend::parse(body).unwrap_or_default();
     let instance = message["instanceId"].as_str().map(str::to_owned);
     if message["kind"] == "hello" {
         return match hello_check::read_in_parts(message) {
-            Ok((hello, problems)) => accept(hello_check::check(hello, problems)),
-            Err(reason) => {
-                super::log_unreadable(RegistrationConsumer::NAME, body, &reason);
-                let problem = HelloProblem { job_type: None, schedule: None, text: reason.clone() };
-                let reply = Some(reply_to_hello(false, vec![problem]));
-                ReadBody { message: None, reply, problem: Some((instance, reason)) }
+            Ok((hello, mut problems)) => {
+                problems.extend(mended.map(|mended| of_registration(mended.reason)));
+                accept(hello_check::check(hello, problems))
             }
+            Err(reason) => refuse_hello(body, instance, reason),
         };
     }
     if message["kind"] == "heartbeat"
         && let Some((beat, problem)) = hello_check::read_heartbeat_in_parts(&message)
     {
+        let problem = mended.map_or(problem, |mended| mended.reason);
         let message = Some(CheckedMessage::Heartbeat(beat));
         return ReadBody { message, reply: None, problem: Some((instance, problem)) };
     }
     super::log_unreadable(RegistrationConsumer::NAME, body, &error);
     ReadBody { problem: Some((instance, error.to_string())), ..ReadBody::default() }
+}
+
+fn refuse_hello(body: &[u8], instance: Option<String>, reason: String) -> ReadBody {
+    super::log_unreadable(RegistrationConsumer::NAME, body, &reason);
+    let reply = Some(reply_to_hello(false, vec![of_registration(reason.clone())]));
+    ReadBody { message: None, reply, problem: Some((instance, reason)) }
+}
+
+fn of_registration(text: String) -> HelloProblem {
+    HelloProblem { job_type: None, schedule: None, text }
 }
 
 fn accept(checked: CheckedHello) -> ReadBody {

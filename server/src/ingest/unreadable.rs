@@ -33,14 +33,17 @@ pub(super) fn of_dropped_report(report: UnreadableReport, sender: Option<&str>) 
     }
 }
 
-/// Describes log lines that were dropped.
+/// Describes log lines that were dropped, or whose characters were replaced.
 pub(super) fn of_log(id: Option<OccurrenceId>, problems: &[ReadProblem], sender: Option<&str>) -> Vec<UnreadablePart> {
     let part = |problem: &ReadProblem| UnreadablePart {
         occurrence_id: id,
         attempt: 0,
         instance_id: sender.map(str::to_owned),
         reason: problem.to_string(),
-        note: format!("a log line was dropped. {problem}"),
+        note: match id {
+            Some(_) if problem.field.is_empty() => format!("log lines were changed. {problem}"),
+            _ => format!("a log line was dropped. {problem}"),
+        },
     };
     problems.iter().map(part).collect()
 }

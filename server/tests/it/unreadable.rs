@@ -2,7 +2,11 @@
 
 use chrono::Duration;
 use milvaion_api::{duplicates, report_notes, views::InstanceView};
-use milvaion_protocol::{id::OccurrenceId, message::StatusReport, status::OccurrenceStatus};
+use milvaion_protocol::{
+    id::OccurrenceId,
+    message::{MAX_MESSAGE_BYTES, StatusReport},
+    status::OccurrenceStatus,
+};
 use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
     background::activators::Activators,
@@ -126,6 +130,23 @@ async fn bad_log_line_costs_only_that_line() {
 }
 
 #[tokio::test]
+async fn half_of_a_character_costs_nothing_else() {
+    let harness = Harness::new().await;
+    let mut report = harness.report(2);
+    report["result"] = json!("cut CUT");
+    let body = report.to_string().replace("CUT", "\\ud83d");
+    harness.status.handle(vec![body.into_bytes()]).await.expect("the batch is handled");
+    let (status, notes) = harness.shown().await;
+    assert_eq!(status, OccurrenceStatus::Completed);
+    assert!(notes[0].contains("were replaced"), "{notes:?}");
+    let line = json!({ "seq": 1_000_000, "at": harness.clock.now(), "level": "info", "message": "CUT" });
+    let body = json!({ "occurrenceId": harness.id, "lines": [line] }).to_string().replace("CUT", "\\ud83d");
+    harness.logs.handle(vec![body.into_bytes()]).await.expect("the batch is handled");
+    let stored = harness.store.log_before(harness.id, i64::MAX, 10).await.expect("the query succeeds");
+    assert_eq!(stored[0].message, "\u{fffd}");
+}
+
+#[tokio::test]
 async fn second_start_by_one_instance_is_recorded() {
     let harness = Harness::new().await;
     let start = |seconds| {
@@ -139,11 +160,17 @@ async fn second_start_by_one_instance_is_recorded() {
     };
     harness.status.apply(vec![first.clone()]).await.expect("applied");
     harness.status.apply(vec![first.clone()]).await.expect("applied");
-    let progress = json!({ "percent": 7 });
-    let mut report = harness.report(1);
-    report["progress"] = progress;
-    harness.receive(&report).await;
-    assert!(duplicates().await.is_empty(), "a repeated report and progress are no start");
+    for (field, value) in [
+        ("progress", json!({ "percent": 7 })),
+        ("progress", json!({ "percent": "7" })),
+        ("checkpoint", json!({ "row": 7 })),
+        ("checkpoint", json!("x".repeat(40_000))),
+    ] {
+        let mut report = harness.report(1);
+        (report["timestamp"], report[field]) = (json!(harness.clock.now() + Duration::seconds(20)), value);
+        harness.receive(&report).await;
+        assert!(duplicates().await.is_empty(), "a repeated report, progress and a checkpoint are no start: {field}");
+    }
     harness.status.apply(vec![second]).await.expect("applied");
     let found = duplicates().await;
     assert_eq!((found.len(), found[0].others.as_slice()), (1, &["w-1".to_owned()][..]));
@@ -168,4 +195,11 @@ async fn refused_part_of_a_registration_is_shown() {
     assert_eq!((instance.protocol, instance.features.as_slice()), (1, &["claims".to_owned()][..]));
     consumer.handle(vec![hello(json!([])).to_string().into_bytes()]).await.expect("the batch is handled");
     assert!(harness.instance().await.problems.is_empty(), "the next registration removes them");
+    let described = hello(json!([{ "jobType": "good", "description": "CUT" }])).to_string().replace("CUT", "\\ud83d");
+    let mut large = hello(json!([])).to_string().into_bytes();
+    large.resize(MAX_MESSAGE_BYTES + 1, b' ');
+    consumer.handle(vec![described.into_bytes(), large]).await.expect("the batch is handled");
+    // The second one, which has no problem, is larger than a message may be.
+    let problems = harness.instance().await.problems;
+    assert!(problems.len() == 1 && problems[0].contains("were replaced"), "{problems:?}");
 }
