@@ -8,6 +8,8 @@
 //! |---|---|
 //! | `rest` (default) | `Client`, with one method per operation of the REST API |
 //! | `broker` | `BrokerClient`, which publishes new occurrences on the ingest queue |
+//! | `native-tls` (default) | `amqps://` with the library of the system; the REST API has it always |
+//! | `rustls` | `amqps://` with rustls and ring |
 //! | `testing` | `RecordingClient`, which records what a program enqueues |
 //! | `cli` | The commands of `milvaion` that call a server |
 //!

@@ -46,7 +46,22 @@ const MAX_MESSAGES_IN_FLIGHT: usize = 4;
 /// Maximum length of the producer's name, in characters.
 const MAX_PRODUCER_CHARS: usize = 200;
 
-/// Publishes new occurrences on the ingest queue. It connects at the first use; clones share the connection.
+/// Publishes new occurrences on the ingest queue. It connects at the first use; clones share the connection. An
+/// [`EnqueueClient`](crate::EnqueueClient) takes the descriptions of occurrences and passes them to it:
+///
+/// ```no_run
+/// use milvaion_client::{BrokerClient, Enqueue, EnqueueClient, EnqueueError, Enqueued};
+///
+/// # async fn example() -> Result<(), EnqueueError> {
+/// let client = EnqueueClient::new(BrokerClient::from_env()?.with_producer("shop"));
+/// let mails = ["ada@example.com", "ben@example.com"].map(|to| Enqueue::job("send-mail").input(to));
+/// for result in client.enqueue_all(mails).await? {
+///     let id = Enqueued::try_from(result)?.id();
+///     println!("enqueued {id}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct BrokerClient {
     shared: Arc<Shared>,

@@ -71,6 +71,23 @@ impl Enqueued {
     }
 }
 
+impl TryFrom<IngestResult> for Enqueued {
+    type Error = EnqueueError;
+
+    /// Returns [`EnqueueError::Rejected`] with the server's reason if nothing was created.
+    fn try_from(result: IngestResult) -> Result<Self, EnqueueError> {
+        match result.outcome {
+            IngestOutcome::Accepted => Ok(Self::Accepted(result.id)),
+            IngestOutcome::Duplicate => Ok(Self::Duplicate(result.existing_id.unwrap_or(result.id))),
+            // Rejected, or a word of a newer server.
+            _ => {
+                let reason = result.reason.unwrap_or_else(|| "The server gave no reason.".to_owned());
+                Err(EnqueueError::Rejected { id: result.id, reason, is_retryable: result.retryable })
+            }
+        }
+    }
+}
+
 /// Enqueues occurrences over a transport. Clones share the transport.
 #[derive(Clone, Debug)]
 pub struct EnqueueClient {
@@ -118,19 +135,11 @@ impl EnqueueClient {
         let Some(result) = result else {
             return Err(EnqueueError::NoResult { id });
         };
-        match result.outcome {
-            IngestOutcome::Accepted => Ok(Enqueued::Accepted(result.id)),
-            IngestOutcome::Duplicate => Ok(Enqueued::Duplicate(result.existing_id.unwrap_or(result.id))),
-            // Rejected, or a word of a newer server.
-            _ => {
-                let reason = result.reason.unwrap_or_else(|| "The server gave no reason.".to_owned());
-                Err(EnqueueError::Rejected { id, reason, is_retryable: result.retryable })
-            }
-        }
+        Enqueued::try_from(result)
     }
 
     /// Creates occurrences, any number of them, and returns one result for each, in their order. A rejected one is no error
-    /// here, because the others exist.
+    /// here, because the others exist; [`Enqueued::try_from`] makes an error of its result.
     ///
     /// # Errors
     /// Returns [`EnqueueError`] if one of them cannot be written; then none is created. Returns
