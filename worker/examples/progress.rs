@@ -20,7 +20,7 @@ async fn import(ctx: JobContext, file: File) -> Result<u32, JobError> {
         }
         load(&ctx, row).await?;
         ctx.checkpoint(&(row + 1))?;
-        ctx.progress((row * 100 / file.rows) as u8, format!("{row} of {}", file.rows));
+        ctx.progress((u64::from(row) * 100 / u64::from(file.rows)) as u8, format!("{row} of {}", file.rows));
     }
     Ok(file.rows)
 }
@@ -35,5 +35,5 @@ async fn load(ctx: &JobContext, row: u32) -> Result<(), JobError> {
 
 #[tokio::main]
 async fn main() -> Result<(), WorkerError> {
-    Worker::from_env()?.job_fn("import-file", import).run().await
+    Worker::from_env()?.job_fn_with("import-file", import, |options| options.retries(3)).run().await
 }

@@ -92,7 +92,7 @@
 //! | `client` | yes | [`JobContext::client`] and [`JobContext::enqueue`] |
 //! | `cron` | yes | cron expressions of singleton loops, with the time zones of the IANA; schedules of jobs need none |
 //! | `native-tls` | yes | TLS with the library of the system, for `amqps://` and `rediss://` |
-//! | `rustls` | no | TLS with rustls and ring instead |
+//! | `rustls` | no | TLS with rustls and ring instead; needs `default-features = false`, because `native-tls` excludes it |
 //! | `outbox` | yes | the [`Outbox`] on disk, with a bundled SQLite; without it, unsent reports are lost with their process |
 //! | `otel` | no | spans of runs continue the trace of the server |
 //!
@@ -127,6 +127,12 @@
 //!
 //! `faults` defines the points at which a test can end the process. [`testing`] runs a job or a loop in a test without any
 //! service.
+
+#[cfg(all(feature = "native-tls", feature = "rustls"))]
+compile_error!(
+    "the features `native-tls` and `rustls` exclude each other, because the Redis client finds no certificates with both; \
+     for rustls, set `default-features = false` and name the other features that you need"
+);
 
 /// The client with which a job, or another program, enqueues occurrences.
 #[cfg(feature = "client")]

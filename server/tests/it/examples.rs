@@ -182,6 +182,14 @@ async fn first_run_says_what_it_offers_and_where_to_look() {
     let texts = ["cannot connect to the broker"];
     let [line] = await_lines(process.stderr.as_mut().expect("it is read"), texts).await;
     assert!(line.contains("at 127.0.0.1:1; check AMQP_URL if this persists") && line.contains("retry_ms="), "{line}");
+
+    drop(process);
+    let mut hello = ExampleProcess::command("hello", &harness.config);
+    hello.env("REDIS_URL", "redis://127.0.0.1:1").stderr(Stdio::piped());
+    let mut process = hello.spawn().expect("it starts");
+    let texts = ["cannot write the heartbeat to Redis at 127.0.0.1:1; check REDIS_URL if this persists"];
+    let [line] = await_lines(process.stderr.as_mut().expect("it is read"), texts).await;
+    assert!(line.contains("attempts=1"), "{line}");
     harness.close().await;
 }
 

@@ -114,6 +114,23 @@ impl WorkerBuilder {
     ///     .job_fn("hello", greet)
     ///     .job_fn("bye", async |_, input: Whom| Ok(format!("Bye, {}!", input.name)));
     /// ```
+    ///
+    /// A function with state is a closure that gives each run a clone of it. A closure of the form `async move |…|` cannot
+    /// do that, because its future borrows from it.
+    ///
+    /// ```
+    /// # use milvaion_worker::{JobContext, JobError, Worker};
+    /// # #[derive(Clone, Default)]
+    /// # struct Pool;
+    /// # impl Pool {
+    /// #     async fn load(&self, rows: u64) -> Result<u64, JobError> { Ok(rows) }
+    /// # }
+    /// let pool = Pool::default();
+    /// let builder = Worker::builder().job_fn("import", move |_: JobContext, rows: u64| {
+    ///     let pool = pool.clone();
+    ///     async move { pool.load(rows).await }
+    /// });
+    /// ```
     #[must_use]
     pub fn job_fn<Input, Output, Running>(
         self,

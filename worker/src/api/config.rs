@@ -340,7 +340,7 @@ impl WorkerConfig {
 /// Returns the error of an address that needs a TLS library, which this SDK was built without.
 fn without_tls(name: &str, scheme: &str) -> String {
     format!(
-        "{name} begins with {scheme}://, and this worker was built without TLS: enable the feature \"native-tls\" or \"rustls\" of milvaion-worker."
+        "{name} begins with {scheme}://, and this worker was built without TLS: enable one of the features \"native-tls\" and \"rustls\" of milvaion-worker."
     )
 }
 

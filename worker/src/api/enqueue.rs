@@ -24,16 +24,19 @@ pub(crate) struct JobEnqueuer {
 }
 
 impl JobContext {
-    /// Returns a client that enqueues occurrences with this one as their parent.
+    /// Returns a client that enqueues occurrences with this one as their parent. For a single one,
+    /// [`enqueue`](Self::enqueue) also decides whether its error is worth a retry; with `?`, any error is.
     ///
     /// ```no_run
-    /// use std::time::Duration;
-    ///
     /// use milvaion_worker::{JobContext, JobError, client::Enqueue};
     ///
-    /// async fn sign_up(ctx: JobContext, address: String) -> Result<(), JobError> {
-    ///     let reminder = Enqueue::job("remind").input(&address).after(Duration::from_secs(3_600));
-    ///     ctx.client().enqueue(reminder).await?;
+    /// async fn invite(ctx: JobContext, addresses: Vec<String>) -> Result<(), JobError> {
+    ///     let invitations = addresses.iter().map(|address| Enqueue::job("invite").input(address).unique(address));
+    ///     for result in ctx.client().enqueue_all(invitations).await? {
+    ///         if let Some(reason) = result.reason {
+    ///             ctx.warn(format!("occurrence {} was not created: {reason}", result.id));
+    ///         }
+    ///     }
     ///     Ok(())
     /// }
     /// ```

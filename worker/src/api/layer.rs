@@ -40,7 +40,7 @@ impl JobOutput {
 
 /// Code around every run of a worker. [`WorkerBuilder::layer`](crate::WorkerBuilder::layer) adds it.
 ///
-/// A function from [`JobContext`] and [`Next`] to a future is a layer, so the trait is needed only by a layer that is a type:
+/// A function from [`JobContext`] and [`Next`] to a future is a layer:
 ///
 /// ```
 /// use milvaion_worker::{JobContext, Next, Worker};
@@ -51,6 +51,27 @@ impl JobOutput {
 ///     ctx.info(format!("{} took {:?}", ctx.job_type(), started.elapsed()));
 ///     result
 /// });
+/// ```
+///
+/// A layer with state implements the trait:
+///
+/// ```
+/// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
+///
+/// use futures::{FutureExt, future::BoxFuture};
+/// use milvaion_worker::{JobContext, JobError, JobOutput, Layer, Next, Worker};
+///
+/// #[derive(Clone, Default)]
+/// struct CountFailures(Arc<AtomicU64>);
+///
+/// impl Layer for CountFailures {
+///     fn around(&self, ctx: JobContext, next: Next) -> BoxFuture<'static, Result<JobOutput, JobError>> {
+///         let failures = self.0.clone();
+///         async move { next.run(ctx).await.inspect_err(|_| { failures.fetch_add(1, Ordering::Relaxed); }) }.boxed()
+///     }
+/// }
+///
+/// let builder = Worker::builder().layer(CountFailures::default());
 /// ```
 pub trait Layer: Send + Sync + 'static {
     /// Runs around one attempt. Calls `next.run(ctx)` once to run the attempt, or returns without it: an error, or

@@ -35,6 +35,7 @@ use crate::{
     delivery::refused_queues::RefusedQueues,
     delivery::run_table::RunTable,
     net::publisher::WorkerPublisher,
+    net::redis::RedisUnavailable,
     reporting::outbox::OutboxWarning,
     reporting::reporter_inbox::UnconfirmedEnds,
 };
@@ -89,19 +90,28 @@ impl Heartbeater {
     /// Renews the keys in Redis until `stop` fires, and notifies `renewed` of each renewal. Returns true if Redis has ever
     /// answered.
     async fn renew_until(&self, stop: &CancellationToken, renewed: &Notify) -> bool {
-        let (mut ticks, mut has_reached_redis) = (ticks(), false);
+        let (mut ticks, mut has_reached_redis, mut attempts) = (ticks(), false, 0_u32);
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
                 () = stop.cancelled() => return has_reached_redis,
             }
             tokio::select! {
-                is_renewed = self.renew_in_redis() => {
-                    has_reached_redis |= is_renewed;
-                    if is_renewed {
+                renewal = self.renew_in_redis() => match renewal {
+                    Ok(()) => {
+                        (has_reached_redis, attempts) = (true, 0);
                         renewed.notify_one();
                     }
-                }
+                    Err(error) => {
+                        attempts = attempts.saturating_add(1);
+                        let address = self.claims.redis().client().get_connection_info().addr();
+                        tracing::warn!(
+                            error = %error,
+                            attempts,
+                            "cannot write the heartbeat to Redis at {address}; check REDIS_URL if this persists"
+                        );
+                    }
+                },
                 () = stop.cancelled() => return has_reached_redis,
             }
         }
@@ -192,21 +202,14 @@ impl Heartbeater {
         listed.into_iter().collect()
     }
 
-    /// Writes the heartbeat to Redis and renews the claims. Returns false if Redis did not answer.
-    async fn renew_in_redis(&self) -> bool {
-        match self.claims.renew(&self.running.claimed()).await {
-            // This instance sent no heartbeat for too long (stopped, disconnected, suspended) and its runs were
-            // declared lost. The next attempts run elsewhere. Reports of these runs have no effect any more, so they
-            // are ended.
-            Ok(superseded) => {
-                superseded.into_iter().for_each(|attempt| self.running.end_superseded(attempt));
-                true
-            }
-            Err(error) => {
-                tracing::warn!(error = %error, "cannot write the heartbeat to Redis; check REDIS_URL if this persists");
-                false
-            }
-        }
+    /// Writes the heartbeat to Redis and renews the claims.
+    async fn renew_in_redis(&self) -> Result<(), RedisUnavailable> {
+        // Runs are superseded if this instance sent no heartbeat for too long (stopped, disconnected, suspended) and they
+        // were declared lost. The next attempts run elsewhere. Reports of these runs have no effect any more, so they are
+        // ended.
+        let superseded = self.claims.renew(&self.running.claimed()).await?;
+        superseded.into_iter().for_each(|attempt| self.running.end_superseded(attempt));
+        Ok(())
     }
 
     /// Sends a heartbeat, or a registration if the server may not have one. Returns true if the worker is registered.

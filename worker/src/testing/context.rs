@@ -44,7 +44,7 @@ pub struct TestContext {
     pub(super) has_retries: bool,
     #[cfg(feature = "client")]
     pub(super) enqueuer: JobEnqueuer,
-    timeout: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
 }
 
 impl Default for TestContext {

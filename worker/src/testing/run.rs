@@ -197,15 +197,22 @@ impl TestRun {
     pub async fn run(self) -> TestReport {
         #[cfg(feature = "client")]
         let enqueuer = self.context.enqueuer.clone();
-        let TestContext { mut message, stop, recorder, worker_id, instance_id, has_retries, .. } = self.context;
-        message.job_type = self.job.job_type.to_owned();
+        let TestContext { mut message, stop, recorder, worker_id, instance_id, has_retries, timeout, .. } =
+            self.context;
+        let mut job = self.job;
+        message.job_type = job.job_type.to_owned();
         message.job_data = self.input;
         message.attempt = self.attempt.unwrap_or(message.attempt);
-        message.timeout_seconds = self.timeout_seconds.or(message.timeout_seconds);
+        if let Some(seconds) = self.timeout_seconds {
+            message.timeout_seconds = Some(seconds);
+        } else if timeout.is_some() {
+            // A message has whole seconds, and a test may set less.
+            (job.timeout, message.timeout_seconds) = (timeout, None);
+        }
         if let Some((failures, max_retries)) = self.retries {
             (message.retry_count, message.max_retries) = (failures, max_retries);
         } else if !has_retries {
-            message.max_retries = self.job.max_retries().unwrap_or_default().into();
+            message.max_retries = job.max_retries().unwrap_or_default().into();
         }
         let executor = Executor {
             sink: recorder.clone(),
@@ -223,7 +230,7 @@ impl TestRun {
         if self.interrupt.is_cancelled() {
             stop.token().cancel();
         }
-        let (_, end) = executor.start(&self.job, message, stop.clone(), false);
+        let (_, end) = executor.start(&job, message, stop.clone(), false);
         let interrupting = async {
             self.interrupt.cancelled().await;
             stop.token().cancel();

@@ -180,6 +180,14 @@ async fn job_timeout_overrides_the_timeout_of_its_type() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn timeout_of_a_test_may_be_less_than_a_second() {
+    let started = tokio::time::Instant::now();
+    let context = TestContext::new().timeout(Duration::from_millis(500));
+    let record = TestRun::new(TimeoutJob, json!({})).context(context).run().await;
+    assert_eq!((record.status(), started.elapsed()), (OccurrenceStatus::TimedOut, Duration::from_millis(500)));
+}
+
 #[tokio::test]
 async fn timed_out_run_may_clean_up() {
     let record = run(json!({"action": "cleanUp"})).await;
