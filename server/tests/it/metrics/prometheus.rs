@@ -16,8 +16,9 @@ async fn prometheus_scrapes_the_server_and_loads_the_rules() {
     fs::create_dir_all(&folder).expect("a folder");
     let target = server.metrics_address.expect("an address");
     let rules = document("prometheus-rules.yaml");
+    // The interval is also the time limit of a scrape, and on a busy machine one takes more than a fraction of a second.
     let settings = format!(
-        "global:\n  scrape_interval: 200ms\n  evaluation_interval: 200ms\nrule_files: [{}]\nscrape_configs:\n  \
+        "global:\n  scrape_interval: 2s\n  evaluation_interval: 200ms\nrule_files: [{}]\nscrape_configs:\n  \
          - job_name: milvaion\n    static_configs: [{{targets: [\"{target}\"]}}]\n",
         rules.display()
     );

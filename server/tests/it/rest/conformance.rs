@@ -25,13 +25,13 @@ fn program() -> PathBuf {
     program
 }
 
-/// Runs all checks as one caller. Returns the report if one fails.
-async fn check(harness: &ApiHarness, token: &str) -> Result<(), String> {
+/// Runs all checks as one caller, with requests of some phases. Returns the report if one fails.
+async fn check(harness: &ApiHarness, token: &str, phases: &str) -> Result<(), String> {
     let port = harness.server.address.port();
     let output = Command::new(program())
         .args(["run", &format!("http://127.0.0.1:{port}/api/openapi.json")])
         .args(["--header", &format!("Authorization: Bearer {token}")])
-        .args(["--checks", CHECKS, "--max-examples", EXAMPLES, "--phases", "examples,coverage,fuzzing,stateful"])
+        .args(["--checks", CHECKS, "--max-examples", EXAMPLES, "--phases", phases])
         .args(["--exclude-operation-id", "streamEvents", "--exclude-operation-id", "streamLog"])
         .args(["--seed", "1", "--generation-database", "none", "--no-color", "--warnings", "off"])
         .args(["--request-timeout", "30", "--continue-on-failure"])
@@ -58,7 +58,9 @@ async fn generated_requests_find_no_violation() {
     for role in [Role::Viewer, Role::Operator, Role::Admin] {
         let user = harness.user(role.slug(), role).await;
         let token = harness.token(&user).await;
-        let found = check(&harness, &token).await;
+        // What another role may do, an Admin may do too; what it may not do is refused before the body is read.
+        let phases = if role == Role::Admin { "examples,coverage,fuzzing,stateful" } else { "examples,coverage" };
+        let found = check(&harness, &token, phases).await;
         assert!(found.is_ok(), "as {}: {}", role.label(), found.unwrap_err());
     }
     harness.server.stop().await;
