@@ -85,8 +85,8 @@ pub struct ReportedStarts {
 }
 
 impl ReportedStarts {
-    /// Collects the starts in `reports`: each report with status Running, and each end that only the running instance
-    /// can report. Reports with progress or a checkpoint imply no new start, and an instance may report an attempt as cancelled without
+    /// Collects the starts in `reports`: each report of a start, and each end that only the running instance can report.
+    /// Reports with progress or a checkpoint imply no new start, and an instance may report an attempt as cancelled without
     /// starting it.
     #[must_use]
     pub fn of(reports: &[StatusReport]) -> Self {
