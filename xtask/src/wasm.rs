@@ -1,20 +1,20 @@
 //! `app` as WebAssembly, with the script that loads it.
 //!
 //! cargo compiles the crate. The splitter cuts the module at each page, so that a browser loads only the code of the
-//! pages that a user opens. wasm-bindgen writes the script and the bindings of the main module, and wasm-opt makes every
+//! pages that a user opens. wasm-bindgen writes the script and the bindings of the main module, and Binaryen makes every
 //! module smaller. The modules of one build refer to each other by table index, so they are only valid together: they
 //! are published in one folder whose name is a hash of all of them.
 //!
 //! Everything after cargo depends only on cargo's output. Its result is cached in `target/xtask` and reused while that
-//! output and this program are unchanged.
+//! output and these programs are unchanged.
 
 use std::{
+    cmp::Reverse,
     collections::BTreeMap,
     fs,
     num::NonZero,
     path::{Path, PathBuf},
     process::Command,
-    sync::Mutex,
     thread,
 };
 
@@ -35,24 +35,17 @@ const CHUNK_LOADER: &str = "./__wasm_split.______________________.js";
 /// The list of the modules that each page needs. The server reads it to preload them. Leptos expects this name.
 pub(crate) const CHUNK_MANIFEST: &str = "__wasm_split_manifest.json";
 
-/// The extensions of the first WebAssembly version that rustc uses today and every current browser supports.
-const WASM_FEATURES: [&str; 6] = [
-    "--enable-bulk-memory",
-    "--enable-multivalue",
-    "--enable-mutable-globals",
-    "--enable-nontrapping-float-to-int",
-    "--enable-reference-types",
-    "--enable-sign-ext",
-];
+/// The script that reduces the size of modules.
+const OPTIMISER: &str = "xtask/wasm-opt.mjs";
 
 /// The profile of a build: the effort spent on the size of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BuildProfile {
     /// Fast to build, with names in stack traces, not compressed.
     Dev,
-    /// For trying the product on the own machine: fast to build from nothing, without wasm-opt.
+    /// For trying the product on the own machine: fast to build from nothing, without Binaryen.
     Local,
-    /// Small: optimised for size by the compiler and by wasm-opt, and compressed.
+    /// Small: optimised for size by the compiler and by Binaryen, and compressed.
     Release,
 }
 
@@ -93,7 +86,9 @@ pub(crate) fn bundle(root: &Path, profile: BuildProfile, packages: &Path) -> Res
     let compiled = step("cargo", || compile(root, profile))?;
     let folder = target_dir(root).join("xtask").join(profile.name());
     let tool = std::env::current_exe().context("cannot find this program's own file")?;
-    let key = format!("{}\n{}\n", stamp::for_file(&compiled)?, stamp::for_file(&tool)?);
+    let script = root.join(OPTIMISER);
+    let key = [&compiled, &tool, &script].into_iter().map(|file| stamp::for_file(file)).collect::<Result<Vec<_>>>()?;
+    let key = key.join("\n");
     let key_file = folder.with_extension("key");
     if folder.is_dir() && fs::read_to_string(&key_file).is_ok_and(|found| found == key) {
         println!("front: WebAssembly unchanged");
@@ -109,7 +104,7 @@ pub(crate) fn bundle(root: &Path, profile: BuildProfile, packages: &Path) -> Res
     modules.push(step("wasm-bindgen", || bind(&main, &folder, profile))?);
     fs::remove_file(&main).context("cannot remove the module that wasm-bindgen has read")?;
     if profile == BuildProfile::Release {
-        step("wasm-opt", || optimise_all(&modules, packages))?;
+        step("wasm-opt", || optimise_all(&script, &modules, packages))?;
     }
     if let Some(effort) = profile.compression() {
         step("compression of script and wasm", || compress::all_below(&folder, effort))?;
@@ -186,35 +181,51 @@ fn bind(compiled: &Path, folder: &Path, profile: BuildProfile) -> Result<PathBuf
     Ok(module)
 }
 
-/// Reduces the size of the modules, in place, on all cores.
-fn optimise_all(modules: &[PathBuf], packages: &Path) -> Result<()> {
-    let waiting = Mutex::new(modules.iter());
-    let next = || waiting.lock().ok().and_then(|mut waiting| waiting.next());
-    let work = || std::iter::from_fn(next).try_for_each(|module| optimise(module, packages));
+/// Reduces the size of the modules, in place, with one process on each core.
+fn optimise_all(script: &Path, modules: &[PathBuf], packages: &Path) -> Result<()> {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     thread::scope(|scope| {
-        let running: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        let running: Vec<_> = shares(modules, cores)?
+            .into_iter()
+            .map(|share| scope.spawn(move || optimise(script, &share, packages)))
+            .collect();
         running
             .into_iter()
-            .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread that ran wasm-opt panicked"))?)
+            .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread that ran {OPTIMISER} panicked"))?)
     })
 }
 
-/// Reduces the size of one module, in place.
-fn optimise(module: &Path, packages: &Path) -> Result<()> {
-    const REMEDY: &str = "it comes with the npm packages and needs node: run `make install`";
-    let small = module.with_extension("small");
-    let mut command = Command::new(packages.join(".bin/wasm-opt"));
-    command.arg("-Oz").arg("--strip-debug").args(WASM_FEATURES).arg("-o").arg(&small).arg(module);
+/// Divides the modules into at most `count` shares of about the same size: the largest module first, each to the smallest
+/// share.
+fn shares(modules: &[PathBuf], count: usize) -> Result<Vec<Vec<PathBuf>>> {
+    let mut sized = Vec::new();
+    for module in modules {
+        let size = fs::metadata(module).with_context(|| format!("cannot read {}", module.display()))?.len();
+        sized.push((size, module));
+    }
+    sized.sort_by_key(|(size, _)| Reverse(*size));
+    let mut shares: Vec<(u64, Vec<PathBuf>)> = vec![(0, Vec::new()); count];
+    for (size, module) in sized {
+        if let Some((total, share)) = shares.iter_mut().min_by_key(|(total, _)| *total) {
+            *total += size;
+            share.push(module.clone());
+        }
+    }
+    Ok(shares.into_iter().map(|(_, share)| share).filter(|share| !share.is_empty()).collect())
+}
+
+/// Reduces the size of some modules, in place.
+fn optimise(script: &Path, modules: &[PathBuf], packages: &Path) -> Result<()> {
+    const REMEDY: &str = "it needs node and the npm packages: run `make install`";
+    let mut command = Command::new("node");
+    command.arg(script).arg(packages).args(modules);
     // Its output is shown only if it fails: it warns of each part of the splitter's name section that it does not know.
-    let output = command.output().with_context(|| format!("wasm-opt could not be started: {REMEDY}"))?;
+    let output = command.output().with_context(|| format!("{OPTIMISER} could not be started: {REMEDY}"))?;
     ensure!(
         output.status.success(),
-        "wasm-opt failed ({}) for {}: {REMEDY}\n{}",
+        "{OPTIMISER} failed ({}): {REMEDY}\n{}",
         output.status,
-        module.display(),
         String::from_utf8_lossy(&output.stderr)
     );
-    fs::rename(&small, module).context("wasm-opt wrote no file")?;
     Ok(())
 }
