@@ -23,7 +23,7 @@ async fn refusal(config: &DatabaseConfig) -> String {
 
 #[tokio::test]
 async fn open_refuses_other_schemas_and_changes_nothing() {
-    let config = DatabaseConfig { url: database::create().await, max_connections: 4 };
+    let config = DatabaseConfig { url: database::create_empty().await, max_connections: 4 };
     let mut connection = TestConnection::open(&config.url).await;
     let text = refusal(&config).await;
     assert!(text.contains("no tables of Milvaion") && text.contains("DATABASE_URL"), "{text}");
