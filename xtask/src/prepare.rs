@@ -66,9 +66,10 @@ fn record(root: &Path) -> Result<QueryRecords> {
     let folder = target_dir(root).join("xtask/sqlx");
     files::fresh_dir(&folder)?;
     let touched = TouchedFile::new(&root.join("server/src/lib.rs"))?;
+    // The arguments of `make lint`: what that has compiled is then compiled only once, except for the server.
     let checked = run_command(
         cargo(root)
-            .args(["check", "--package", "milvaion-server", "--all-targets"])
+            .args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"])
             .env("DATABASE_URL", database.url())
             .env("SQLX_OFFLINE", "false")
             .env("SQLX_OFFLINE_DIR", &folder),
