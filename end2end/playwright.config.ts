@@ -1,7 +1,8 @@
 import { defineConfig } from "@playwright/test";
 
 // One browser and one test at a time: each file starts a server, a worker and, without service URLs, their services, and
-// measurements must not share the machine with the load of another file.
+// measurements must not share the machine with the load of another file. One test at a time uses more than one core, most
+// of it for the browser. The headless shell renders the same pages with half of the work of the full browser.
 export default defineConfig({
   testDir: "tests",
   outputDir: "test-results",
@@ -18,9 +19,11 @@ export default defineConfig({
     locale: "en-GB",
     viewport: { width: 1280, height: 900 },
     actionTimeout: 10_000,
-    trace: "retain-on-failure",
+    screenshot: "only-on-failure",
+    // A trace costs every test a fifth of its time, because only its end tells whether the trace is needed.
+    trace: process.env.TRACE ? "retain-on-failure" : "off",
     launchOptions: {
-      executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+      executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium-headless-shell",
       args: [
         "--no-sandbox",
         "--disable-dev-shm-usage",

@@ -24,7 +24,7 @@ if has pkg-config && pkg-config --exists openssl; then :; else need libssl-dev; 
 has node || need nodejs
 has npm || need npm
 if [ "$purpose" = test ]; then
-    has chromium || need chromium
+    has chromium-headless-shell || need chromium-headless-shell
     # For the metrics: the program that checks alert rules, and Prometheus itself.
     has promtool && has prometheus || need prometheus
     # For the worker in Python. Debian's own Python comes first, because its packages are built for that version.
@@ -100,7 +100,7 @@ packages() {
     stamp="$1/node_modules/.package-lock.json"
     if [ -f "$stamp" ] && [ -z "$(find "$1/package-lock.json" -newer "$stamp")" ]; then return 0; fi
     say "Installing npm packages in $1/"
-    # The browser tests use Debian's Chromium.
+    # The browser tests use Debian's build of Chromium.
     (cd "$1" && PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD=1 npm ci --no-audit --no-fund) ||
         die "npm could not install the packages of $1/: see its message above"
 }
