@@ -151,7 +151,7 @@ async fn refusal_without_an_answer_is_a_dead_letter() {
 async fn bulk_survives_a_lost_connection() {
     let harness = EnqueueHarness::new().await;
     let (network, url) = LossyNetwork::connect(&harness.config.broker.url).await;
-    let broker = client(&url, &harness.config);
+    let broker = client(&url, &harness.config).with_deadline(wait::WAIT_TIMEOUT);
     let all: Vec<NewOccurrence> = (0..10_000).map(|_| built(echo().after(Duration::from_secs(3_600)))).collect();
     let ids: Vec<OccurrenceId> = all.iter().map(|occurrence| occurrence.id).collect();
     let lose = async {
