@@ -9,6 +9,13 @@ part=${1:-all}
 : "${REDIS_URL:?is not set: run this through make test}"
 : "${AMQP_URL:?is not set: run this through make test}"
 
+# These services live as long as the tests. Synced, the tests wait for the disk, and a checkpoint of the hundreds of
+# databases stops all of them for seconds. Tests of crashes start services of their own, which do sync.
+psql "$DATABASE_URL" --quiet --no-psqlrc --set ON_ERROR_STOP=1 \
+    --command 'ALTER SYSTEM SET fsync = off' \
+    --command 'ALTER SYSTEM SET full_page_writes = off' \
+    --command 'SELECT pg_reload_conf()' >/dev/null
+
 if [ "$part" = all ]; then
     echo "==> Checking that the queries are recorded"
     cargo xtask prepare --check
