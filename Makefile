@@ -35,7 +35,8 @@ run: ## Build and start the server with private services and one worker (PORT=â€
 	@export SITE_ROOT="$${SITE_ROOT:-target/site-local}" && \
 		exec setpriv --pdeathsig TERM -- target/local/milvaion run --with-worker target/local/milvaion-worker
 
-test: install lint ## Run all checks: formatting, lints, Rust tests, fault tests and browser tests, on private services
+test: install ## Run all checks: formatting, lints, Rust tests, fault tests and browser tests, on private services
+	@sh xtask/lint.sh quick
 	@sh xtask/build-tests.sh
 	@$(TEST_SERVICES) sh xtask/test.sh all
 

@@ -9,6 +9,11 @@ part=${1:-all}
 : "${REDIS_URL:?is not set: run this through make test}"
 : "${AMQP_URL:?is not set: run this through make test}"
 
+browser_tests() {
+    echo "==> Running the browser tests"
+    (cd end2end && npx --no-install playwright test)
+}
+
 # These services live as long as the tests. Synced, the tests wait for the disk, and a checkpoint of the hundreds of
 # databases stops all of them for seconds. Tests of crashes start services of their own, which do sync.
 psql "$DATABASE_URL" --quiet --no-psqlrc --set ON_ERROR_STOP=1 \
@@ -16,28 +21,35 @@ psql "$DATABASE_URL" --quiet --no-psqlrc --set ON_ERROR_STOP=1 \
     --command 'ALTER SYSTEM SET full_page_writes = off' \
     --command 'SELECT pg_reload_conf()' >/dev/null
 
-if [ "$part" = all ]; then
-    echo "==> Checking that the queries are recorded"
-    cargo xtask prepare --check
-
-    echo "==> Running the Rust tests"
-    if cargo nextest --version >/dev/null 2>&1; then
-        # Many tests wait for a service most of the time, so there are more of them at once than processors.
-        cargo nextest run --workspace --exclude milvaion-xtask --test-threads $(($(nproc) * 3 / 2))
-        # nextest does not run the examples in the documentation.
-        cargo test --workspace --exclude milvaion-xtask --doc
-    else
-        cargo test --workspace --exclude milvaion-xtask
-    fi
-    # In the profile in which the build tool was just compiled.
-    cargo test --profile local --package milvaion-xtask
-
-    echo "==> Testing the checker of the chaos suite"
-    python3 -m unittest discover -s end2end/chaos/checker
-    echo "==> Running the chaos suite (short set)"
-    target/debug/chaos --set short
+if [ "$part" != all ]; then
+    browser_tests
+    exit
 fi
 
-echo "==> Running the browser tests"
-cd end2end
-exec npx --no-install playwright test
+echo "==> Checking that the queries are recorded"
+cargo xtask prepare --check
+
+echo "==> Running the Rust tests"
+if cargo nextest --version >/dev/null 2>&1; then
+    # Many tests wait for a service most of the time, so there are more of them at once than processors.
+    cargo nextest run --workspace --exclude milvaion-xtask --test-threads $(($(nproc) * 3 / 2))
+else
+    cargo test --workspace --exclude milvaion-xtask --lib --bins --tests --examples
+fi
+
+# At a priority that never takes a processor from the suite, whose scenarios measure how late occurrences start. In a session
+# of its own, so that all its processes can be ended together.
+log=target/side-checks.log
+setsid chrt --idle 0 sh xtask/side-checks.sh >"$log" 2>&1 &
+side=$!
+trap 'kill -- "-$side" 2>/dev/null || true' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+echo "==> Running the chaos suite (short set), and beside it the checks that need no services"
+target/debug/chaos --set short
+browser_tests
+
+echo "==> Waiting for the checks that need no services"
+wait "$side" || { cat "$log"; echo "a check that needs no services failed" >&2; exit 1; }
+cat "$log"
