@@ -78,8 +78,8 @@ impl PassphraseHasher {
         Self::with_memory_kib(MEMORY_KIB)
     }
 
-    /// Creates a hasher that uses less memory and time for each new hash and each unknown address. Only for tests that
-    /// make thousands of attempts.
+    /// Creates a hasher that uses less memory and time for each new hash and each unknown address. Only for tests, most of
+    /// which create users.
     #[must_use]
     pub fn with_memory_kib(memory_kib: u32) -> Self {
         Self {

@@ -48,8 +48,7 @@ async fn rows(connection: &mut TestConnection) -> i64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_strangers_neither_lock_a_device_out_nor_grow_a_table() {
-    let mut harness = UserHarness::new().await;
-    harness.hasher = PassphraseHasher::with_memory_kib(64);
+    let harness = UserHarness::new().await;
     let ana = harness.admin().await;
     let device = harness.remember(&ana, None).await;
     let mut connection = TestConnection::open(&harness.url).await;
@@ -228,8 +227,7 @@ async fn forgotten_devices_are_strangers_and_one_may_be_kept() {
 
 #[tokio::test]
 async fn an_ipv6_network_shares_one_limit() {
-    let mut harness = UserHarness::new().await;
-    harness.hasher = PassphraseHasher::with_memory_kib(64);
+    let harness = UserHarness::new().await;
     harness.admin().await;
     for n in 0..20 {
         let from = format!("2001:db8:1:2:{n:x}::1");
