@@ -14,12 +14,17 @@ browser_tests() {
     (cd end2end && npx --no-install playwright test)
 }
 
-# These services live as long as the tests. Synced, the tests wait for the disk, and a checkpoint of the hundreds of
-# databases stops all of them for seconds. Tests of crashes start services of their own, which do sync.
-psql "$DATABASE_URL" --quiet --no-psqlrc --set ON_ERROR_STOP=1 \
-    --command 'ALTER SYSTEM SET fsync = off' \
-    --command 'ALTER SYSTEM SET full_page_writes = off' \
-    --command 'SELECT pg_reload_conf()' >/dev/null
+# The private services live as long as the tests. Synced, the tests wait for the disk, and a checkpoint of the hundreds of
+# databases stops all of them for seconds. Tests of crashes start services of their own, which do sync. A PostgreSQL whose
+# data is elsewhere is not private, and stays as it is.
+query() { psql "$DATABASE_URL" --quiet --no-psqlrc --tuples-only --no-align --set ON_ERROR_STOP=1 "$@"; }
+case $(query --command 'SHOW data_directory') in
+    "$(pwd -P)"/target/*)
+        query --command 'ALTER SYSTEM SET fsync = off' \
+            --command 'ALTER SYSTEM SET full_page_writes = off' \
+            --command 'SELECT pg_reload_conf()' >/dev/null
+        ;;
+esac
 
 if [ "$part" != all ]; then
     browser_tests
