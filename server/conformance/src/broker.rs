@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt;
 use lapin::{
-    BasicProperties, Channel, Confirmation, Connection, ExchangeKind,
+    BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind,
     message::Delivery,
     options::{
         BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, ExchangeDeleteOptions,
@@ -34,11 +34,23 @@ const PERSISTENT: u8 = 2;
 
 /// The broker of one case.
 pub(crate) struct FakeServer {
-    link: Mutex<(Arc<Connection>, Channel)>,
+    link: Mutex<BrokerLink>,
     topology: Topology,
     record: Arc<Mutex<MessageRecord>>,
     reader: Arc<MessageReader>,
     job_queues: Mutex<Vec<String>>,
+}
+
+/// The connections of one case.
+///
+/// The broker closes a channel that asks for a missing queue, and the client library can apply the error to the next
+/// channel of the connection, because it gets the same number. So questions about queues have a connection of their own,
+/// and no case uses the connection of another.
+#[derive(Clone)]
+struct BrokerLink {
+    connection: Arc<Connection>,
+    channel: Channel,
+    questions: Arc<Connection>,
 }
 
 /// The mark of a published job message.
@@ -51,29 +63,29 @@ pub(crate) enum PublishMark {
 }
 
 impl FakeServer {
-    /// Opens a channel for a case. Declares nothing.
+    /// Opens the connections of a case. Declares nothing.
     pub(crate) async fn open(
-        connection: Arc<Connection>,
+        amqp_url: &str,
         topology: Topology,
         reader: Arc<MessageReader>,
     ) -> Result<Self, lapin::Error> {
-        let link = Mutex::new(open_link(connection).await?);
+        let link = Mutex::new(BrokerLink::open(amqp_url).await?);
         Ok(Self { link, topology, record: Arc::default(), reader, job_queues: Mutex::default() })
     }
 
-    /// Continues on another connection, after the broker has ended the one before.
-    pub(crate) async fn reopen(&self, connection: Arc<Connection>) -> Result<(), lapin::Error> {
-        let link = open_link(connection).await?;
+    /// Continues on new connections, after the broker has ended those before.
+    pub(crate) async fn reopen(&self, amqp_url: &str) -> Result<(), lapin::Error> {
+        let link = BrokerLink::open(amqp_url).await?;
         *self.link.lock().unwrap_or_else(PoisonError::into_inner) = link;
         self.start().await
     }
 
-    fn connection(&self) -> Arc<Connection> {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
+    fn link(&self) -> BrokerLink {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn channel(&self) -> Channel {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+        self.link().channel
     }
 
     /// Returns everything received so far.
@@ -136,8 +148,8 @@ impl FakeServer {
 
     /// Returns the number of consumers and of waiting messages of a job type's queue. None if there is no such queue.
     pub(crate) async fn job_queue(&self, worker: &str, job_type: &str) -> Option<(u32, u32)> {
-        // The broker closes a channel that asks for a missing queue.
-        let channel = self.connection().create_channel().await.ok()?;
+        // A channel of its own, because the broker closes it if the queue is missing.
+        let channel = self.link().questions.create_channel().await.ok()?;
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let name = self.topology.job_queue(worker, job_type);
         let queue = channel.queue_declare(name.into(), options, FieldTable::default()).await.ok()?;
@@ -192,7 +204,7 @@ impl FakeServer {
         Ok(matches!(confirm.await?, Confirmation::Ack(None)))
     }
 
-    /// Deletes every queue and exchange of the case.
+    /// Deletes every queue and exchange of the case, and closes its connections.
     pub(crate) async fn erase(&self) {
         let mut queues = self.consumed().to_vec();
         queues.extend(self.job_queues.lock().unwrap_or_else(PoisonError::into_inner).clone());
@@ -206,15 +218,16 @@ impl FakeServer {
             topology.claims(),
         ];
         // A channel of its own, because a case may have closed the first one.
-        let Ok(channel) = self.connection().create_channel().await else { return };
+        let BrokerLink { connection, questions, .. } = self.link();
+        let Ok(channel) = connection.create_channel().await else { return };
         for queue in queues {
             let _ = channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await;
         }
         for exchange in exchanges {
             let _ = channel.exchange_delete(exchange.into(), ExchangeDeleteOptions::default()).await;
         }
-        let _ = channel.close(200, "erased".into()).await;
-        let _ = self.channel().close(200, "erased".into()).await;
+        let _ = questions.close(200, "erased".into()).await;
+        let _ = connection.close(200, "erased".into()).await;
     }
 
     async fn exchange(&self, name: &str, kind: ExchangeKind) -> Result<(), lapin::Error> {
@@ -253,11 +266,15 @@ impl FakeServer {
     }
 }
 
-/// Opens a channel with publisher confirms.
-async fn open_link(connection: Arc<Connection>) -> Result<(Arc<Connection>, Channel), lapin::Error> {
-    let channel = connection.create_channel().await?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
-    Ok((connection, channel))
+impl BrokerLink {
+    /// Connects twice, and opens a channel with publisher confirms.
+    async fn open(amqp_url: &str) -> Result<Self, lapin::Error> {
+        let connect = || Connection::connect(amqp_url, ConnectionProperties::default());
+        let (connection, questions) = tokio::try_join!(connect(), connect())?;
+        let channel = connection.create_channel().await?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        Ok(Self { connection: Arc::new(connection), channel, questions: Arc::new(questions) })
+    }
 }
 
 /// The reader of one queue.

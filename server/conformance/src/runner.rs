@@ -60,11 +60,9 @@ pub async fn run(
             verdicts.push(verdict);
         }
         drop(running);
-        let _ = kit.connection.close(200, "judged".into()).await;
         for case in restarting {
             let kit = Arc::new(KitSettings::open(settings, folder.clone()).await?);
-            let verdict = judge(case, kit.clone()).await;
-            let _ = kit.connection.close(200, "judged".into()).await;
+            let verdict = judge(case, kit).await;
             on_verdict(&verdict);
             verdicts.push(verdict);
         }

@@ -59,7 +59,6 @@ pub struct ConformanceSettings {
 pub(crate) struct KitSettings {
     pub(crate) command: Vec<String>,
     pub(crate) echo_type: String,
-    pub(crate) connection: Arc<Connection>,
     pub(crate) redis: MultiplexedConnection,
     pub(crate) reader: Arc<MessageReader>,
     pub(crate) amqp_address: SocketAddr,
@@ -74,12 +73,13 @@ impl KitSettings {
     pub(crate) async fn open(settings: &ConformanceSettings, folder: PathBuf) -> Result<Self, ConformanceError> {
         let (amqp_url, amqp_address) = plain_url("AMQP_URL", &settings.amqp_url, "amqp", 5672)?;
         let (redis_url, redis_address) = plain_url("REDIS_URL", &settings.redis_url, "redis", 6379)?;
+        // Each case opens its own. This one shows that the broker answers, before any case fails without it.
         let connection = Connection::connect(&settings.amqp_url, ConnectionProperties::default()).await?;
+        connection.close(200, "answered".into()).await?;
         let redis = redis::Client::open(settings.redis_url.as_str())?.get_multiplexed_async_connection().await?;
         Ok(Self {
             command: settings.command.clone(),
             echo_type: settings.echo_type.clone(),
-            connection: Arc::new(connection),
             redis,
             reader: Arc::new(MessageReader::new().map_err(ConformanceError::Defect)?),
             amqp_address,
@@ -91,11 +91,14 @@ impl KitSettings {
         })
     }
 
-    /// Opens new connections to both services.
-    pub(crate) async fn connect(&self) -> Result<(Connection, MultiplexedConnection), CaseFailure> {
-        let connection = Connection::connect(self.amqp_url.as_str(), ConnectionProperties::default()).await?;
-        let redis = redis::Client::open(self.redis_url.as_str())?.get_multiplexed_async_connection().await?;
-        Ok((connection, redis))
+    /// Returns the URL of RabbitMQ, without a proxy.
+    pub(crate) fn amqp_url(&self) -> &str {
+        self.amqp_url.as_str()
+    }
+
+    /// Opens a new connection to Redis.
+    pub(crate) async fn connect_redis(&self) -> Result<MultiplexedConnection, CaseFailure> {
+        Ok(redis::Client::open(self.redis_url.as_str())?.get_multiplexed_async_connection().await?)
     }
 
     /// Returns the URL of RabbitMQ behind a port of the loopback address.

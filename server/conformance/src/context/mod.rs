@@ -100,7 +100,7 @@ impl CaseContext {
         let topology = Topology::new(prefix.clone());
         let folder = settings.folder.join(&word);
         std::fs::create_dir_all(&folder)?;
-        let server = FakeServer::open(settings.connection.clone(), topology.clone(), settings.reader.clone()).await?;
+        let server = FakeServer::open(settings.amqp_url(), topology.clone(), settings.reader.clone()).await?;
         Ok(Self {
             server,
             keys: RedisKeys::new(key_prefix.clone()),
@@ -149,10 +149,10 @@ impl CaseContext {
     pub(crate) async fn restart(&self, service: KitService, away: Duration) -> Result<(), CaseFailure> {
         let control = self.control()?;
         control.restart(service, away).await.map_err(|reason| CaseFailure::new("a restart of the service", reason))?;
-        let (connection, redis) = self.settings.connect().await?;
+        let redis = self.settings.connect_redis().await?;
         *self.redis.lock().unwrap_or_else(PoisonError::into_inner) = redis;
         if service == KitService::RabbitMq {
-            self.server.reopen(Arc::new(connection)).await?;
+            self.server.reopen(self.settings.amqp_url()).await?;
         }
         Ok(())
     }
