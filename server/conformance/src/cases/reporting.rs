@@ -1,6 +1,6 @@
 //! The cases of reports, log lines, progress and traces.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use milvaion_protocol::{
     id::OccurrenceId,
@@ -16,6 +16,9 @@ use crate::{
     proxy::DeliveryAnswer,
     record::WorkerMessage,
 };
+
+/// The time for which a worker must hold no more deliveries than runs.
+const NO_SURPLUS_FOR: Duration = Duration::from_secs(2);
 
 pub(crate) async fn retry(context: &CaseContext) -> CaseOutcome {
     let _worker = context.begin(&[TestJob::Fail]).await?;
@@ -240,13 +243,18 @@ pub(crate) async fn surplus(context: &CaseContext) -> CaseOutcome {
     let worker = context.begin(&[TestJob::Sleep]).await?;
     let jobs = context.send_sleeps(12, 60_000).await?;
     context.all_permits_are_taken().await?;
+    let mut none_waits_since = None;
     let is_free = || {
         let starts: Vec<_> = context.ledger_lines().into_iter().map(|(id, _)| id).collect();
         let (running, surplus): (Vec<_>, Vec<_>) = jobs.iter().partition(|job| starts.contains(&job.occurrence_id));
         let held_by_runs = running.iter().filter(|job| worker.tap.answers(job.occurrence_id).is_empty()).count();
         let is_returned =
             surplus.iter().any(|job| worker.tap.answers(job.occurrence_id).contains(&DeliveryAnswer::Return));
-        (is_returned || worker.tap.unanswered() <= held_by_runs).then_some(())
+        // After an early acknowledgement the next message is still under way, so the worker must hold no surplus for a while.
+        none_waits_since =
+            (worker.tap.unanswered() <= held_by_runs).then(|| none_waits_since.unwrap_or_else(Instant::now));
+        let none_waits = none_waits_since.is_some_and(|since| since.elapsed() > NO_SURPLUS_FOR);
+        (is_returned || none_waits).then_some(())
     };
     let seen = || {
         format!("{} deliveries without an answer, with {} runs", worker.tap.unanswered(), context.ledger_lines().len())
