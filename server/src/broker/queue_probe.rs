@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lapin::{Connection, ErrorKind, options::QueueDeclareOptions, protocol::AMQPErrorKind, types::FieldTable};
+use lapin::{Channel, Connection, ErrorKind, options::QueueDeclareOptions, protocol::AMQPErrorKind, types::FieldTable};
 
 use super::{Broker, BrokerError};
 
@@ -26,14 +26,29 @@ pub struct QueueCounts {
 #[derive(Debug)]
 pub struct QueueProbe {
     broker: Broker,
-    connection: Option<Connection>,
+    open: Option<ProbeConnection>,
+}
+
+/// A connection, and the number of channels that were opened on it.
+#[derive(Debug)]
+struct ProbeConnection {
+    connection: Connection,
+    opened: u16,
+}
+
+impl ProbeConnection {
+    /// Returns true if another channel can be opened. The client library numbers channels in a circle, and a channel with
+    /// the number of one that the broker has closed fails with the error of that one. So each number is used once.
+    fn is_usable(&self) -> bool {
+        self.connection.status().connected() && self.opened < self.connection.configuration().channel_max()
+    }
 }
 
 impl QueueProbe {
     /// Creates a probe, which connects at its first use.
     #[must_use]
     pub const fn new(broker: Broker) -> Self {
-        Self { broker, connection: None }
+        Self { broker, open: None }
     }
 
     /// Returns the number of messages that wait in `queue`, without those that consumers have prefetched, or 0 if there
@@ -44,16 +59,9 @@ impl QueueProbe {
     /// Returns [`BrokerError::Amqp`] if the broker refuses the request or cannot be reached, and
     /// [`BrokerError::Timeout`] if it does not answer.
     pub async fn waiting(&mut self, queue: &str) -> Result<u32, BrokerError> {
-        let connection = match self.connection.take() {
-            Some(connection) if connection.status().connected() => connection,
-            _ => self.broker.connect("milvaion server probe").await?,
-        };
-        let waiting = tokio::time::timeout(PROBE_TIMEOUT, count(&connection, queue))
-            .await
-            .map_err(|_| BrokerError::Timeout { timeout: PROBE_TIMEOUT })?;
-        // A connection that did not answer is dropped instead of kept.
-        self.connection = Some(connection);
-        Ok(waiting?)
+        let channel = self.channel().await?;
+        let counts = self.count_within(PROBE_TIMEOUT, channel, &[queue.to_owned()]).await?;
+        Ok(counts.first().copied().flatten().map_or(0, |counts| counts.messages))
     }
 
     /// Returns the counts of several queues, in their order; `None` for a queue that does not exist.
@@ -62,61 +70,72 @@ impl QueueProbe {
     ///
     /// The same as of [`waiting`](Self::waiting).
     pub async fn counts(&mut self, queues: &[String]) -> Result<Vec<Option<QueueCounts>>, BrokerError> {
-        let connection = match self.connection.take() {
-            Some(connection) if connection.status().connected() => connection,
-            _ => self.broker.connect("milvaion server metrics").await?,
-        };
-        let counts = tokio::time::timeout(ALL_PROBES_TIMEOUT, count_all(&connection, queues))
-            .await
-            .map_err(|_| BrokerError::Timeout { timeout: ALL_PROBES_TIMEOUT })?;
-        self.connection = Some(connection);
-        Ok(counts?)
+        let channel = self.channel().await?;
+        self.count_within(ALL_PROBES_TIMEOUT, channel, queues).await
     }
 
     /// Closes the connection. The next count opens another.
     pub async fn close(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            let closing = connection.close(200, "counted".into());
+        if let Some(open) = self.open.take() {
+            let closing = open.connection.close(200, "counted".into());
             let _ = tokio::time::timeout(Duration::from_secs(2), closing).await;
         }
     }
-}
 
-/// Counts queue by queue on one channel, and on a new one after a queue that does not exist.
-async fn count_all(connection: &Connection, queues: &[String]) -> Result<Vec<Option<QueueCounts>>, lapin::Error> {
-    let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-    let mut channel = None;
-    let mut counts = Vec::with_capacity(queues.len());
-    for queue in queues {
-        let open = match channel.take() {
-            Some(open) => open,
-            None => connection.create_channel().await?,
+    async fn count_within(
+        &mut self,
+        limit: Duration,
+        channel: Channel,
+        queues: &[String],
+    ) -> Result<Vec<Option<QueueCounts>>, BrokerError> {
+        let Ok(counts) = tokio::time::timeout(limit, self.count(channel, queues)).await else {
+            // A connection that did not answer is dropped instead of kept.
+            self.open = None;
+            return Err(BrokerError::Timeout { timeout: limit });
         };
-        match open.queue_declare(queue.as_str().into(), options, FieldTable::default()).await {
-            Ok(queue) => {
-                counts.push(Some(QueueCounts { messages: queue.message_count(), consumers: queue.consumer_count() }));
-                channel = Some(open);
-            }
-            Err(error) if is_missing(&error) => counts.push(None),
-            Err(error) => return Err(error),
-        }
+        counts
     }
-    if let Some(open) = channel {
-        let _ = open.close(200, "counted".into()).await;
-    }
-    Ok(counts)
-}
 
-async fn count(connection: &Connection, queue: &str) -> Result<u32, lapin::Error> {
-    let channel = connection.create_channel().await?;
-    let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-    match channel.queue_declare(queue.into(), options, FieldTable::default()).await {
-        Ok(queue) => {
-            let _ = channel.close(200, "counted".into()).await;
-            Ok(queue.message_count())
+    /// Counts queue by queue on one channel, and on a new one after a queue that does not exist.
+    async fn count(&mut self, first: Channel, queues: &[String]) -> Result<Vec<Option<QueueCounts>>, BrokerError> {
+        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let mut channel = Some(first);
+        let mut counts = Vec::with_capacity(queues.len());
+        for queue in queues {
+            let open = match channel.take() {
+                Some(open) => open,
+                None => self.channel().await?,
+            };
+            match open.queue_declare(queue.as_str().into(), options, FieldTable::default()).await {
+                Ok(queue) => {
+                    counts
+                        .push(Some(QueueCounts { messages: queue.message_count(), consumers: queue.consumer_count() }));
+                    channel = Some(open);
+                }
+                Err(error) if is_missing(&error) => counts.push(None),
+                Err(error) => return Err(error.into()),
+            }
         }
-        Err(error) if is_missing(&error) => Ok(0),
-        Err(error) => Err(error),
+        if let Some(open) = channel {
+            let _ = open.close(200, "counted".into()).await;
+        }
+        Ok(counts)
+    }
+
+    /// Opens a channel, on a new connection if there is none with numbers left.
+    async fn channel(&mut self) -> Result<Channel, BrokerError> {
+        if !self.open.as_ref().is_some_and(ProbeConnection::is_usable) {
+            self.close().await;
+        }
+        // Taken, so that a connection that does not answer in time is dropped with this future.
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => ProbeConnection { connection: self.broker.connect("milvaion server probe").await?, opened: 0 },
+        };
+        open.opened += 1;
+        let channel = open.connection.create_channel().await;
+        self.open = Some(open);
+        Ok(channel?)
     }
 }
 

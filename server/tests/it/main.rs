@@ -48,6 +48,7 @@ mod plans;
 mod private_redis;
 mod python_worker;
 mod queue_limits;
+mod queue_probe;
 mod queue_types;
 mod recovery;
 mod refused_queues;
