@@ -91,7 +91,7 @@ impl StreamReader {
 pub(crate) async fn admin(server: &Server) -> CurrentUser {
     let path = invite::setup_link(&server.store, &server.clock).await.expect("stored").expect("there is no user yet");
     let token = path.split_once("?token=").expect("a path with a token").1;
-    let hasher = PassphraseHasher::with_memory_kib(64);
+    let hasher = PassphraseHasher::for_tests();
     invite::accept(
         &server.store,
         &server.clock,
@@ -230,7 +230,7 @@ pub(crate) async fn join(server: &Server, by: &RequestUser, name: &str, role: Ro
     let path = server.backend.invite_user(by, name, role).await.expect("invited");
     let token = path.split_once("?token=").expect("a path with a token").1;
     let email = format!("{name}@example.org");
-    let hasher = PassphraseHasher::with_memory_kib(64);
+    let hasher = PassphraseHasher::for_tests();
     invite::accept(&server.store, &server.clock, &hasher, None, token, name, &email, "violet tram under snow")
         .await
         .expect("accepted")

@@ -21,6 +21,9 @@ use crate::clock::Clock;
 /// The memory that one hash uses, in KiB. With one pass, this is what the OWASP cheat sheet requires for argon2id.
 const MEMORY_KIB: u32 = 47_104;
 
+/// The memory that one hash of a test uses, in KiB.
+const TEST_MEMORY_KIB: u32 = 64;
+
 /// The most hashes that are computed at a time. Each uses [`MEMORY_KIB`] and one processor.
 const MAX_CONCURRENT_HASHES: usize = 2;
 
@@ -78,10 +81,14 @@ impl PassphraseHasher {
         Self::with_memory_kib(MEMORY_KIB)
     }
 
-    /// Creates a hasher that uses less memory and time for each new hash and each unknown address. Only for tests, most of
-    /// which create users.
+    /// Creates a hasher that uses little memory and time for each new hash and each unknown address. Only for tests, most
+    /// of which create users.
     #[must_use]
-    pub fn with_memory_kib(memory_kib: u32) -> Self {
+    pub fn for_tests() -> Self {
+        Self::with_memory_kib(TEST_MEMORY_KIB)
+    }
+
+    fn with_memory_kib(memory_kib: u32) -> Self {
         Self {
             permits: Arc::new(Semaphore::new(MAX_CONCURRENT_HASHES)),
             stranger_permits: Arc::new(Semaphore::new(MAX_CONCURRENT_STRANGER_HASHES)),
@@ -300,7 +307,7 @@ mod tests {
 
     #[tokio::test]
     async fn strangers_leave_a_permit_and_are_refused_beyond_their_queue() {
-        let hasher = PassphraseHasher::with_memory_kib(64);
+        let hasher = PassphraseHasher::for_tests();
         let working = hasher.acquire(HashClass::Stranger).await.expect("a permit is free");
         // Each waits for the permit of the first one.
         let mut waiting: Vec<_> = (1..MAX_STRANGERS).map(|_| Box::pin(hasher.acquire(HashClass::Stranger))).collect();

@@ -161,7 +161,7 @@ pub(crate) async fn answer(response: reqwest::Response) -> Answer {
 async fn join(server: &Server, path: &str, name: &str) -> CurrentUser {
     let token = path.split_once("?token=").expect("a path with a token").1;
     let email = format!("{name}@example.org");
-    let hasher = PassphraseHasher::with_memory_kib(64);
+    let hasher = PassphraseHasher::for_tests();
     invite::accept(&server.store, &server.clock, &hasher, None, token, name, &email, "violet tram under snow")
         .await
         .expect("accepted")

@@ -48,7 +48,7 @@ impl UserHarness {
         let start: DateTime<Utc> = "2026-11-23T09:00:00Z".parse().expect("a valid time");
         // The audit log has partitions for the machine's time only.
         store.ensure_partitions(start).await.expect("partitions can be created");
-        Self { store, clock: Clock::manual(start), hasher: PassphraseHasher::with_memory_kib(64), config, url }
+        Self { store, clock: Clock::manual(start), hasher: PassphraseHasher::for_tests(), config, url }
     }
 
     /// Opens a connection for statements that the store has no function for.
