@@ -7,8 +7,8 @@ import { expect, open, test } from "../fixtures/test";
 
 test.use({ stackName: "icons" });
 
-/** The number of loads. An icon that is missing in one of four loads is found with near certainty. */
-const LOADS = 50;
+/** The number of loads. An icon that is missing in one of four loads is found with a probability of 99.7 %. */
+const LOADS = 20;
 
 /** The icons of a page: their number, and those that are visible elements without a drawing. */
 interface IconReport {
