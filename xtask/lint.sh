@@ -11,13 +11,13 @@ part=${1:-all}
 if [ "$part" != compiled ]; then
     echo "==> Checking the formatting"
     cargo fmt --all -- --check
-    echo "==> Checking the lints"
-    cargo clippy --workspace --all-targets -- -D warnings
     echo "==> Checking the language, the links of the documents, and the dependencies"
     cargo xtask lint
 fi
 
 if [ "$part" != quick ]; then
+    echo "==> Checking the lints"
+    cargo clippy --workspace --all-targets -- -D warnings
     echo "==> Checking the dependencies of the SDK without its optional parts"
     packages=$(cargo tree --package milvaion-worker --no-default-features --features client,native-tls --edges normal --prefix none)
     if printf '%s\n' "$packages" | grep -E '^(sqlx|sqlx-[a-z]+|tokio-postgres|libsqlite3-sys|croner|chrono-tz|axum|leptos) '; then
