@@ -6,7 +6,7 @@ use lapin::{Channel, Connection, ErrorKind, options::QueueDeclareOptions, protoc
 
 use super::{Broker, BrokerError};
 
-/// The timeout of one count.
+/// The timeout of one count, and of opening a channel for it.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The most time for the counts of all queues together.
@@ -133,7 +133,9 @@ impl QueueProbe {
             None => ProbeConnection { connection: self.broker.connect("milvaion server probe").await?, opened: 0 },
         };
         open.opened += 1;
-        let channel = open.connection.create_channel().await;
+        let channel = tokio::time::timeout(PROBE_TIMEOUT, open.connection.create_channel())
+            .await
+            .map_err(|_| BrokerError::Timeout { timeout: PROBE_TIMEOUT })?;
         self.open = Some(open);
         Ok(channel?)
     }
