@@ -4,20 +4,9 @@
 //! causes, the text of a panic, and an excerpt of the message body that caused it. It depends on no other module, so that
 //! modules which must not depend on each other can all use it.
 
-use std::{any::Any, error::Error};
+use std::any::Any;
 
-/// Formats an error and all its causes on one line.
-#[must_use]
-pub fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut at = error.source();
-    while let Some(source) = at {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        at = source.source();
-    }
-    text.replace('\n', " ")
-}
+pub use milvaion_telemetry::chain;
 
 /// Returns the text of a panic.
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {

@@ -8,7 +8,10 @@
 //! everything together and stops it again. Time, ids and tokens come only from [`clock`]. [`metrics`] counts what all of
 //! them do. [`error`] and [`telemetry`] format errors and log lines. [`faults`] marks the places where a test may end the process or switch a protection off.
 
-pub mod domain;
+/// The decisions of the scheduler, a crate of its own, so that its tests compile in seconds.
+pub use milvaion_domain as domain;
+/// The private services of a start on one machine, a crate of its own, which knows nothing of the scheduler.
+pub use milvaion_embedded as embedded;
 
 pub mod broker;
 pub mod cache;
@@ -26,7 +29,6 @@ pub mod ui;
 mod backoff;
 pub mod clock;
 pub mod config;
-pub mod embedded;
 pub mod engine;
 pub mod error;
 pub mod faults;

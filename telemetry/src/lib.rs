@@ -21,6 +21,7 @@ mod sampler;
 pub mod settings;
 
 use std::{
+    error::Error,
     io::IsTerminal,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -220,6 +221,19 @@ pub(crate) fn span_context(traceparent: &Traceparent) -> SpanContext {
         true,
         TraceState::default(),
     )
+}
+
+/// Formats an error and all its causes on one line.
+#[must_use]
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut at = error.source();
+    while let Some(source) = at {
+        text.push_str(": ");
+        text.push_str(&source.to_string());
+        at = source.source();
+    }
+    text.replace('\n', " ")
 }
 
 /// Polls a future in a context, if there is one.

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::EmbeddedError;
 use super::child::{ChildProcess, LaunchSpec};
-use crate::error::chain;
+use milvaion_telemetry::chain;
 
 /// The time that running jobs get to end when the server stops. The worker is killed after that.
 const STOP_TIMEOUT: Duration = Duration::from_secs(8);

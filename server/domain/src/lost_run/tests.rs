@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 
 use super::*;
-use crate::domain::heartbeat_watch::HeartbeatLook;
+use crate::heartbeat_watch::HeartbeatLook;
 
 const PERIOD: Duration = Duration::from_secs(2);
 

@@ -308,7 +308,7 @@ pub(super) fn program(name: &str, readable: &str, package: &'static str) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::chain;
+    use milvaion_telemetry::chain;
 
     const NOTHING: ServiceSelection = ServiceSelection { postgres: false, redis: false, rabbitmq: false };
 

@@ -207,7 +207,7 @@ mod tests {
     use milvaion_protocol::singleton::{LoopOutcome, LoopRun};
 
     use super::*;
-    use crate::domain::alerting::tests::rule;
+    use crate::alerting::tests::rule;
 
     fn at(second: i64) -> DateTime<Utc> {
         DateTime::UNIX_EPOCH + TimeDelta::seconds(second)

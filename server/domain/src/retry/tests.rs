@@ -1,7 +1,7 @@
 use milvaion_protocol::message::StatusReport;
 
 use super::*;
-use crate::domain::transition::fold;
+use crate::transition::fold;
 
 const NOW: DateTime<Utc> = DateTime::UNIX_EPOCH;
 
