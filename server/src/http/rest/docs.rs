@@ -1,6 +1,6 @@
 //! The page `/api/docs`: the OpenAPI document for people.
 //!
-//! It is one page of HTML without scripts, made once at start. A viewer from a package would be a megabyte of script that
+//! It is one page of HTML without scripts, made on first use. A viewer from a package would be a megabyte of script that
 //! the content security policy has to allow.
 
 use std::fmt::Write;

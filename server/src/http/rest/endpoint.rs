@@ -19,6 +19,7 @@ use milvaion_api::permissions::Permission;
 use milvaion_app::backend::RequestUser;
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use super::{
     ApiState, guard, idempotency,
@@ -203,8 +204,13 @@ impl std::fmt::Debug for Endpoint {
     }
 }
 
-/// Returns the schema of a part of requests: strict, and without references.
+/// Returns the schema of a part of requests, which is made from its type on first use.
 pub(super) fn input_schema<T: JsonSchema>() -> InputSchema {
+    InputSchema::new(strict_schema::<T>)
+}
+
+/// Makes the schema of a type: strict, and without references.
+fn strict_schema<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft2020_12().for_deserialize().with_transform(openapi::plain_text);
     let settings = settings.with(|settings| {
         settings.inline_subschemas = true;
@@ -212,7 +218,7 @@ pub(super) fn input_schema<T: JsonSchema>() -> InputSchema {
     });
     let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
     openapi::refuse_unknown_fields(&mut schema);
-    InputSchema::new(schema)
+    schema
 }
 
 fn answer_schema<T: JsonSchema + 'static>(generator: &mut SchemaGenerator) -> Option<schemars::Schema> {

@@ -25,7 +25,7 @@ const GROUP: &str = "Files";
 
 /// Returns the JSON Schema of a document of a file: the one against which requests are checked.
 pub(super) fn schema() -> Value {
-    let mut schema = input_schema::<FileDocument>().schema.as_ref().clone();
+    let mut schema = input_schema::<FileDocument>().schema().clone();
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
     schema["title"] = "A document of a file of Milvaion".into();
     schema

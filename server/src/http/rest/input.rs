@@ -4,7 +4,10 @@
 //! document is exactly what the server accepts, and an unknown or misspelled field is an error with its name, not a
 //! setting that silently has no effect.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::HashSet,
+    sync::{Arc, OnceLock},
+};
 
 use http::{HeaderMap, StatusCode, header};
 use jsonschema::{ValidationError, Validator, error::ValidationErrorKind};
@@ -25,51 +28,73 @@ const MAX_MESSAGE_CHARS: usize = 300;
 /// The name of the field in errors about the body as a whole.
 const BODY_FIELD: &str = "body";
 
-/// The schema of a part of a request, ready for checks.
+/// The schema of a part of a request. It is compiled on first use, because a server that starts would otherwise compile
+/// some two hundred schemas.
+///
+/// An invalid schema panics on its first use. The OpenAPI document uses every schema, so the test that compares the
+/// document with its copy finds an invalid one.
 #[derive(Clone, Debug)]
 pub struct InputSchema {
-    /// The schema as it is published.
-    pub schema: Arc<Value>,
-    validator: Arc<Validator>,
+    make: fn() -> Value,
+    compiled: Arc<OnceLock<CompiledSchema>>,
 }
 
-impl InputSchema {
-    /// Prepares a schema. Its objects accept no other properties than the named ones.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the schema, which is made from a Rust type, is invalid.
-    #[must_use]
-    pub fn new(schema: Value) -> Self {
+/// A schema that is ready for checks.
+#[derive(Debug)]
+struct CompiledSchema {
+    schema: Value,
+    validator: Validator,
+}
+
+impl CompiledSchema {
+    fn new(schema: Value) -> Self {
         let validator = jsonschema::options()
             .should_validate_formats(true)
             .build(&schema)
-            .unwrap_or_else(|error| panic!("the schema of a request is invalid: {error}"));
-        Self { schema: Arc::new(schema), validator: Arc::new(validator) }
+            .unwrap_or_else(|error| panic!("the schema of a request is invalid: {error}: {schema}"));
+        Self { schema, validator }
+    }
+}
+
+impl InputSchema {
+    /// Builds a schema from a function. The objects of its schema accept no other properties than the named ones.
+    #[must_use]
+    pub fn new(make: fn() -> Value) -> Self {
+        Self { make, compiled: Arc::default() }
+    }
+
+    fn compiled(&self) -> &CompiledSchema {
+        self.compiled.get_or_init(|| CompiledSchema::new((self.make)()))
+    }
+
+    /// Returns the schema as it is published.
+    #[must_use]
+    pub fn schema(&self) -> &Value {
+        &self.compiled().schema
     }
 
     /// Returns the names of the properties, each with its schema.
     pub fn properties(&self) -> impl Iterator<Item = (&String, &Value)> {
-        self.schema.get("properties").and_then(Value::as_object).into_iter().flatten()
+        self.schema().get("properties").and_then(Value::as_object).into_iter().flatten()
     }
 
     /// Returns true if a value may be missing.
     #[must_use]
     pub fn is_required(&self, name: &str) -> bool {
-        let required = self.schema.get("required").and_then(Value::as_array);
+        let required = self.schema().get("required").and_then(Value::as_array);
         required.is_some_and(|names| names.iter().any(|required| required == name))
     }
 
     /// Returns true if no property is required.
     #[must_use]
     pub fn is_optional(&self) -> bool {
-        self.schema.get("required").and_then(Value::as_array).is_none_or(Vec::is_empty)
+        self.schema().get("required").and_then(Value::as_array).is_none_or(Vec::is_empty)
     }
 
     fn check(&self, value: &Value) -> Result<(), ApiError> {
         let mut errors = Vec::new();
         check_text(value, "", &mut errors);
-        for error in self.validator.iter_errors(value) {
+        for error in self.compiled().validator.iter_errors(value) {
             collect(&error, &mut errors);
         }
         // One error for each field is enough: a wrong id breaks its pattern and its format.

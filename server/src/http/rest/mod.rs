@@ -24,11 +24,11 @@ mod singletons;
 mod streams;
 mod tokens;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::{
     Router,
-    body::Body,
+    body::{Body, Bytes},
     extract::Request,
     response::IntoResponse,
     routing::{MethodFilter, MethodRouter, any, get, on},
@@ -123,12 +123,16 @@ pub fn files_schema() -> Value {
     files::schema()
 }
 
+/// The OpenAPI document as JSON. Like the two texts below, it is made on first use, so that a server starts faster.
+static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| document().to_string().into());
+/// The page that shows the OpenAPI document.
+static DOCUMENT_PAGE: LazyLock<Bytes> = LazyLock::new(|| docs::page(&document()).into());
+/// The JSON Schema of the documents of files.
+static FILES_SCHEMA: LazyLock<Bytes> = LazyLock::new(|| files_schema().to_string().into());
+
 /// Builds the router of the operations, of the OpenAPI document and of the page that shows it.
 pub fn router(state: &ApiState) -> Router {
     let endpoints = endpoints();
-    let document = openapi::document(&endpoints);
-    let (page, json) = (docs::page(&document), document.to_string());
-    let documents_schema = files_schema().to_string();
     let mut paths: Vec<&'static str> = endpoints.iter().map(|endpoint| endpoint.operation.path).collect();
     paths.sort_unstable();
     paths.dedup();
@@ -149,20 +153,18 @@ pub fn router(state: &ApiState) -> Router {
     let not_found = async || {
         ApiError::new(StatusCode::NOT_FOUND, "There is no such path. /api/docs lists the operations.").into_response()
     };
-    let static_document = move |content_type: &'static str, body: String| {
-        let body = axum::body::Bytes::from(body);
-        get(move || {
-            let headers = [(header::CONTENT_TYPE, HeaderValue::from_static(content_type))];
-            async move { (headers, body) }
-        })
-    };
     Router::new()
         .nest("/api/v1", operations.route("/", any(not_found)).route("/{*path}", any(not_found)))
         .route("/api/v1/", any(not_found))
-        .route("/api/openapi.json", static_document("application/json", json))
-        .route("/api/jobs-file.schema.json", static_document("application/schema+json", documents_schema))
-        .route("/api/docs.css", static_document("text/css; charset=utf-8", docs::STYLE.to_owned()))
-        .route("/api/docs", static_document("text/html; charset=utf-8", page))
+        .route("/api/openapi.json", text_route("application/json", || DOCUMENT.clone()))
+        .route("/api/jobs-file.schema.json", text_route("application/schema+json", || FILES_SCHEMA.clone()))
+        .route("/api/docs.css", text_route("text/css; charset=utf-8", || Bytes::from_static(docs::STYLE.as_bytes())))
+        .route("/api/docs", text_route("text/html; charset=utf-8", || DOCUMENT_PAGE.clone()))
+}
+
+/// Answers GET with a text that is always the same.
+fn text_route(content_type: &'static str, text: fn() -> Bytes) -> MethodRouter {
+    get(move || async move { ([(header::CONTENT_TYPE, HeaderValue::from_static(content_type))], text()) })
 }
 
 fn route(endpoint: &Endpoint, state: &ApiState) -> MethodRouter {

@@ -1,6 +1,6 @@
 //! The OpenAPI 3.1 document, made from the table of operations.
 //!
-//! The document is built once, at start, from the same schemas that check the requests. `docs/api/openapi.json` is a copy
+//! The document is built on first use, from the same schemas that check the requests. `docs/api/openapi.json` is a copy
 //! that a test compares, so that a change of the API shows in a review.
 
 use std::collections::BTreeMap;
@@ -155,7 +155,7 @@ fn operation(endpoint: &Endpoint, answer: Option<&Schema>) -> Value {
     if let Some(body) = &endpoint.body {
         described["requestBody"] = json!({
             "required": !body.is_optional(),
-            "content": { "application/json": { "schema": *body.schema } }
+            "content": { "application/json": { "schema": body.schema() } }
         });
     }
     described
