@@ -28,6 +28,17 @@ class EvidenceError(Exception):
 
 
 @dataclass(slots=True)
+class FaultLimits:
+    """The limits for one kind of fault, of targets whose names begin with `target`."""
+
+    fault: str
+    target: str
+    allowance_ms: int | None
+    dispatch_allowance_ms: int | None
+    recovery_ms: int
+
+
+@dataclass(slots=True)
 class RunInfo:
     scenario: str
     seed: int
@@ -43,6 +54,16 @@ class RunInfo:
     heartbeat_timeout_ms: int
     orphan_ms: int | None
     tolerate: dict[str, str]
+    fault_limits: list[FaultLimits] = field(default_factory=list)
+
+    def limits_of(self, fault: FaultRecord) -> FaultLimits:
+        """Returns the limits for a fault: the first of its own, or those of the run."""
+        for limits in self.fault_limits:
+            if limits.fault == fault.fault and fault.target.startswith(limits.target):
+                return limits
+        return FaultLimits(
+            fault.fault, fault.target, self.allowance_ms, self.dispatch_allowance_ms, self.recovery_ms
+        )
 
 
 @dataclass(slots=True)
@@ -281,11 +302,25 @@ def _run(m: MemberReader) -> RunInfo:
         m.text("scenario"), m.number("seed"), m.number("round"), m.number("began"), m.number("cut"), m.number("read"),
         m.count("slo_ms"), m.nullable("allowance_ms"), m.nullable("dispatch_allowance_ms"), m.count("recovery_ms"),
         m.count("early_ms"), m.count("heartbeat_timeout_ms"), m.nullable("orphan_ms"),
-        m.texts("tolerate") if "tolerate" in m.value else {},
+        m.texts("tolerate") if "tolerate" in m.value else {}, _fault_limits(m),
     )
     if not run.began <= run.cut <= run.read:
         raise EvidenceError("run.json: `began`, `cut` and `read` are not in this order")
     return run
+
+
+def _fault_limits(m: MemberReader) -> list[FaultLimits]:
+    values = m.value.get("fault_limits", [])
+    if not isinstance(values, list):
+        raise m.bad("fault_limits", "a list")
+    found = []
+    for number, value in enumerate(values, 1):
+        one = MemberReader(value, f"{m.where}: `fault_limits` entry {number}")
+        found.append(FaultLimits(
+            one.text("fault"), one.text("target"), one.nullable("allowance_ms"), one.nullable("dispatch_allowance_ms"),
+            one.count("recovery_ms"),
+        ))
+    return found
 
 
 def _job(m: MemberReader) -> Job:

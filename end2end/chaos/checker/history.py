@@ -10,7 +10,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from evidence import Evidence, FaultRecord, Job, DriverOperation, OccurrenceRecord, WitnessEvent
+from evidence import Evidence, FaultLimits, FaultRecord, Job, DriverOperation, OccurrenceRecord, WitnessEvent
 from expect import ExpectedWork, expect
 
 MS = 1_000
@@ -128,16 +128,35 @@ class History:
         self.fault_spans.sort(key=lambda fault_span: fault_span.began)
         self.all_fault_spans = self.fault_spans + self.deaths
         # Work that is due shortly before a fault, and not yet late when the fault begins, is affected by it too.
-        before, after = self.run.slo_ms * MS, self.run.recovery_ms * MS
-        self.excused: list[tuple[int, int]] = merge(
-            [(fault_span.began - before, fault_span.ended + after) for fault_span in self.fault_spans]
-        )
+        before = self.run.slo_ms * MS
+        self._windows: list[tuple[int, int, FaultLimits]] = []
+        for fault_span in self.fault_spans:
+            limits = self.run.limits_of(fault_span.fault)
+            window = (fault_span.began - before, fault_span.ended + limits.recovery_ms * MS, limits)
+            self._windows.append(window)
+        self.excused: list[tuple[int, int]] = merge([(first, last) for first, last, _ in self._windows])
         self._excused_from = [first for first, _ in self.excused]
 
     def is_excused(self, instant: int) -> bool:
         """Returns true if work due at this instant may be as late as a fault permits."""
         index = bisect_right(self._excused_from, instant) - 1
         return index >= 0 and instant <= self.excused[index][1]
+
+    def allowances(self, instant: int) -> tuple[int | None, int | None]:
+        """Returns how much later work due at this instant may start and be created, in milliseconds; None: not judged.
+
+        During several faults, the one that permits the most counts.
+        """
+        run = self.run
+        if not self.is_excused(instant):
+            return run.slo_ms, run.slo_ms
+        if not run.fault_limits:
+            return run.allowance_ms, run.dispatch_allowance_ms
+        limits = [limits for first, last, limits in self._windows if first <= instant <= last]
+        return (
+            _greatest([one.allowance_ms for one in limits]),
+            _greatest([one.dispatch_allowance_ms for one in limits]),
+        )
 
     def first_start(self, occurrence: str) -> WitnessEvent | None:
         """Returns the earliest start of any attempt of the occurrence."""
@@ -199,6 +218,12 @@ class History:
     def final_attempt(self, occurrence: str) -> Attempt | None:
         attempts = self.attempts.get(occurrence)
         return attempts[-1] if attempts else None
+
+
+def _greatest(limits: list[int | None]) -> int | None:
+    """Returns the greatest limit, or None if one of them is None, which is no limit."""
+    known = [limit for limit in limits if limit is not None]
+    return max(known) if len(known) == len(limits) else None
 
 
 def merge(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

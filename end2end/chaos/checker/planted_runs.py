@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from evidence import StatusChange, Evidence
+from evidence import FaultLimits, StatusChange, Evidence
 from history import MS
 from planted import (
     delay, fault, first, forget, harmless, isolate, pick, planted, rerun, seen, start_after, sync_readings,
@@ -288,6 +288,61 @@ def run_due_before_the_definition_returned_is_not_late(e):
     row = pick(e)
     start_after(e, row, 3_000 * MS)
     next(op for op in e.ops if op.op == "define" and op.job == row.job).returned = row.scheduled_for + 1
+
+
+def limit(e, kind, target, allowance_ms, recovery_ms=5_000):
+    """Gives one kind of fault limits of its own."""
+    e.run.fault_limits.append(FaultLimits(kind, target, allowance_ms, allowance_ms, recovery_ms))
+
+
+@planted("late")
+def start_beyond_the_limit_of_its_own_fault_is_late(e):
+    row = pick(e)
+    limit(e, "flush", "redis", 2_000)
+    fault(e, "flush", "redis", row.scheduled_for - MS, 0)
+    start_after(e, row, 2_001 * MS)
+
+
+@harmless("late")
+def start_within_the_limit_of_its_own_fault_is_not_late(e):
+    row = pick(e)
+    limit(e, "latency", "server", 20_000)
+    fault(e, "latency", "server-2>redis", row.scheduled_for - MS)
+    start_after(e, row, 20_000 * MS)
+
+
+@planted("late")
+def limit_of_another_target_excuses_nothing(e):
+    row = pick(e)
+    limit(e, "latency", "worker", 20_000)
+    fault(e, "latency", "server-2>redis", row.scheduled_for - MS)
+    start_after(e, row, 15_001 * MS)
+
+
+@harmless("late")
+def widest_of_two_faults_at_once_counts(e):
+    row = pick(e)
+    limit(e, "flush", "redis", 2_000)
+    limit(e, "latency", "server", 20_000)
+    fault(e, "flush", "redis", row.scheduled_for - MS, 0)
+    fault(e, "latency", "server-2>redis", row.scheduled_for - MS)
+    start_after(e, row, 19_000 * MS)
+
+
+@planted("late")
+def run_due_after_the_recovery_of_its_own_fault_is_not_excused(e):
+    row = pick(e, second=8)
+    limit(e, "flush", "redis", 15_000, recovery_ms=2_000)
+    fault(e, "flush", "redis", row.scheduled_for - 2_001 * MS, 0)
+    start_after(e, row, 3_000 * MS)
+
+
+@planted("late")
+def row_created_after_the_limit_of_its_own_fault_is_late(e):
+    row = pick(e)
+    limit(e, "flush", "redis", 2_000)
+    fault(e, "flush", "redis", row.scheduled_for, 0)
+    row.created_at = row.scheduled_for + 2_001 * MS
 
 
 # orphan_late

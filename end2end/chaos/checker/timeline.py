@@ -127,7 +127,7 @@ def _met(h: History, row, due: int) -> bool:
         return row.status in ("cancelled", "skipped")
     if row.status not in FINAL:
         return False
-    allowed = h.run.allowance_ms if h.is_excused(due) else h.run.slo_ms
+    allowed, _ = h.allowances(due)
     return allowed is None or not judged(h, row.job, due) or first.at - due <= allowed * MS
 
 

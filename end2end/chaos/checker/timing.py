@@ -31,26 +31,23 @@ def early(evidence: Evidence) -> list[str]:
 def late(evidence: Evidence) -> list[str]:
     """Finds occurrences that were created or started later than allowed. One that never started is lost, not late."""
     h = joined(evidence)
-    run = h.run
     found = []
     for row in evidence.sql:
         due = h.due(row)
         if due is None or not judged(h, row.job, due):
             continue
-        excused = h.is_excused(due)
-        allowed = run.allowance_ms if excused else run.slo_ms
+        allowed, dispatch_allowed = h.allowances(due)
         first = h.lateness_start(row.occurrence)
-        inside = " during a fault" if excused else ""
+        inside = " during a fault" if h.is_excused(due) else ""
         if allowed is not None and first is not None and first.at - due > allowed * MS:
             found.append(
                 f"Occurrence {row.occurrence} of job {row.job}, due at {when(due)}{inside}, was started"
                 f" {(first.at - due) / MS:.3f} ms later; {allowed} ms are allowed."
             )
-        allowed = run.dispatch_allowance_ms if excused else run.slo_ms
-        if allowed is not None and row.created_at - due > allowed * MS:
+        if dispatch_allowed is not None and row.created_at - due > dispatch_allowed * MS:
             found.append(
                 f"Occurrence {row.occurrence} of job {row.job}, due at {when(due)}{inside}, was created"
-                f" {(row.created_at - due) / MS:.3f} ms later; {allowed} ms are allowed."
+                f" {(row.created_at - due) / MS:.3f} ms later; {dispatch_allowed} ms are allowed."
             )
     return found
 

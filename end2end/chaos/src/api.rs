@@ -45,22 +45,30 @@ pub(crate) struct ApiClient {
 }
 
 impl ApiClient {
-    /// Accepts the setup link that the first server printed, which creates an admin and signs in.
-    pub(crate) async fn set_up(servers: Vec<String>, token: &str) -> anyhow::Result<Self> {
+    /// Accepts a setup link, which creates an admin and signs in. `tokens` are those of the links that the servers
+    /// printed: a link is valid until another server prints one, so only the last of them is.
+    pub(crate) async fn set_up(servers: Vec<String>, tokens: &[String]) -> anyhow::Result<Self> {
         let client = Client::builder().timeout(RESPONSE_TIMEOUT).connect_timeout(Duration::from_secs(2)).build()?;
         let mut api = Self { client, servers, cookie: String::new() };
-        let form = json!({
-            "token": token, "page": "setup", "name": "Chaos", "email": "chaos@example.org",
-            "passphrase": "a long night of falling services",
-        });
-        let response = api.send(0, Method::POST, "accept_invite", &form).await?;
-        ensure!(response.status().is_success(), "the setup link was refused: {}", response.text().await?);
-        // The session and the device, in any order.
-        let cookies = response.headers().get_all(header::SET_COOKIE).iter();
-        let pairs: Vec<&str> = cookies.filter_map(|cookie| cookie.to_str().ok()?.split(';').next()).collect();
-        ensure!(!pairs.is_empty(), "the response sets no cookie");
-        api.cookie = pairs.join("; ");
-        Ok(api)
+        let mut refusals = Vec::new();
+        for token in tokens {
+            let form = json!({
+                "token": token, "page": "setup", "name": "Chaos", "email": "chaos@example.org",
+                "passphrase": "a long night of falling services",
+            });
+            let response = api.send(0, Method::POST, "accept_invite", &form).await?;
+            if !response.status().is_success() {
+                refusals.push(response.text().await?);
+                continue;
+            }
+            // The session and the device, in any order.
+            let cookies = response.headers().get_all(header::SET_COOKIE).iter();
+            let pairs: Vec<&str> = cookies.filter_map(|cookie| cookie.to_str().ok()?.split(';').next()).collect();
+            ensure!(!pairs.is_empty(), "the response sets no cookie");
+            api.cookie = pairs.join("; ");
+            return Ok(api);
+        }
+        bail!("every setup link was refused: {}", refusals.join("; "))
     }
 
     /// Sends a request that changes something.

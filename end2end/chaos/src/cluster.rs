@@ -24,7 +24,7 @@ use sqlx::{PgPool, postgres::PgPoolOptions};
 use crate::{
     api::ApiClient,
     enqueuer::Enqueuer,
-    evidence::{EvidenceWriter, now},
+    evidence::{EvidenceWriter, OngoingFault, now},
     harness::ServiceHarness,
     live_stream::LiveStreamListener,
     proxy::ProxyLink,
@@ -117,22 +117,18 @@ impl<'a> ChaosCluster<'a> {
             .acquire_timeout(Duration::from_secs(5))
             .connect_lazy(&database.url)?;
 
-        // The first server starts alone: it migrates, and its setup link is valid only until another server prints one.
-        servers[0].start().await?;
-        wait_until_ready(&servers[0], ports[0]).await?;
-        let token = setup_token(&servers[0]).await?;
-        let bases = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
-        let api = ApiClient::set_up(bases, &token).await?;
-        servers[1].start().await?;
-        wait_until_ready(&servers[1], ports[1]).await?;
-        // A Redis that has held its data for long, as that of an installation: in a new one, possible duplicates wait.
-        let keys = RedisKeys::new(format!("{prefix}:"));
-        harness.redis_command(&["SET", &keys.claims_since(), "0"]).await?;
-        for worker in &mut workers {
-            worker.start().await?;
+        for server in &mut servers {
+            server.start().await?;
         }
+        let mut tokens = Vec::new();
+        for (server, port) in servers.iter().zip(&ports) {
+            wait_until_ready(server, *port).await?;
+            tokens.push(setup_token(server).await?);
+        }
+        let bases = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
+        let api = ApiClient::set_up(bases, &tokens).await?;
         let listener = LiveStreamListener::start(api.clone());
-        let cluster = Self {
+        let mut cluster = Self {
             driver: WorkloadDriver::new(api, evidence.clone()),
             random: StdRng::seed_from_u64(config.seed),
             names: Topology::new(prefix.as_str()),
@@ -151,6 +147,14 @@ impl<'a> ChaosCluster<'a> {
             prefix,
             config,
         };
+        // The first leader sets `claims_since` before it leads.
+        cluster.wait_for_leader().await?;
+        // A Redis that has held its data for long, as that of an installation: in a new one, possible duplicates wait.
+        let keys = RedisKeys::new(format!("{}:", cluster.prefix));
+        cluster.harness.redis_command(&["SET", &keys.claims_since(), "0"]).await?;
+        for worker in &mut cluster.workers {
+            worker.start().await?;
+        }
         let all = cluster.config.workers;
         cluster
             .wait_until("the workers' registration", async |cluster| Ok(cluster.registered_workers().await? >= all))
@@ -158,7 +162,7 @@ impl<'a> ChaosCluster<'a> {
         Ok(cluster)
     }
 
-    /// Defines jobs one after the other through the first server.
+    /// Defines jobs through the first server.
     pub(crate) async fn define(&mut self, plans: Vec<JobPlan>) -> anyhow::Result<()> {
         self.driver.define(plans).await
     }
@@ -245,9 +249,20 @@ impl<'a> ChaosCluster<'a> {
 
     /// Kills a service and starts it again after `outage_seconds`.
     pub(crate) async fn crash(&mut self, kind: ServiceKind, outage_seconds: f64) -> anyhow::Result<()> {
+        let fault = self.kill_service(kind).await?;
+        self.run_for(outage_seconds).await;
+        self.restart_service(kind, fault).await
+    }
+
+    /// Kills a service. The fault ends with [`restart_service`](Self::restart_service).
+    pub(crate) async fn kill_service(&mut self, kind: ServiceKind) -> anyhow::Result<OngoingFault> {
         let fault = self.evidence.begin_fault("kill", kind.name(), "SIGKILL");
         self.harness.service(kind).kill().await?;
-        self.run_for(outage_seconds).await;
+        Ok(fault)
+    }
+
+    /// Starts a service that was killed, and records the fault.
+    pub(crate) async fn restart_service(&mut self, kind: ServiceKind, fault: OngoingFault) -> anyhow::Result<()> {
         self.harness.service(kind).start().await?;
         self.evidence.end_fault(fault);
         Ok(())
@@ -281,8 +296,9 @@ impl<'a> ChaosCluster<'a> {
     pub(crate) async fn close(mut self) -> anyhow::Result<PathBuf> {
         self.listener.stop();
         self.pool.close().await;
-        for process in self.workers.iter_mut().chain(&mut self.servers) {
-            process.clean_up().await;
+        // The workers first, because they report to the servers.
+        for processes in [&mut self.workers, &mut self.servers] {
+            futures::future::join_all(processes.iter_mut().map(ManagedProcess::clean_up)).await;
         }
         self.witness.close();
         self.database.drop_database().await?;

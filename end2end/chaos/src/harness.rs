@@ -3,9 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use milvaion_test_support::{
-    database::TestDatabase,
+    database::{self, TestDatabase},
     private_service::{PrivateService, ServiceKind},
 };
+
+/// The nominal time in seconds that the services take to start.
+pub(crate) const START_SECONDS: f64 = 12.0;
 
 /// A private PostgreSQL, Redis and RabbitMQ.
 #[derive(Debug)]
@@ -15,6 +18,8 @@ pub(crate) struct ServiceHarness {
     pub(crate) postgres: PrivateService,
     pub(crate) redis: PrivateService,
     pub(crate) rabbitmq: PrivateService,
+    /// The migrated database that each scenario gets a copy of.
+    template: TestDatabase,
 }
 
 impl ServiceHarness {
@@ -24,12 +29,19 @@ impl ServiceHarness {
         for kind in ServiceKind::ALL {
             PrivateService::clear(kind, &below).await?;
         }
-        let (postgres, redis, rabbitmq) = tokio::try_join!(
-            PrivateService::open(ServiceKind::Postgres, &below),
+        // RabbitMQ takes the longest, so the migrations cost no time.
+        let migrated_postgres = async {
+            let postgres = PrivateService::open(ServiceKind::Postgres, &below).await?;
+            let template = TestDatabase::create(postgres.url(), "chaos_template").await?;
+            database::open(&template.url).await.close().await;
+            anyhow::Ok((postgres, template))
+        };
+        let ((postgres, template), redis, rabbitmq) = tokio::try_join!(
+            migrated_postgres,
             PrivateService::open(ServiceKind::Redis, &below),
             PrivateService::open(ServiceKind::RabbitMq, &below),
         )?;
-        Ok(Self { folder: folder.to_owned(), postgres, redis, rabbitmq })
+        Ok(Self { folder: folder.to_owned(), postgres, redis, rabbitmq, template })
     }
 
     /// Returns one of the services.
@@ -41,9 +53,9 @@ impl ServiceHarness {
         }
     }
 
-    /// Creates an empty database, whose URL does not lead through a proxy.
+    /// Creates a database that is migrated and in which nothing is stored. Its URL does not lead through a proxy.
     pub(crate) async fn database(&self, name: &str) -> anyhow::Result<TestDatabase> {
-        TestDatabase::create(self.postgres.url(), name).await
+        self.template.copy(name).await
     }
 
     /// Executes a Redis command.

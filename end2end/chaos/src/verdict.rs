@@ -21,7 +21,11 @@ pub(crate) struct ScenarioVerdict {
     /// The number of faults.
     pub(crate) count: u32,
     pub(crate) passed: bool,
+    /// The set that the run belongs to; `None` if scenarios were named.
+    pub(crate) set: Option<&'static str>,
     pub(crate) seconds: f64,
+    /// The nominal duration in seconds in the set `smoke`, and 0 in every other run.
+    pub(crate) nominal_seconds: f64,
     /// The number of the checker's findings, by verdict; verdicts without findings are left out.
     pub(crate) findings: BTreeMap<String, u64>,
     /// The reasons why the scenario failed, one sentence each.
@@ -41,7 +45,9 @@ impl ScenarioVerdict {
             seed,
             count,
             passed: false,
+            set: None,
             seconds: 0.0,
+            nominal_seconds: 0.0,
             findings: BTreeMap::new(),
             failures: vec![format!("the scenario was aborted: {error:#}")],
             figures: BTreeMap::new(),
@@ -117,7 +123,9 @@ impl ScenarioVerdict {
             seed,
             count,
             passed,
+            set: None,
             seconds: 0.0,
+            nominal_seconds: 0.0,
             findings,
             failures,
             figures,

@@ -73,6 +73,14 @@ impl Witness {
         self.read(|state| state.running.values().filter(|name| *name == process).count())
     }
 
+    /// Returns the occurrences of the runs that [`running`](Self::running) counts.
+    pub(crate) fn running_occurrences(&self, process: &str) -> Vec<String> {
+        self.read(|state| {
+            let of_process = state.running.iter().filter(|(_, name)| *name == process);
+            of_process.map(|((occurrence, _), _)| occurrence.clone()).collect()
+        })
+    }
+
     /// Receives everything that was sent, and stops.
     pub(crate) fn close(mut self) {
         self.stop.store(true, Ordering::SeqCst);

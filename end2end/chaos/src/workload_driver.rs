@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use futures::{StreamExt, TryStreamExt, stream};
 use milvaion_api::requests::JobForm;
 use milvaion_protocol::id::JobId;
 use serde::Serialize;
@@ -24,6 +25,8 @@ use crate::{
 
 /// The number of times a request without a response is sent.
 const MAX_REQUEST_ATTEMPTS: usize = 60;
+/// The number of jobs that are defined or disabled at once.
+const CONCURRENT_REQUESTS: usize = 8;
 /// The pause before a request is sent again.
 const REQUEST_RETRY_DELAY: Duration = Duration::from_millis(500);
 
@@ -55,31 +58,39 @@ impl WorkloadDriver {
         Ok(job.with_context(|| format!("there is no manual job of type {kind}"))?.id.clone())
     }
 
-    /// Defines jobs. Each request must succeed, because no fault has been injected yet.
+    /// Defines jobs, some at once. Each request must succeed, because no fault has been injected yet.
     pub(crate) async fn define(&self, plans: Vec<JobPlan>) -> anyhow::Result<()> {
+        let first = self.jobs().len() + 1;
+        let mut defined = stream::iter(plans.into_iter().enumerate())
+            .map(|(number, plan)| self.define_job(first + number, plan))
+            .buffered(CONCURRENT_REQUESTS);
+        while let Some(job) = defined.try_next().await? {
+            self.jobs.lock().unwrap_or_else(PoisonError::into_inner).push(job);
+        }
+        Ok(())
+    }
+
+    /// Defines a job through the first server. Its name has its number.
+    async fn define_job(&self, number: usize, plan: JobPlan) -> anyhow::Result<DefinedJob> {
         #[derive(Serialize)]
         struct SaveJobRequest {
             form: JobForm,
         }
-        for plan in plans {
-            let number = self.jobs().len() + 1;
-            let name = format!("{} {number}", plan.kind);
-            let mut form = JobForm::from_job(JobId::default(), 0, &plan.input(&name));
-            (form.id, form.version, form.input_mode) = (String::new(), String::new(), "json".into());
-            let invoked = now();
-            let reply = self.api.post(0, "save_job", &SaveJobRequest { form }).await;
-            let ApiReply::Done(saved) = &reply else { bail!("{name} cannot be defined: {reply:?}") };
-            let id = &saved["id"];
-            let line = json!({
-                "op": "define", "job": id, "occurrence": null, "key": null, "invoked": invoked, "returned": now(),
-                "outcome": "ok",
-            });
-            self.evidence.append("jobs.jsonl", &plan.evidence(id, &name));
-            self.evidence.append("ops.jsonl", &line);
-            let id = id.as_str().context("the job id is not a string")?.to_owned();
-            self.jobs.lock().unwrap_or_else(PoisonError::into_inner).push(DefinedJob { id, plan });
-        }
-        Ok(())
+        let name = format!("{} {number}", plan.kind);
+        let mut form = JobForm::from_job(JobId::default(), 0, &plan.input(&name));
+        (form.id, form.version, form.input_mode) = (String::new(), String::new(), "json".into());
+        let invoked = now();
+        let reply = self.api.post(0, "save_job", &SaveJobRequest { form }).await;
+        let ApiReply::Done(saved) = &reply else { bail!("{name} cannot be defined: {reply:?}") };
+        let id = &saved["id"];
+        let line = json!({
+            "op": "define", "job": id, "occurrence": null, "key": null, "invoked": invoked, "returned": now(),
+            "outcome": "ok",
+        });
+        self.evidence.append("jobs.jsonl", &plan.evidence(id, &name));
+        self.evidence.append("ops.jsonl", &line);
+        let id = id.as_str().context("the job id is not a string")?.to_owned();
+        Ok(DefinedJob { id, plan })
     }
 
     /// Triggers a run, and repeats the request with the same key until a server responds. Returns the occurrence, if a
@@ -108,14 +119,15 @@ impl WorkloadDriver {
         }
     }
 
-    /// Disables every job that has a schedule.
+    /// Disables every job that has a schedule, some at once.
     pub(crate) async fn retire_all(&self) -> anyhow::Result<()> {
-        for job in self.jobs() {
-            if !matches!(job.plan.timing, JobTiming::Manual) {
-                self.set_active("retire", &job.id).await?;
-            }
-        }
-        Ok(())
+        let jobs = self.jobs();
+        let scheduled = jobs.iter().filter(|job| !matches!(job.plan.timing, JobTiming::Manual));
+        stream::iter(scheduled)
+            .map(|job| self.set_active("retire", &job.id))
+            .buffer_unordered(CONCURRENT_REQUESTS)
+            .try_collect::<()>()
+            .await
     }
 
     /// Starts a task that triggers a run of the manual job of a type each `period`, until `stop` is cancelled. Runs of

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use lapin::{Connection, ConnectionProperties, options::QueueDeleteOptions, types::FieldTable};
 use milvaion_protocol::topology::Topology;
 use milvaion_test_support::private_service::ServiceKind;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioScript, random_seconds};
 use crate::{
@@ -18,16 +18,19 @@ use crate::{
 pub(super) const RABBITMQ_KILLED: Scenario = Scenario {
     id: "rabbitmq_killed",
     title: "RabbitMQ is killed and started again",
+    smoke: None,
     short: 1,
     long: 5,
     run: |harness, config| Box::pin(killed(harness, config)),
 };
 
+/// Returns the checker's limits while RabbitMQ is killed: no run can start, but every occurrence is created on time.
+pub(super) fn kill_limits() -> Value {
+    json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 4_500, "recovery_ms": 30_000, "orphan_ms": null})
+}
+
 async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    // While it is away no run can start, but every occurrence is created on time.
-    let limits =
-        json!({"allowance_ms": 60_000, "dispatch_allowance_ms": 4_500, "recovery_ms": 30_000, "orphan_ms": null});
-    ScenarioScript::new("rabbitmq_killed", limits)
+    ScenarioScript::new("rabbitmq_killed", kill_limits())
         .run(
             harness,
             config,
@@ -36,15 +39,7 @@ async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow:
                     // With the time RabbitMQ takes to start, alternately less and more than the heartbeat timeout.
                     let (from, to) = if round % 2 == 0 { (0.0, 1.0) } else { (8.0, 12.0) };
                     let outage_seconds = random_seconds(&mut cluster.random, from, to);
-                    cluster.crash(ServiceKind::RabbitMq, outage_seconds).await?;
-                    let ready = now();
-                    cluster
-                        .wait_until("an empty backlog of messages", async |cluster| {
-                            let behind = "SELECT count(*) FROM runs WHERE publish_after < now() - interval '1 second'";
-                            Ok(sqlx::query_scalar::<_, i64>(behind).fetch_one(&cluster.pool).await? == 0)
-                        })
-                        .await?;
-                    measurements.at_most("backlog_published_s", (now() - ready) as f64 / 1e6, 30.0);
+                    kill_broker(cluster, measurements, outage_seconds).await?;
                     cluster.run_for(config.either(2.0, 6.0)).await;
                 }
                 Ok(())
@@ -53,9 +48,28 @@ async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow:
         .await
 }
 
+/// Kills RabbitMQ, starts it again after `outage_seconds`, and waits until everything that waited for it is published.
+pub(super) async fn kill_broker(
+    cluster: &mut ChaosCluster<'_>,
+    measurements: &mut ScenarioMeasurements,
+    outage_seconds: f64,
+) -> anyhow::Result<()> {
+    cluster.crash(ServiceKind::RabbitMq, outage_seconds).await?;
+    let ready = now();
+    cluster
+        .wait_until("an empty backlog of messages", async |cluster| {
+            let behind = "SELECT count(*) FROM runs WHERE publish_after < now() - interval '1 second'";
+            Ok(sqlx::query_scalar::<_, i64>(behind).fetch_one(&cluster.pool).await? == 0)
+        })
+        .await?;
+    measurements.at_most("backlog_published_s", (now() - ready) as f64 / 1e6, 30.0);
+    Ok(())
+}
+
 pub(super) const RABBITMQ_WIPED: Scenario = Scenario {
     id: "rabbitmq_wiped",
     title: "RabbitMQ loses everything while 500 occurrences are queued",
+    smoke: None,
     short: 0,
     long: 2,
     run: |harness, config| Box::pin(wiped(harness, config)),
@@ -119,6 +133,7 @@ async fn wiped(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::
 pub(super) const QUEUE_REMOVED: Scenario = Scenario {
     id: "queue_removed",
     title: "A queue that messages are published to loses its binding, or is deleted",
+    smoke: None,
     short: 0,
     long: 6,
     run: |harness, config| Box::pin(unbound(harness, config)),
@@ -165,42 +180,60 @@ async fn unbound(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow
 pub(super) const CONFIRMS_LOST: Scenario = Scenario {
     id: "confirms_lost",
     title: "Publisher confirms, or messages, are lost with the connection",
+    smoke: None,
     short: 10,
     long: 200,
     run: |harness, config| Box::pin(unconfirmed(harness, config)),
 };
 
+/// Returns the checker's limits while confirms or messages are lost.
+pub(super) fn loss_limits() -> Value {
+    json!({"allowance_ms": 8_000, "dispatch_allowance_ms": 6_000, "recovery_ms": 10_000, "orphan_ms": null})
+}
+
 async fn unconfirmed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    let limits = json!({"allowance_ms": 8_000, "dispatch_allowance_ms": 6_000, "orphan_ms": null});
-    ScenarioScript::new("confirms_lost", limits)
+    ScenarioScript::new("confirms_lost", loss_limits())
         .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
-                let (mut confirms_lost, mut messages_lost) = (0, 0);
-                while confirms_lost < config.count {
-                    let leader = cluster.wait_for_leader().await?;
-                    let name = format!("{}>rabbitmq", cluster.servers[leader].name());
-                    let count = 1 + confirms_lost % 3;
-                    cluster.lose_confirms(&name, count).await?;
-                    confirms_lost += count;
-                    let pause_seconds = random_seconds(&mut cluster.random, 0.1, config.either(0.6, 0.8));
-                    cluster.run_for(pause_seconds).await;
-                    // For the sender this is the same, a missing confirm, but the broker does not have the message.
-                    if confirms_lost >= (messages_lost + 1) * 4 {
-                        cluster.lose_publish(&name).await?;
-                        messages_lost += 1;
-                    }
-                }
+                lose_confirms_and_messages(cluster, measurements, config.count, 4, config.either(0.6, 0.8)).await?;
                 cluster.run_for(6.0).await;
                 let copies = cluster.duplicate_deliveries();
-                measurements.figures.insert("confirmations_lost", f64::from(confirms_lost));
-                measurements.figures.insert("messages_lost", f64::from(messages_lost));
                 measurements.at_least("copies_delivered", copies as f64, f64::from(config.count) / 10.0);
                 Ok(())
             },
         )
         .await
+}
+
+/// Loses publisher confirms of the leading server, `confirms` or a few more, and after each `per_message` of them a message
+/// in flight. Between two losses it pauses for at most `pause_seconds`.
+pub(super) async fn lose_confirms_and_messages(
+    cluster: &mut ChaosCluster<'_>,
+    measurements: &mut ScenarioMeasurements,
+    confirms: u32,
+    per_message: u32,
+    pause_seconds: f64,
+) -> anyhow::Result<()> {
+    let (mut confirms_lost, mut messages_lost) = (0, 0);
+    while confirms_lost < confirms {
+        let leader = cluster.wait_for_leader().await?;
+        let name = format!("{}>rabbitmq", cluster.servers[leader].name());
+        let count = 1 + confirms_lost % 3;
+        cluster.lose_confirms(&name, count).await?;
+        confirms_lost += count;
+        let pause_seconds = random_seconds(&mut cluster.random, 0.1, pause_seconds);
+        cluster.run_for(pause_seconds).await;
+        // For the sender this is the same, a missing confirm, but the broker does not have the message.
+        if confirms_lost >= (messages_lost + 1) * per_message {
+            cluster.lose_publish(&name).await?;
+            messages_lost += 1;
+        }
+    }
+    measurements.figures.insert("confirmations_lost", f64::from(confirms_lost));
+    measurements.figures.insert("messages_lost", f64::from(messages_lost));
+    Ok(())
 }
 
 impl ChaosCluster<'_> {

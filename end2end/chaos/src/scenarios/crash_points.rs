@@ -49,6 +49,7 @@ const POINT_REACHED_TIMEOUT_SECONDS: f64 = 6.0;
 pub(super) const CRASH_POINTS: Scenario = Scenario {
     id: "crash_points",
     title: "A program dies at a crash point (count: number of points)",
+    smoke: None,
     short: 0,
     long: (SERVER_POINTS.len() + WORKER_POINTS.len()) as u32,
     run: |harness, config| Box::pin(sweep(harness, config)),

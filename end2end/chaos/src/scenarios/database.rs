@@ -6,7 +6,7 @@ use std::{process::Stdio, time::Duration};
 use anyhow::{Context, ensure};
 use milvaion_server::{clock::machine_now, store::Store};
 use milvaion_test_support::private_service::ServiceKind;
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::{Connection, Executor, PgConnection};
 use tokio::{
     process::Command,
@@ -19,14 +19,19 @@ use crate::{cluster::ChaosCluster, evidence::now, harness::ServiceHarness, workl
 pub(super) const POSTGRES_KILLED: Scenario = Scenario {
     id: "postgres_killed",
     title: "PostgreSQL is killed with all its child processes, and recovers",
+    smoke: None,
     short: 1,
     long: 8,
     run: |harness, config| Box::pin(killed(harness, config)),
 };
 
+/// Returns the checker's limits while PostgreSQL is killed.
+pub(super) fn kill_limits() -> Value {
+    json!({"allowance_ms": 30_000, "dispatch_allowance_ms": 25_000, "recovery_ms": 10_000})
+}
+
 async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    let limits = json!({"allowance_ms": 30_000, "dispatch_allowance_ms": 25_000});
-    ScenarioScript::new("postgres_killed", limits)
+    ScenarioScript::new("postgres_killed", kill_limits())
         .run(
             harness,
             config,
@@ -34,8 +39,7 @@ async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow:
                 for _ in 0..config.count {
                     let outage_seconds = random_seconds(&mut cluster.random, 0.0, config.either(1.0, 6.0));
                     cluster.crash(ServiceKind::Postgres, outage_seconds).await?;
-                    let next = cluster.next_dispatch(now()).await?;
-                    measurements.at_most("next_dispatch_s", next, 8.0);
+                    await_dispatch(cluster, measurements).await?;
                     let pause_seconds = random_seconds(&mut cluster.random, 3.0, config.either(4.0, 8.0));
                     cluster.run_for(pause_seconds).await;
                 }
@@ -45,9 +49,20 @@ async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow:
         .await
 }
 
+/// Waits for the next dispatch after PostgreSQL is back, and judges the time it takes.
+pub(super) async fn await_dispatch(
+    cluster: &ChaosCluster<'_>,
+    measurements: &mut ScenarioMeasurements,
+) -> anyhow::Result<()> {
+    let next = cluster.next_dispatch(now()).await?;
+    measurements.at_most("next_dispatch_s", next, 8.0);
+    Ok(())
+}
+
 pub(super) const SNAPSHOT_HELD: Scenario = Scenario {
     id: "snapshot_held",
     title: "A session holds a snapshot while dumps run and partitions are created",
+    smoke: None,
     short: 0,
     long: 1,
     run: |harness, config| Box::pin(held(harness, config)),
@@ -120,6 +135,7 @@ async fn hold(cluster: &mut ChaosCluster<'_>, measurements: &mut ScenarioMeasure
 pub(super) const CONNECTIONS_LOST: Scenario = Scenario {
     id: "connections_lost",
     title: "Each server's connections to PostgreSQL are lost one by one (count: times for each)",
+    smoke: None,
     short: 0,
     long: 10,
     run: |harness, config| Box::pin(lost(harness, config)),
@@ -160,6 +176,7 @@ async fn lost(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::R
 pub(super) const TASK_FAILING: Scenario = Scenario {
     id: "task_failing",
     title: "Rows make a background task of the leader fail each time (count: periods of 10 s)",
+    smoke: None,
     short: 0,
     long: 60,
     run: |harness, config| Box::pin(failing(harness, config)),

@@ -13,6 +13,7 @@ const STEADY_SCHEDULES: usize = 10;
 pub(super) const DECLARED_SCHEDULES: Scenario = Scenario {
     id: "declared_schedules",
     title: "Workers of a newer version register while the leading server is killed (count: number of releases)",
+    smoke: None,
     short: 0,
     long: 6,
     run: |harness, config| Box::pin(releases(harness, config)),

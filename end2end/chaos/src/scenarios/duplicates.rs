@@ -10,6 +10,7 @@ use crate::{cluster::ChaosCluster, harness::ServiceHarness, tap::ExchangeTap, wo
 pub(super) const MESSAGES_DUPLICATED: Scenario = Scenario {
     id: "messages_duplicated",
     title: "Every message is published three more times (count: periods of 10 s)",
+    smoke: None,
     short: 1,
     long: 6,
     run: |harness, config| Box::pin(doubled(harness, config)),
@@ -41,6 +42,7 @@ async fn doubled(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow
 pub(super) const REPORTS_REPLAYED: Scenario = Scenario {
     id: "reports_replayed",
     title: "Every report and log line is replayed three times in random order (count: periods of 10 s)",
+    smoke: None,
     short: 0,
     long: 3,
     run: |harness, config| Box::pin(replayed(harness, config)),

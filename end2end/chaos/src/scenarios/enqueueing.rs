@@ -26,6 +26,7 @@ const MAX_MESSAGES: usize = 40;
 pub(super) const ENQUEUE_REDELIVERED: Scenario = Scenario {
     id: "enqueue_redelivered",
     title: "A server dies between the commit of new occurrences and the answer (count: number of deaths)",
+    smoke: None,
     short: 2,
     long: 10,
     run: |harness, config| Box::pin(redelivered(harness, config)),
@@ -92,6 +93,7 @@ async fn die_after_commit(
 pub(super) const ENQUEUE_FAULTS: Scenario = Scenario {
     id: "enqueue_faults",
     title: "Servers, RabbitMQ, Redis or the connection fail while thousands are enqueued (count: number of bulks)",
+    smoke: None,
     short: 0,
     long: 8,
     run: |harness, config| Box::pin(bulks(harness, config)),
@@ -163,8 +165,7 @@ async fn inject(cluster: &mut ChaosCluster<'_>, round: u32) -> anyhow::Result<()
         1 => cluster.crash(ServiceKind::RabbitMq, 3.0).await?,
         2 => {
             for _ in 0..3 {
-                cluster.evidence.record_fault("flush", "redis", "FLUSHALL");
-                cluster.harness.redis_command(&["FLUSHALL"]).await?;
+                cluster.flush_redis().await?;
                 cluster.run_for(0.7).await;
             }
         }

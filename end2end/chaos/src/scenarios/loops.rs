@@ -7,7 +7,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioResult};
+use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioResult, SmokeRun};
 use crate::{harness::ServiceHarness, loop_fleet::LoopFleet, loop_fleet::WORKERS, proxy::LinkMode};
 
 /// The time in milliseconds until a successor of a leader that ended without a release: its lease, then the heartbeat of
@@ -17,12 +17,22 @@ const TAKE_OVER_MS: u32 = 13_000;
 const HEARTBEAT_MS: u32 = 3_000;
 /// The time in milliseconds that a busy machine adds to a measured gap.
 const SLACK_MS: u32 = 700;
+/// The pause before the first and after the last fault in the smoke and the short set, in seconds.
+const SHORT_PAUSE_SECONDS: f64 = 2.0;
+/// The longest time between a kill and the start of the worker, in seconds.
+const KILLED_PAUSE_SECONDS: f64 = 2.0;
+/// The time in seconds that the workers take to start and to lead, and at the end to stop and to be judged.
+const FLEET_SECONDS: f64 = 6.0;
+/// The nominal duration of one run of `loop_leader_killed`, in seconds.
+const KILLED_NOMINAL_SECONDS: f64 =
+    FLEET_SECONDS + 2.0 * SHORT_PAUSE_SECONDS + KILLED_PAUSE_SECONDS + TAKE_OVER_MS as f64 / 1000.0;
 
 macro_rules! scenario {
-    ($name:ident, $id:literal, $title:literal, $short:literal, $long:literal, $run:ident) => {
+    ($name:ident, $id:literal, $title:literal, $smoke:expr, $short:literal, $long:literal, $run:ident) => {
         pub(super) const $name: Scenario = Scenario {
             id: $id,
             title: $title,
+            smoke: $smoke,
             short: $short,
             long: $long,
             run: |harness, config| Box::pin($run(harness, config)),
@@ -30,27 +40,53 @@ macro_rules! scenario {
     };
 }
 
-scenario!(LOOP_LEADER_KILLED, "loop_leader_killed", "the leader of loops is killed", 1, 5, killed);
-scenario!(LOOP_LEADER_FROZEN, "loop_leader_frozen", "the leader of loops is frozen past its lease", 0, 5, frozen);
+scenario!(
+    LOOP_LEADER_KILLED,
+    "loop_leader_killed",
+    "the leader of loops is killed",
+    Some(SmokeRun { count: 1, nominal_seconds: KILLED_NOMINAL_SECONDS }),
+    1,
+    5,
+    killed
+);
+scenario!(LOOP_LEADER_FROZEN, "loop_leader_frozen", "the leader of loops is frozen past its lease", None, 0, 5, frozen);
 scenario!(
     LOOP_LEADER_PARTITIONED,
     "loop_leader_partitioned",
     "the leader of loops cannot reach Redis",
+    None,
     1,
     5,
     partitioned
 );
-scenario!(LOOP_REDIS_FLUSHED, "loop_redis_flushed", "Redis is flushed while loops run", 0, 20, flushed);
+scenario!(LOOP_REDIS_FLUSHED, "loop_redis_flushed", "Redis is flushed while loops run", None, 0, 20, flushed);
 scenario!(
     LOOP_REDIS_RESTARTED,
     "loop_redis_restarted",
     "Redis is killed and restarted while loops run",
+    None,
     0,
     5,
     restarted
 );
-scenario!(LOOP_REDIS_STALE, "loop_redis_stale", "Redis is replaced by an older copy while loops run", 0, 3, stale);
-scenario!(LOOP_ROLLING_RESTART, "loop_rolling_restart", "workers with loops are restarted one by one", 1, 10, rolling);
+scenario!(
+    LOOP_REDIS_STALE,
+    "loop_redis_stale",
+    "Redis is replaced by an older copy while loops run",
+    None,
+    0,
+    3,
+    stale
+);
+scenario!(
+    LOOP_ROLLING_RESTART,
+    "loop_rolling_restart",
+    "workers with loops are restarted one by one",
+    None,
+    1,
+    10,
+    rolling
+);
 
 /// Runs a scenario: starts the fleet, injects `faults`, and lets everything run for a while.
 async fn run(
@@ -63,9 +99,9 @@ async fn run(
     let mut fleet = LoopFleet::open(harness, scenario, &config, limits).await?;
     let mut measurements = ScenarioMeasurements::default();
     let result = async {
-        fleet.run_for(config.either(2.0, 5.0)).await;
+        fleet.run_for(config.either(SHORT_PAUSE_SECONDS, 5.0)).await;
         faults(&mut fleet, &config, &mut measurements).await?;
-        fleet.run_for(config.either(2.0, 5.0)).await;
+        fleet.run_for(config.either(SHORT_PAUSE_SECONDS, 5.0)).await;
         anyhow::Ok(())
     }
     .await;
@@ -82,7 +118,7 @@ async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow:
             let fault = fleet.evidence.begin_fault("kill", fleet.workers[leader].name(), "SIGKILL");
             fleet.workers[leader].kill().await?;
             fleet.evidence.end_fault(fault);
-            let pause = fleet.random_seconds(0.0, 2.0);
+            let pause = fleet.random_seconds(0.0, KILLED_PAUSE_SECONDS);
             fleet.run_for(pause).await;
             fleet.workers[leader].start().await?;
             // The leases of the killed process are still there at first.

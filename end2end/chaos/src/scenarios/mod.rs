@@ -12,6 +12,7 @@ mod database;
 mod declared;
 mod duplicates;
 mod enqueueing;
+mod everyday;
 mod loops;
 mod redis_faults;
 mod runs;
@@ -39,14 +40,14 @@ pub(crate) struct ScenarioConfig {
     /// The number of faults.
     pub(crate) count: u32,
     pub(crate) seed: u64,
-    /// True if pauses are short.
+    /// True if pauses are short, as in the smoke and the short set.
     pub(crate) is_short: bool,
     /// Failpoints that are armed in every program at each start.
     pub(crate) armed: Option<String>,
 }
 
 impl ScenarioConfig {
-    /// Returns the duration for the short or the long set.
+    /// Returns the duration for the smoke and the short set, or the one for the long set.
     pub(crate) fn either(&self, short: f64, long: f64) -> f64 {
         if self.is_short { short } else { long }
     }
@@ -96,6 +97,16 @@ pub(crate) struct ScenarioResult {
 type ScenarioFn =
     for<'a> fn(&'a mut ServiceHarness, ScenarioConfig) -> LocalBoxFuture<'a, anyhow::Result<ScenarioResult>>;
 
+/// The run of a scenario in the smoke set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SmokeRun {
+    /// The number of faults.
+    pub(crate) count: u32,
+    /// The duration in seconds on two cores, added up from the waits of the scenario. The sum over the smoke set is
+    /// limited by the budget of `make test`, because a measured time varies too much to be limited.
+    pub(crate) nominal_seconds: f64,
+}
+
 /// A scenario.
 #[derive(Clone, Copy)]
 pub(crate) struct Scenario {
@@ -103,6 +114,8 @@ pub(crate) struct Scenario {
     pub(crate) id: &'static str,
     /// A short description of the fault.
     pub(crate) title: &'static str,
+    /// Its run in the smoke set; `None` if the scenario is not in it.
+    pub(crate) smoke: Option<SmokeRun>,
     /// The number of faults in the short set; 0 if the scenario is not in it.
     pub(crate) short: u32,
     /// The number of faults in the long set.
@@ -112,6 +125,7 @@ pub(crate) struct Scenario {
 
 /// All scenarios, in the order they are run.
 pub(crate) const SCENARIOS: &[Scenario] = &[
+    everyday::EVERYDAY_FAULTS,
     servers::NO_FAULT,
     servers::LEADER_KILLED,
     servers::LEADER_FROZEN,
@@ -150,6 +164,16 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     loops::LOOP_REDIS_STALE,
     loops::LOOP_ROLLING_RESTART,
 ];
+
+/// The time in seconds for which the workload runs before the first fault, in the smoke and the short set.
+const SHORT_WARM_UP_SECONDS: f64 = 3.0;
+/// The time in seconds for which it runs after the last fault.
+const SHORT_COOL_DOWN_SECONDS: f64 = 2.0;
+/// The nominal time in seconds to start a cluster and to define the default workload.
+const CLUSTER_START_SECONDS: f64 = 7.0;
+/// The nominal time in seconds to disable the jobs, to wait for the last run, to read and judge the evidence, and to stop
+/// the cluster.
+const CLUSTER_END_SECONDS: f64 = 18.0;
 
 /// The settings of one scenario.
 struct ScenarioScript {
@@ -212,9 +236,9 @@ impl ScenarioScript {
             if self.enqueues {
                 request_loops.push(cluster.enqueuer()?.spawn_loop(Duration::from_millis(500), &stop));
             }
-            cluster.run_for(config.either(3.0, 10.0)).await;
+            cluster.run_for(config.either(SHORT_WARM_UP_SECONDS, 10.0)).await;
             faults(&mut cluster, &config, &mut measurements).await?;
-            cluster.run_for(config.either(2.0, 6.0)).await;
+            cluster.run_for(config.either(SHORT_COOL_DOWN_SECONDS, 6.0)).await;
             stop.cancel();
             for request_loop in request_loops {
                 request_loop.await.context("a request loop panicked")?;

@@ -17,6 +17,7 @@ use crate::{
 pub(super) const POISON_RUN: Scenario = Scenario {
     id: "poison_run",
     title: "A job aborts its worker each time it runs, beside innocent runs",
+    smoke: None,
     short: 0,
     long: 3,
     run: |harness, config| Box::pin(poisoned(harness, config)),
@@ -82,6 +83,7 @@ async fn poisoned(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyho
 pub(super) const RUNS_CANCELLED: Scenario = Scenario {
     id: "runs_cancelled",
     title: "Runs are cancelled at random moments (count: hundreds)",
+    smoke: None,
     short: 0,
     long: 5,
     run: |harness, config| Box::pin(cancelled(harness, config)),

@@ -2,17 +2,20 @@
 
 use anyhow::Context;
 use chrono::{DateTime, Utc};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioScript, random_seconds};
 use crate::{cluster::ChaosCluster, evidence::now, harness::ServiceHarness};
 
 /// The duration of a lease in seconds, as in `background::lease` of the server.
 pub(super) const LEASE_SECONDS: f64 = 10.0;
+/// The longest time in seconds between the death of the leader and the next dispatch.
+pub(super) const LONGEST_TAKE_OVER_SECONDS: f64 = LEASE_SECONDS + 2.0;
 
 pub(super) const NO_FAULT: Scenario = Scenario {
     id: "no_fault",
     title: "No fault (count: periods of 10 s)",
+    smoke: None,
     short: 0,
     long: 12,
     run: |harness, config| Box::pin(nothing(harness, config)),
@@ -36,30 +39,26 @@ async fn nothing(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow
 pub(super) const LEADER_KILLED: Scenario = Scenario {
     id: "leader_killed",
     title: "The leading server is killed and started again later",
+    smoke: None,
     short: 1,
     long: 8,
     run: |harness, config| Box::pin(killed(harness, config)),
 };
 
+/// Returns the checker's limits while a server is killed.
+pub(super) fn kill_limits() -> Value {
+    json!({"allowance_ms": 15_000, "dispatch_allowance_ms": 13_000, "recovery_ms": 10_000})
+}
+
 async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    let limits = json!({"allowance_ms": 15_000, "dispatch_allowance_ms": 13_000});
-    ScenarioScript::new("leader_killed", limits)
+    ScenarioScript::new("leader_killed", kill_limits())
         .run(
             harness,
             config,
             async |cluster: &mut ChaosCluster<'_>, config: &ScenarioConfig, measurements: &mut ScenarioMeasurements| {
                 for _ in 0..config.count {
-                    let leader = cluster.wait_for_leader().await?;
-                    let fault = cluster.evidence.begin_fault("kill", cluster.servers[leader].name(), "SIGKILL");
-                    let at = now();
-                    cluster.servers[leader].kill().await?;
-                    let longest = config.either(4.0, 20.0);
-                    let outage_seconds = random_seconds(&mut cluster.random, 1.0, longest);
-                    let next = cluster.next_dispatch(at).await?;
-                    measurements.at_most("next_dispatch_s", next, LEASE_SECONDS + 2.0);
-                    cluster.run_for((outage_seconds - next).max(0.0)).await;
-                    cluster.servers[leader].start().await?;
-                    cluster.evidence.end_fault(fault);
+                    let outage_seconds = random_seconds(&mut cluster.random, 1.0, config.either(4.0, 20.0));
+                    kill_leader(cluster, measurements, outage_seconds).await?;
                     let pause_seconds = random_seconds(&mut cluster.random, 2.0, config.either(4.0, 8.0));
                     cluster.run_for(pause_seconds).await;
                 }
@@ -69,9 +68,28 @@ async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow:
         .await
 }
 
+/// Kills the leading server. Starts it again when the other one dispatches, but not before `outage_seconds`.
+pub(super) async fn kill_leader(
+    cluster: &mut ChaosCluster<'_>,
+    measurements: &mut ScenarioMeasurements,
+    outage_seconds: f64,
+) -> anyhow::Result<()> {
+    let leader = cluster.wait_for_leader().await?;
+    let fault = cluster.evidence.begin_fault("kill", cluster.servers[leader].name(), "SIGKILL");
+    let at = now();
+    cluster.servers[leader].kill().await?;
+    let next = cluster.next_dispatch(at).await?;
+    measurements.at_most("next_dispatch_s", next, LONGEST_TAKE_OVER_SECONDS);
+    cluster.run_for((outage_seconds - next).max(0.0)).await;
+    cluster.servers[leader].start().await?;
+    cluster.evidence.end_fault(fault);
+    Ok(())
+}
+
 pub(super) const LEADER_FROZEN: Scenario = Scenario {
     id: "leader_frozen",
     title: "The leading server is frozen for longer than its lease, also before a write, and resumed",
+    smoke: None,
     short: 1,
     long: 5,
     run: |harness, config| Box::pin(frozen(harness, config)),

@@ -22,6 +22,7 @@ const RUNS: usize = 12;
 pub(super) const BROKER_ALARM: Scenario = Scenario {
     id: "broker_alarm",
     title: "RabbitMQ accepts no messages for lack of memory or disk while long runs continue; Redis is flushed in the middle",
+    smoke: None,
     short: 1,
     long: 4,
     run: |harness, config| Box::pin(alarm(harness, config)),
@@ -61,6 +62,7 @@ async fn alarm(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::
 pub(super) const WORKER_UNREACHABLE: Scenario = Scenario {
     id: "worker_unreachable",
     title: "What a worker sends to RabbitMQ is held back, first for less and then for more than the unreachable timeout",
+    smoke: None,
     short: 0,
     long: 2,
     run: |harness, config| Box::pin(unreachable(harness, config)),
@@ -124,6 +126,7 @@ async fn unreachable(harness: &mut ServiceHarness, config: ScenarioConfig) -> an
 pub(super) const DEAD_WORKER_IN_REDIS: Scenario = Scenario {
     id: "dead_worker_in_redis",
     title: "A worker is killed, and its keys live for an hour more, as in a Redis whose clock was an hour ahead",
+    smoke: None,
     short: 1,
     long: 3,
     run: |harness, config| Box::pin(dead_in_redis(harness, config)),
@@ -192,7 +195,7 @@ impl ChaosCluster<'_> {
     }
 
     /// Returns the index of the worker with the most runs.
-    fn busiest_worker(&self) -> usize {
+    pub(super) fn busiest_worker(&self) -> usize {
         (0..self.workers.len()).max_by_key(|number| self.witness.running(self.workers[*number].name())).unwrap_or(0)
     }
 

@@ -2,25 +2,38 @@
 
 use anyhow::Context;
 use rand::RngExt;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Scenario, ScenarioConfig, ScenarioMeasurements, ScenarioScript, random_seconds};
-use crate::{cluster::ChaosCluster, evidence::now, harness::ServiceHarness, proxy::LinkMode, workload::JobPlan};
+use crate::{
+    cluster::ChaosCluster,
+    evidence::{OngoingFault, now},
+    harness::ServiceHarness,
+    proxy::LinkMode,
+    workload::JobPlan,
+};
 
 /// The time a worker gives its runs to end when it is terminated, in seconds, as `ClusterBuilder` sets it.
 const SHUTDOWN_GRACE_SECONDS: f64 = 5.0;
+/// The longest time in seconds between the death of a worker and the next attempts of its runs: the default of `orphan_ms`.
+const LONGEST_LOSS_SECONDS: f64 = 20.0;
 
 pub(super) const WORKER_KILLED: Scenario = Scenario {
     id: "worker_killed",
     title: "Workers are killed at random moments and start again at once, or so late that their runs are lost",
+    smoke: None,
     short: 1,
     long: 9,
     run: |harness, config| Box::pin(killed(harness, config)),
 };
 
+/// Returns the checker's limits while a worker is killed.
+pub(super) fn kill_limits() -> Value {
+    json!({"allowance_ms": 25_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 20_000})
+}
+
 async fn killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow::Result<super::ScenarioResult> {
-    let limits = json!({"allowance_ms": 25_000, "dispatch_allowance_ms": 3_000, "recovery_ms": 20_000});
-    let mut script = ScenarioScript::new("worker_killed", limits);
+    let mut script = ScenarioScript::new("worker_killed", kill_limits());
     script.more_jobs = vec![JobPlan::every("long", 1).with_duration_ms(9_000)];
     script
         .run(
@@ -73,6 +86,29 @@ async fn kill_worker(cluster: &mut ChaosCluster<'_>, number: usize, outage_secon
     Ok(())
 }
 
+/// Kills the worker with the most runs, and waits until all of them have started again on other workers or were cancelled.
+/// Returns its index and the fault, which lasts until it is started.
+pub(super) async fn kill_busiest_worker(
+    cluster: &mut ChaosCluster<'_>,
+    measurements: &mut ScenarioMeasurements,
+) -> anyhow::Result<(usize, OngoingFault)> {
+    let number = cluster.busiest_worker();
+    let name = cluster.workers[number].name().to_owned();
+    let fault = cluster.evidence.begin_fault("kill", name.as_str(), "SIGKILL, until after its runs have started again");
+    let at = now();
+    cluster.workers[number].kill().await?;
+    measurements.at_least("runs_killed", cluster.witness.running(&name) as f64, 1.0);
+    cluster
+        .wait_until("the next attempts of the killed runs", async |cluster| {
+            let open = "SELECT count(*) FROM runs WHERE id::text = ANY($1)";
+            let killed = cluster.witness.running_occurrences(&name);
+            Ok(sqlx::query_scalar::<_, i64>(open).bind(killed).fetch_one(&cluster.pool).await? == 0)
+        })
+        .await?;
+    measurements.at_most("started_again_s", (now() - at) as f64 / 1e6, LONGEST_LOSS_SECONDS);
+    Ok((number, fault))
+}
+
 /// Kills a worker, and another one two seconds later. Of the requeued runs, those requeued later are then not always
 /// the younger ones.
 async fn kill_two_workers(cluster: &mut ChaosCluster<'_>, number: usize) -> anyhow::Result<()> {
@@ -94,6 +130,7 @@ async fn kill_two_workers(cluster: &mut ChaosCluster<'_>, number: usize) -> anyh
 pub(super) const WORKER_FROZEN: Scenario = Scenario {
     id: "worker_frozen",
     title: "A worker is frozen for twice the heartbeat timeout, and resumed",
+    smoke: None,
     short: 0,
     long: 3,
     run: |harness, config| Box::pin(frozen(harness, config)),
@@ -125,6 +162,7 @@ async fn frozen(harness: &mut ServiceHarness, config: ScenarioConfig) -> anyhow:
 pub(super) const WORKER_PARTITIONED: Scenario = Scenario {
     id: "worker_partitioned",
     title: "A worker cannot reach RabbitMQ while its runs continue",
+    smoke: None,
     short: 1,
     long: 3,
     run: |harness, config| Box::pin(partitioned(harness, config)),
@@ -167,6 +205,7 @@ async fn partitioned(harness: &mut ServiceHarness, config: ScenarioConfig) -> an
 pub(super) const PARTITIONED_WORKER_KILLED: Scenario = Scenario {
     id: "partitioned_worker_killed",
     title: "A worker cannot reach RabbitMQ, is killed, and is started again while it still cannot",
+    smoke: None,
     short: 0,
     long: 2,
     run: |harness, config| Box::pin(partitioned_and_killed(harness, config)),
@@ -212,6 +251,7 @@ async fn partitioned_and_killed(
 pub(super) const WORKER_TERMINATED: Scenario = Scenario {
     id: "worker_terminated",
     title: "A worker with short and long runs is terminated",
+    smoke: None,
     short: 1,
     long: 8,
     run: |harness, config| Box::pin(terminated(harness, config)),
@@ -248,6 +288,7 @@ async fn terminated(harness: &mut ServiceHarness, config: ScenarioConfig) -> any
 pub(super) const ALL_WORKERS_KILLED: Scenario = Scenario {
     id: "all_workers_killed",
     title: "Every worker is killed with thousands queued and running (count: thousands), and three new ones start",
+    smoke: None,
     short: 0,
     long: 5,
     run: |harness, config| Box::pin(all_killed(harness, config)),
