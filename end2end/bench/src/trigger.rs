@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use chrono::{DateTime, Utc};
-use milvaion_protocol::topology::RedisKeys;
 use milvaion_server::clock::machine_now;
-use milvaion_test_support::{jobs, server_env, services};
+use milvaion_test_support::{jobs, server_env};
 
 use crate::{
     harness::{BenchHarness, JOB_TYPE, WAIT_TIMEOUT, WORKER_ID},
@@ -30,7 +29,6 @@ pub(crate) async fn run(harness: &BenchHarness, runs: usize) -> anyhow::Result<V
 
 async fn once(harness: &BenchHarness) -> anyhow::Result<f64> {
     let config = server_env::config().await;
-    services::keep_claims(&RedisKeys::new(config.cache.key_prefix.as_str())).await;
     let server = server_env::start(&config).await;
     let worker = harness.worker(&config.broker.prefix, &config.cache.key_prefix, 0).await?;
     let mut form = jobs::form("Manual run");

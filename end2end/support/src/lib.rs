@@ -17,11 +17,14 @@ pub mod lossy_network;
 pub mod messages;
 pub mod net;
 pub mod paths;
+pub mod python;
 pub mod services;
 pub mod singletons;
 pub mod smtp_sink;
 pub mod wait;
 
+#[cfg(feature = "server")]
+pub mod budget;
 #[cfg(feature = "server")]
 pub mod database;
 #[cfg(feature = "server")]

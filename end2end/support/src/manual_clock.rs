@@ -179,7 +179,7 @@ impl ManualClockHarness {
         let config = server_env::config().await;
         let real = machine_now().timestamp();
         let clock = Clock::manual(DateTime::from_timestamp(real - real % 60, 0).expect("a valid time"));
-        let server = Server::start(&config, clock.clone()).await.expect("the server starts");
+        let server = server_env::start_on(&config, clock.clone()).await;
         // A tick before that would dispatch nothing, and the test would not know why.
         wait::eventually("the server leads", || async { server.leadership.borrow().may_work().then_some(()) }).await;
         Self { config, server, clock, gate: GatedJob::default(), stop: CancellationToken::new() }

@@ -36,10 +36,10 @@ async fn insert(store: &Store, clock: &Clock, due: DateTime<Utc>) -> JobId {
 }
 
 /// Dispatches batches until no job is due, as a dispatcher does. Returns the number of occurrences it created.
-async fn dispatch_all(store: &Store, clock: &Clock, now: DateTime<Utc>) -> usize {
+async fn dispatch_all(store: &Store, clock: &Clock, now: DateTime<Utc>, batch: i64) -> usize {
     let mut created = 0;
     loop {
-        let jobs = store.due_jobs(now, 500, &[]).await.expect("the due jobs can be read");
+        let jobs = store.due_jobs(now, batch, &[]).await.expect("the due jobs can be read");
         if jobs.is_empty() {
             return created;
         }
@@ -64,18 +64,19 @@ async fn dispatch_all(store: &Store, clock: &Clock, now: DateTime<Utc>) -> usize
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_dispatchers_create_each_run_once() {
+/// Dispatches `count` due jobs with two dispatchers at once, in batches of a tenth of them.
+async fn dispatch_twice(count: usize) {
     let url = database::create().await;
     let (one, two) = (database::open(&url).await, database::open(&url).await);
     let clock = Clock::system();
     let now = clock.now();
     let due = now - Duration::seconds(1);
     // As many at once as there are connections: waiting for a connection fails after ten seconds.
-    let inserted = stream::iter(0..5_000).map(|_| insert(&one, &clock, due)).buffer_unordered(8);
-    assert_eq!(inserted.count().await, 5_000);
-    let (first, second) = tokio::join!(dispatch_all(&one, &clock, now), dispatch_all(&two, &clock, now));
-    assert_eq!(first + second, 5_000);
+    let inserted = stream::iter(0..count).map(|_| insert(&one, &clock, due)).buffer_unordered(8);
+    assert_eq!(inserted.count().await, count);
+    let batch = i64::try_from(count / 10).expect("a small number");
+    let (first, second) = tokio::join!(dispatch_all(&one, &clock, now, batch), dispatch_all(&two, &clock, now, batch));
+    assert_eq!(first + second, count);
 
     let mut seen = HashSet::new();
     let mut filter = OccurrenceFilter { limit: 200, ..OccurrenceFilter::default() };
@@ -89,7 +90,12 @@ async fn two_dispatchers_create_each_run_once() {
             None => break,
         }
     }
-    assert_eq!(seen.len(), 5_000);
+    assert_eq!(seen.len(), count);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_dispatchers_create_each_run_once() {
+    dispatch_twice(300).await;
 }
 
 #[tokio::test]
@@ -252,4 +258,13 @@ async fn confirmed_messages_are_marked_after_postgresql_has_failed() {
     assert_eq!(marker().tick().await.expect("the query succeeds").rows, 1);
     stop.cancel();
     connection.await.expect("the connection is closed");
+}
+
+mod exhaustive {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn two_dispatchers_create_each_of_thousands_of_runs_once() {
+        dispatch_twice(5_000).await;
+    }
 }

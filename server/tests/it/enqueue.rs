@@ -29,12 +29,15 @@ use milvaion_test_support::{
     runs, server_env, wait,
 };
 use serde_json::json;
+use tokio::sync::Mutex;
 
 /// A server, a worker that has registered the job type `echo`, and a client of the ingest queue.
 struct EnqueueHarness {
     config: ServerConfig,
     server: Server,
     broker: BrokerClient,
+    /// The connection for statements that the store has no function for.
+    connection: Mutex<TestConnection>,
 }
 
 impl EnqueueHarness {
@@ -51,7 +54,8 @@ impl EnqueueHarness {
         };
         server.store.store_hellos(&[hello], server.clock.now()).await.expect("the worker is registered");
         let broker = client(&config.broker.url, &config);
-        Self { config, server, broker }
+        let connection = Mutex::new(TestConnection::open(&config.database.url).await);
+        Self { config, server, broker, connection }
     }
 
     fn client(&self) -> EnqueueClient {
@@ -59,7 +63,7 @@ impl EnqueueHarness {
     }
 
     async fn count(&self, condition: &str) -> i64 {
-        let mut connection = TestConnection::open(&self.config.database.url).await;
+        let mut connection = self.connection.lock().await;
         connection.count(format!("SELECT count(*) FROM runs WHERE {condition}")).await
     }
 
@@ -147,23 +151,40 @@ async fn refusal_without_an_answer_is_a_dead_letter() {
     harness.close().await;
 }
 
-#[tokio::test]
-async fn bulk_survives_a_lost_connection() {
-    let harness = EnqueueHarness::new().await;
-    let (network, url) = LossyNetwork::connect(&harness.config.broker.url).await;
-    let broker = client(&url, &harness.config).with_deadline(wait::WAIT_TIMEOUT);
-    let all: Vec<NewOccurrence> = (0..10_000).map(|_| built(echo().after(Duration::from_secs(3_600)))).collect();
+/// Enqueues `count` occurrences over a broker's URL while `interrupt` breaks the connection. Checks that each is created
+/// once.
+async fn enqueue_over(harness: &EnqueueHarness, url: &str, count: i64, interrupt: impl Future<Output = ()>) {
+    let broker = client(url, &harness.config).with_deadline(wait::WAIT_TIMEOUT);
+    let all: Vec<NewOccurrence> = (0..count).map(|_| built(echo().after(Duration::from_secs(3_600)))).collect();
     let ids: Vec<OccurrenceId> = all.iter().map(|occurrence| occurrence.id).collect();
-    let lose = async {
-        wait::until("the first messages are stored", async || harness.count("true").await >= 500).await;
-        network.lose_open_connections();
-    };
-    let (results, ()) = tokio::join!(broker.enqueue(all), lose);
+    let (results, ()) = tokio::join!(broker.enqueue(all), interrupt);
     let results = results.expect("answered over a new connection");
     assert!(results.iter().all(|result| result.outcome == IngestOutcome::Accepted));
     assert_eq!(results.iter().map(|result| result.id).collect::<Vec<_>>(), ids, "in their order");
-    assert_eq!(harness.count("not_before IS NOT NULL").await, 10_000);
+    assert_eq!(harness.count("not_before IS NOT NULL").await, count);
     broker.close().await;
+}
+
+#[tokio::test]
+async fn bulk_survives_a_closed_connection() {
+    let harness = EnqueueHarness::new().await;
+    let (network, url) = LossyNetwork::connect(&harness.config.broker.url).await;
+    // The server has received a message and cannot answer it yet.
+    let mut lock = TestConnection::open(&harness.config.database.url).await;
+    lock.execute("BEGIN").await;
+    lock.execute("LOCK TABLE runs IN SHARE MODE").await;
+    let close = async {
+        let storing = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+                          AND wait_event_type = 'Lock' AND query LIKE '-- enqueue_runs%'";
+        wait::until("the statement that stores the first message", async || {
+            harness.connection.lock().await.count(storing).await > 0
+        })
+        .await;
+        network.close_open_connections();
+        lock.execute("ROLLBACK").await;
+    };
+    // One more than a message contains.
+    enqueue_over(&harness, &url, 501, close).await;
     harness.close().await;
 }
 
@@ -274,7 +295,7 @@ async fn delayed_occurrences_do_not_fill_the_queue_of_a_job() {
             "INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
                                status, priority, not_before)
              SELECT gen_random_uuid(), now(), '{job}', 'x', 1, 'w', 't', now(), 'enqueue', 'queued', 3, now() + interval '1 day'
-               FROM generate_series(1, 3 * {MAX_OPEN_RUNS_PER_JOB})"
+               FROM generate_series(1, {MAX_OPEN_RUNS_PER_JOB})"
         ))
         .await;
     runs::insert_manual(&store, &clock, job).await;
@@ -335,4 +356,22 @@ async fn job_of_a_type_is_created_once() {
     let ((one, is_first), (two, is_second)) = (one.expect("stored"), two.expect("stored"));
     assert_eq!(one, two);
     assert!(is_first != is_second);
+}
+
+mod exhaustive {
+    use super::*;
+
+    /// No error follows the loss: the client publishes again when no answer has come for ten seconds.
+    #[tokio::test]
+    async fn ten_thousand_survive_a_lost_connection() {
+        const COUNT: i64 = 10_000;
+        let harness = EnqueueHarness::new().await;
+        let (network, url) = LossyNetwork::connect(&harness.config.broker.url).await;
+        let lose = async {
+            wait::until("the first messages are stored", async || harness.count("true").await >= COUNT / 20).await;
+            network.lose_open_connections();
+        };
+        enqueue_over(&harness, &url, COUNT, lose).await;
+        harness.close().await;
+    }
 }

@@ -45,6 +45,15 @@ impl StreamReader {
         let request = reqwest::Client::new().get(address).header(header::COOKIE, cookie);
         let response = request.send().await.expect("a response");
         assert_eq!(response.status(), StatusCode::OK);
+        // Proxies pass each frame on at once, and browsers guess no other type.
+        let expected = [
+            ("content-type", "text/event-stream; charset=utf-8"),
+            ("x-accel-buffering", "no"),
+            ("x-content-type-options", "nosniff"),
+        ];
+        for (name, value) in expected {
+            assert_eq!(response.headers().get(name).and_then(|value| value.to_str().ok()), Some(value), "{name}");
+        }
         let bytes = response.bytes_stream().map(|chunk| chunk.map(|chunk| chunk.to_vec())).boxed();
         Self { bytes, rest: String::new() }
     }

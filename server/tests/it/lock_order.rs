@@ -23,21 +23,19 @@ use uuid::Uuid;
 
 /// The rows that each statement changes.
 const ROWS: usize = 150;
-/// The times that each pair of statements meets.
-const ROUNDS: usize = 6;
 
 /// A statement about rows that are given in an order.
 type Statement<T> = (&'static str, fn(Store, Vec<T>, DateTime<Utc>) -> BoxFuture<'static, Result<()>>);
 
-/// Runs each pair of statements at the same time, several times, one of them with the rows in the opposite order.
+/// Runs each pair of statements at the same time, `rounds` times, one of them with the rows in the opposite order.
 /// `reset` is executed before each round.
-async fn meet<T: Clone>(url: &str, rows: &[T], statements: &[Statement<T>], reset: &str) {
+async fn meet<T: Clone>(url: &str, rows: &[T], statements: &[Statement<T>], reset: &str, rounds: usize) {
     let (one, two, now) = (database::open(url).await, database::open(url).await, Clock::system().now());
     let mut database = TestConnection::open(url).await;
     let reversed: Vec<T> = rows.iter().rev().cloned().collect();
     for (index, (first_name, first)) in statements.iter().enumerate() {
         for (second_name, second) in &statements[index..] {
-            for _ in 0..ROUNDS {
+            for _ in 0..rounds {
                 if !reset.is_empty() {
                     database.execute(reset).await;
                 }
@@ -55,8 +53,8 @@ async fn meet<T: Clone>(url: &str, rows: &[T], statements: &[Statement<T>], rese
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_of_instances_cause_no_deadlock() {
+/// Stores messages of the same instances at the same time.
+async fn change_instances(rounds: usize) {
     fn hello(instance: &str, now: DateTime<Utc>) -> InstanceHello {
         InstanceHello {
             // Several workers, so that the rows of workers are locked in an order too.
@@ -92,11 +90,11 @@ async fn messages_of_instances_cause_no_deadlock() {
         }),
         ("delete", |store, _, now| Box::pin(async move { store.delete_old_instances(now).await.map(drop) })),
     ];
-    meet(&url, &instances, statements, "").await;
+    meet(&url, &instances, statements, "", rounds).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_of_runs_cause_no_deadlock() {
+/// Changes the same runs at the same time.
+async fn change_runs(rounds: usize) {
     let url = database::create().await;
     let (store, clock) = (database::open(&url).await, Clock::system());
     let job_id = jobs::insert(&store, &clock, Schedule::Manual, None).await;
@@ -134,7 +132,7 @@ async fn changes_of_runs_cause_no_deadlock() {
             Box::pin(async move { store.claim_unsent(now, &ids, &[], 1_000, now).await.map(drop) })
         }),
     ];
-    meet(&url, &ids, statements, reset).await;
+    meet(&url, &ids, statements, reset, rounds).await;
 
     let cancel = async |ids: Vec<OccurrenceId>| {
         let stamp = milvaion_server::store::jobs::AuditStamp { by: "test", at: clock.now(), address: None };
@@ -146,8 +144,8 @@ async fn changes_of_runs_cause_no_deadlock() {
     assert_eq!(one + two, ROWS, "each once");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_of_due_times_cause_no_deadlock() {
+/// Changes the due times of the same jobs at the same time.
+async fn change_due_times(rounds: usize) {
     let url = database::create().await;
     let (store, clock) = (database::open(&url).await, Clock::system());
     let mut ids: Vec<JobId> = Vec::new();
@@ -168,11 +166,11 @@ async fn changes_of_due_times_cause_no_deadlock() {
     ];
     // The rows are neither in the order of ids nor in that of their creation.
     ids.sort_by_key(|id| id.0.as_bytes().iter().rev().copied().collect::<Vec<u8>>());
-    meet(&url, &ids, statements, reset).await;
+    meet(&url, &ids, statements, reset, rounds).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn counts_of_redeliveries_cause_no_deadlock() {
+/// Counts the redeliveries of the same messages at the same time.
+async fn count_redeliveries(rounds: usize) {
     let url = database::create().await;
     drop(database::open(&url).await);
     // As long as a SHA-256, and in no order.
@@ -185,5 +183,49 @@ async fn counts_of_redeliveries_cause_no_deadlock() {
         ("end", |store, hashes, _| Box::pin(async move { store.end_redeliveries(&hashes).await })),
         ("delete", |store, _, now| Box::pin(async move { store.delete_old_redeliveries(now).await.map(drop) })),
     ];
-    meet(&url, &hashes, statements, "").await;
+    meet(&url, &hashes, statements, "", rounds).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_of_instances_cause_no_deadlock() {
+    change_instances(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_of_runs_cause_no_deadlock() {
+    change_runs(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_of_due_times_cause_no_deadlock() {
+    change_due_times(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counts_of_redeliveries_cause_no_deadlock() {
+    count_redeliveries(2).await;
+}
+
+mod exhaustive {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn messages_of_instances_cause_no_deadlock() {
+        change_instances(6).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn changes_of_runs_cause_no_deadlock() {
+        change_runs(6).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn changes_of_due_times_cause_no_deadlock() {
+        change_due_times(6).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn counts_of_redeliveries_cause_no_deadlock() {
+        count_redeliveries(6).await;
+    }
 }

@@ -16,8 +16,6 @@ use milvaion_server::{
 use milvaion_test_support::{database, jobs, lossy_network::LossyNetwork, server_env, wait, worker_env};
 use tokio::time::Instant;
 
-/// The number of times that all connections are lost.
-const ROUNDS: usize = 4;
 /// The connections of the pool.
 const CONNECTIONS: u32 = 4;
 
@@ -66,31 +64,39 @@ async fn lost_connections_of_urgent_services_are_replaced_within_seconds() {
     let (network, url) = LossyNetwork::connect(&database::create().await).await;
     let config = DatabaseConfig { url, max_connections: 4 };
     let shared = Store::connect(&config).await.expect("connected");
-    for pool_use in [PoolUse::Own, PoolUse::Reports] {
+    let open = async |pool_use: PoolUse| {
         let store = shared.with_connections_for(pool_use, &config).await.expect("connected");
         assert!(!store.is_cluster_paused().await.expect("an answer"));
-        network.lose_open_connections();
+        store
+    };
+    let (own, reports) = (open(PoolUse::Own).await, open(PoolUse::Reports).await);
+    network.lose_open_connections();
+    let check = async |pool_use: PoolUse, store: &Store| {
         let since = Instant::now();
         // The connection is lost while a statement waits for its answer, or while it is given back.
         let answer = store.is_cluster_paused().await;
         assert!(answer.as_ref().map_or_else(StoreError::is_unanswered, |is_paused| !is_paused), "{answer:?}");
         assert!(!store.is_cluster_paused().await.expect("an answer"));
         assert!(since.elapsed() < Duration::from_secs(10), "{pool_use:?}: {:?}", since.elapsed());
-    }
+    };
+    tokio::join!(check(PoolUse::Own, &own), check(PoolUse::Reports, &reports));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn abandoned_statements_keep_no_place_in_the_pool() {
+/// Loses all connections at the end of each round but the last, while statements wait for their answers.
+async fn abandon_statements(rounds: usize) {
     let (network, url) = LossyNetwork::connect(&database::create().await).await;
     let store = Store::connect(&DatabaseConfig { url, max_connections: CONNECTIONS }).await.expect("connected");
 
-    for round in 0..ROUNDS {
+    for round in 1..=rounds {
         // One more caller than connections: the last waits for a place that an abandoned statement has freed.
         let callers = (0..=CONNECTIONS).map(|_| store.is_cluster_paused());
         let answers = tokio::time::timeout(Duration::from_secs(30), futures::future::join_all(callers)).await;
         let answers = answers.unwrap_or_else(|_| panic!("round {round}: no place was freed"));
         for answer in answers {
             assert!(!answer.expect("an answer"), "round {round}");
+        }
+        if round == rounds {
+            break;
         }
         network.lose_open_connections();
         let abandoned = (0..CONNECTIONS).map(async |number| {
@@ -108,6 +114,11 @@ async fn abandoned_statements_keep_no_place_in_the_pool() {
         assert!(abandoned.iter().any(Result::is_err), "round {round}: the network has lost a statement");
     }
     store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn abandoned_statements_keep_no_place_in_the_pool() {
+    abandon_statements(2).await;
 }
 
 #[tokio::test]
@@ -146,48 +157,57 @@ async fn lost_subscription_ends() {
     cache.announce_schedule_change().await.expect("published");
     assert_eq!(changes.next().await.map(|(is_event, _)| is_event), Some(false));
     network.lose_open_connections();
-    let ends = async { (changes.next().await, releases.next().await) };
+    let ends = async { tokio::join!(changes.next(), releases.next()) };
     let ends = tokio::time::timeout(Duration::from_secs(30), ends).await;
     assert_eq!(ends.expect("the loss is detected"), (None, None));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dispatching_continues_after_all_connections_were_lost() {
-    let config = server_env::config().await;
-    let mut behind = config.clone();
-    let (database, redis, rabbitmq);
-    (database, behind.database.url) = LossyNetwork::connect(&config.database.url).await;
-    (redis, behind.cache.url) = LossyNetwork::connect(&config.cache.url).await;
-    (rabbitmq, behind.broker.url) = LossyNetwork::connect(&config.broker.url).await;
-    let worker = worker_env::start(&config);
-    let server = server_env::start(&behind).await;
-    let mut leadership = server.leadership.clone();
-    leadership.wait_for(|state| state.may_work()).await.expect("it leads");
-    let form = milvaion_api::requests::JobForm {
-        kind: "every".into(),
-        every: "1".into(),
-        every_unit: "seconds".into(),
-        ..jobs::form("Hello")
-    };
-    server.jobs.save(&jobs::admin(), &form).await.expect("saved");
-    let started = async |more_than: usize| {
-        wait::until("a start", async || worker.started().len() > more_than).await;
-    };
-    for network in [&redis, &rabbitmq, &database] {
-        started(0).await;
-        let before = worker.started().len();
-        network.lose_open_connections();
-        let since = Instant::now();
-        // Those that were sent before may still start.
-        started(before + 3).await;
-        assert!(since.elapsed() < Duration::from_secs(30), "after {:?}", since.elapsed());
+mod exhaustive {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn dispatching_continues_after_all_connections_were_lost() {
+        let config = server_env::config().await;
+        let mut behind = config.clone();
+        let (database, redis, rabbitmq);
+        (database, behind.database.url) = LossyNetwork::connect(&config.database.url).await;
+        (redis, behind.cache.url) = LossyNetwork::connect(&config.cache.url).await;
+        (rabbitmq, behind.broker.url) = LossyNetwork::connect(&config.broker.url).await;
+        let worker = worker_env::start(&config);
+        let server = server_env::start(&behind).await;
+        let mut leadership = server.leadership.clone();
+        leadership.wait_for(|state| state.may_work()).await.expect("it leads");
+        let form = milvaion_api::requests::JobForm {
+            kind: "every".into(),
+            every: "1".into(),
+            every_unit: "seconds".into(),
+            ..jobs::form("Hello")
+        };
+        server.jobs.save(&jobs::admin(), &form).await.expect("saved");
+        let started = async |more_than: usize| {
+            wait::until("a start", async || worker.started().len() > more_than).await;
+        };
+        for network in [&redis, &rabbitmq, &database] {
+            started(0).await;
+            let before = worker.started().len();
+            network.lose_open_connections();
+            let since = Instant::now();
+            // Those that were sent before may still start.
+            started(before + 3).await;
+            assert!(since.elapsed() < Duration::from_secs(30), "after {:?}", since.elapsed());
+        }
+        // Reports arrive again too. The test reads over a connection of its own: those of the pages may still be lost, and
+        // then a page says that the database is busy.
+        let store = Store::connect(&config.database).await.expect("connected");
+        let completed = OccurrenceFilter { status: Some(OccurrenceStatus::Completed), limit: 4, ..Default::default() };
+        let count = async || store.occurrences(&completed).await.expect("the list can be read").rows.len();
+        wait::until("the last report", async || count().await > 3).await;
+        worker.stop().await;
+        server.stop().await;
     }
-    // Reports arrive again too. The test reads over a connection of its own: those of the pages may still be lost, and
-    // then a page says that the database is busy.
-    let store = Store::connect(&config.database).await.expect("connected");
-    let completed = OccurrenceFilter { status: Some(OccurrenceStatus::Completed), limit: 4, ..Default::default() };
-    let count = async || store.occurrences(&completed).await.expect("the list can be read").rows.len();
-    wait::until("the last report", async || count().await > 3).await;
-    worker.stop().await;
-    server.stop().await;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn statements_abandoned_four_times_keep_no_place_in_the_pool() {
+        abandon_statements(5).await;
+    }
 }

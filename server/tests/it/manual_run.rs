@@ -53,6 +53,23 @@ async fn report(store: &Store, clock: &Clock, id: OccurrenceId, status: Occurren
     runs::report(store, clock, vec![StatusReport::new(id, 1, "w-1", status, clock.now())]).await
 }
 
+/// Records that an occurrence's first attempt was lost, which leads to `status`. Returns the number of occurrences that
+/// changed.
+async fn lose(store: &Store, clock: &Clock, id: OccurrenceId, status: OccurrenceStatus) -> usize {
+    let lost = LostRunUpdate {
+        id,
+        attempt: 1,
+        was: OccurrenceStatus::Running,
+        last_seen_at: None,
+        status,
+        note: "no heartbeat".into(),
+        cause: None,
+        is_quarantined: false,
+        counts_as_requeue: true,
+    };
+    store.update_lost_runs(&[lost], None, clock.now()).await.expect("the query succeeds").rows.len()
+}
+
 /// Returns a store on a new database, and a connection for queries that the store has no function for.
 async fn open() -> (Store, Clock, PgConnection) {
     let url = database::create().await;
@@ -145,18 +162,7 @@ async fn lost_run_is_cancelled_without_its_worker() {
     let job_id = job(&store, &clock, Schedule::Manual, Rules::default()).await;
     let id = create(&store, &clock, job_id).await.row.id;
     report(&store, &clock, id, OccurrenceStatus::Running).await;
-    let lost = LostRunUpdate {
-        id,
-        attempt: 1,
-        was: OccurrenceStatus::Running,
-        last_seen_at: None,
-        status: OccurrenceStatus::Unknown,
-        note: "no heartbeat".into(),
-        cause: None,
-        is_quarantined: false,
-        counts_as_requeue: true,
-    };
-    assert_eq!(store.update_lost_runs(&[lost], None, clock.now()).await.expect("the query succeeds").rows.len(), 1);
+    assert_eq!(lose(&store, &clock, id, OccurrenceStatus::Unknown).await, 1);
     let edit = AuditStamp { by: "ana", at: clock.now(), address: None };
     let changed = store.cancel(&[id], None, edit).await.expect("the query succeeds");
     assert_eq!((changed[0].row.status, changed[0].was), (OccurrenceStatus::Cancelled, OccurrenceStatus::Unknown));
@@ -245,16 +251,21 @@ async fn cancel_request_of_a_requeued_run_cancels_it() {
     let config = server_env::config().await;
     let server = server_env::start(&config).await;
     let job_id = job(&server.store, &server.clock, Schedule::Manual, Rules::default()).await;
-    let id = create(&server.store, &server.clock, job_id).await.row.id;
-    report(&server.store, &server.clock, id, OccurrenceStatus::Running).await;
-    server.jobs.cancel(&jobs::admin(), id, "").await.expect("it is requested");
-    report(&server.store, &server.clock, id, OccurrenceStatus::Unknown).await;
-    // The server's own task or this one does it; the second of them has nothing to do.
-    CancellationRepeater { jobs: server.jobs.clone(), late_runs: LateRuns::default(), pending: 0 }
-        .tick()
-        .await
-        .expect("the query succeeds");
-    assert_eq!(runs::ended(&server, id).await.row.status, OccurrenceStatus::Cancelled);
+    for lost in [OccurrenceStatus::Queued, OccurrenceStatus::Unknown] {
+        let id = create(&server.store, &server.clock, job_id).await.row.id;
+        assert_eq!(report(&server.store, &server.clock, id, OccurrenceStatus::Running).await, 1);
+        server.jobs.cancel(&jobs::admin(), id, "").await.expect("it is requested");
+        assert_eq!(lose(&server.store, &server.clock, id, lost).await, 1);
+        // The server's own task or this one does it; the second of them has nothing to do.
+        CancellationRepeater { jobs: server.jobs.clone(), late_runs: LateRuns::default(), pending: 0 }
+            .tick()
+            .await
+            .expect("the query succeeds");
+        let row = runs::ended(&server, id).await.row;
+        assert_eq!(row.status, OccurrenceStatus::Cancelled);
+        // The lost run detector would write another note.
+        assert_eq!(row.note.as_deref(), Some("Cancelled by ana@example.org"), "was {lost}");
+    }
     server.stop().await;
 }
 

@@ -9,7 +9,11 @@ use chrono::{DateTime, Duration, Utc};
 use milvaion_protocol::{id::JobId, status::OccurrenceStatus};
 use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
-    background::dispatcher::HEAD_START, cache::Cache, clock::Clock, config::ServerConfig, store::Store,
+    background::{dispatcher::HEAD_START, lease::LEADER_ROLE},
+    cache::Cache,
+    clock::Clock,
+    config::ServerConfig,
+    store::Store,
 };
 use milvaion_test_support::{database, jobs, runs, server_env, wait, worker_env};
 use tokio::{
@@ -141,6 +145,9 @@ async fn killed_server_loses_and_duplicates_nothing() {
     due_once_notified(&store, &cache, &clock).await;
     let rows = wait::eventually("the commit of the second", || published(2)).await;
     first_server.kill().await.expect("it is killed");
+    // Its lease would expire after ten seconds.
+    let holder = store.leases().await.expect("the query succeeds").remove(0).holder.expect("it led");
+    assert!(cache.release_lease(LEADER_ROLE, &holder).await.expect("Redis responds"));
 
     let worker = worker_env::start(&config);
     let server = server_env::start(&config).await;

@@ -3,11 +3,13 @@
 use std::process::Stdio;
 
 use milvaion_server::config::ServerConfig;
+use milvaion_test_support::budget::{self, CountedEvent};
 use tokio::process::{Child, Command};
 
 /// Starts a server on the services and names of a configuration, with another URL of the broker. It is killed when the
 /// handle is dropped.
 pub(crate) fn server_process(config: &ServerConfig, amqp_url: &str) -> Child {
+    budget::count(CountedEvent::Server);
     Command::new(env!("CARGO_BIN_EXE_milvaion"))
         .arg("run")
         .env("DATABASE_URL", &config.database.url)

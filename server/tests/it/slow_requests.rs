@@ -100,82 +100,33 @@ async fn lateness(store: &Store, job: JobId, since: DateTime<Utc>) -> Vec<TimeDe
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_requests_do_not_delay_dispatching() {
-    let mut config = server_env::config().await;
-    config.database.max_connections = 16;
-    let server = server_env::start(&config).await;
-    let worker = worker_env::start(&config);
-    let viewer = ViewerClient::new(&server).await;
-    // The test reads over connections of its own.
-    let store = database::open(&config.database.url).await;
-    let limited = [insert_limited_job(&server).await, insert_limited_job(&server).await];
-    wait::until("both jobs have run", async || {
-        let epoch = DateTime::UNIX_EPOCH;
-        !lateness(&store, limited[0], epoch).await.is_empty() && !lateness(&store, limited[1], epoch).await.is_empty()
-    })
-    .await;
-    let lease = epoch(&server);
-    assert!(lease.is_some(), "it leads");
-
-    // Only a page reads this table: each request for it waits until PostgreSQL stops it.
-    let mut lock = TestConnection::open(&config.database.url).await;
-    lock.execute("BEGIN").await;
-    lock.execute("LOCK TABLE dead_letters IN ACCESS EXCLUSIVE MODE").await;
-    let stop = CancellationToken::new();
-    let requests = tokio::spawn({
-        let (viewer, stop) = (viewer.clone(), stop.clone());
-        async move {
-            let repeat = stream::repeat(()).take_until(stop.cancelled_owned());
-            repeat.map(|()| viewer.get("/api/dead_letters")).buffer_unordered(REQUESTS).collect::<Vec<_>>().await
-        }
-    });
-    let mut counter = TestConnection::open(&config.database.url).await;
-    wait::until("the requests wait", async || {
-        let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'dead_letters'::regclass";
-        counter.count(waiting).await >= 5
-    })
-    .await;
-    let since = server.clock.now();
-    for job in limited {
-        wait::until("the job runs on", async || lateness(&store, job, since).await.len() >= 5).await;
-    }
-    let (ready, _) = viewer.get("/health/ready").await;
-    stop.cancel();
-    let answers = requests.await.expect("the requests end");
-    lock.execute("ROLLBACK").await;
-
-    assert_eq!(ready, StatusCode::OK, "a load balancer must not take the server away");
-    assert_eq!(epoch(&server), lease, "the lease stayed");
-    for job in limited {
-        let worst = lateness(&store, job, since).await.into_iter().max();
-        assert!(worst < Some(MAX_LATENESS), "an occurrence started {worst:?} late");
-    }
-    let of = |status: StatusCode| answers.iter().filter(move |(of, _)| *of == status);
-    assert!(of(StatusCode::UNPROCESSABLE_ENTITY).count() > 0 && of(StatusCode::SERVICE_UNAVAILABLE).count() > 0);
-    assert!(of(StatusCode::UNPROCESSABLE_ENTITY).all(|(_, text)| text.contains("narrow the search")), "{answers:?}");
-    assert!(of(StatusCode::SERVICE_UNAVAILABLE).all(|(_, text)| text.contains("try again in a moment")), "{answers:?}");
-    let expected = [StatusCode::UNPROCESSABLE_ENTITY, StatusCode::SERVICE_UNAVAILABLE];
-    assert!(answers.iter().all(|(status, _)| expected.contains(status)), "{answers:?}");
-    worker.stop().await;
-    server.stop().await;
+async fn stopped_search_for_failures_names_the_remedy() {
+    search_a_locked_table(false).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stopped_search_for_failures_names_the_remedy() {
+/// Searches for failures until PostgreSQL stops the searches. With `on_page`, also checks the page of failures, which
+/// takes another three seconds.
+async fn search_a_locked_table(on_page: bool) {
     let config = server_env::config().await;
     let server = server_env::start(&config).await;
     let viewer = ViewerClient::new(&server).await;
     let mut lock = TestConnection::open(&config.database.url).await;
     lock.execute("BEGIN").await;
     lock.execute("LOCK TABLE failed_occurrences IN ACCESS EXCLUSIVE MODE").await;
-    for function in ["failures", "failure_groups"] {
-        let (status, text) = viewer.get(&format!("/api/{function}?filter[text]=timeout")).await;
+    // PostgreSQL stops each of them after three seconds, and two fit into the pool of requests at once.
+    let (failures, groups) = tokio::join!(
+        viewer.get("/api/failures?filter[text]=timeout"),
+        viewer.get("/api/failure_groups?filter[text]=timeout")
+    );
+    for (status, text) in [failures, groups] {
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{text}");
         assert!(text.contains("within 3 s") && text.contains("narrow the search"), "{text}");
     }
-    let (status, page) = viewer.get("/failed?q=timeout").await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    assert!(page.contains("narrow the search"), "{page}");
+    if on_page {
+        let (status, page) = viewer.get("/failed?q=timeout").await;
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+        assert!(page.contains("narrow the search"), "{page}");
+    }
     lock.execute("ROLLBACK").await;
     let (status, _) = viewer.get("/api/failures?filter[text]=timeout").await;
     assert_eq!(status, StatusCode::OK);
@@ -200,4 +151,81 @@ async fn full_pool_is_told_from_an_outage() {
     assert!(errors[1].is_too_slow(), "{errors:?}");
     lock.execute("ROLLBACK").await;
     assert_eq!(web.count_users().await.expect("the connection is free again"), 0);
+}
+
+mod exhaustive {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn page_of_a_stopped_search_names_the_remedy() {
+        search_a_locked_table(true).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn slow_requests_do_not_delay_dispatching() {
+        let mut config = server_env::config().await;
+        config.database.max_connections = 16;
+        let server = server_env::start(&config).await;
+        let worker = worker_env::start(&config);
+        let viewer = ViewerClient::new(&server).await;
+        // The test reads over connections of its own.
+        let store = database::open(&config.database.url).await;
+        let limited = [insert_limited_job(&server).await, insert_limited_job(&server).await];
+        wait::until("both jobs have run", async || {
+            let epoch = DateTime::UNIX_EPOCH;
+            !lateness(&store, limited[0], epoch).await.is_empty()
+                && !lateness(&store, limited[1], epoch).await.is_empty()
+        })
+        .await;
+        let lease = epoch(&server);
+        assert!(lease.is_some(), "it leads");
+
+        // Only a page reads this table: each request for it waits until PostgreSQL stops it.
+        let mut lock = TestConnection::open(&config.database.url).await;
+        lock.execute("BEGIN").await;
+        lock.execute("LOCK TABLE dead_letters IN ACCESS EXCLUSIVE MODE").await;
+        let stop = CancellationToken::new();
+        let requests = tokio::spawn({
+            let (viewer, stop) = (viewer.clone(), stop.clone());
+            async move {
+                let repeat = stream::repeat(()).take_until(stop.cancelled_owned());
+                repeat.map(|()| viewer.get("/api/dead_letters")).buffer_unordered(REQUESTS).collect::<Vec<_>>().await
+            }
+        });
+        let mut counter = TestConnection::open(&config.database.url).await;
+        wait::until("the requests wait", async || {
+            let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'dead_letters'::regclass";
+            counter.count(waiting).await >= 5
+        })
+        .await;
+        let since = server.clock.now();
+        for job in limited {
+            wait::until("the job runs on", async || lateness(&store, job, since).await.len() >= 5).await;
+        }
+        let (ready, _) = viewer.get("/health/ready").await;
+        stop.cancel();
+        let answers = requests.await.expect("the requests end");
+        lock.execute("ROLLBACK").await;
+
+        assert_eq!(ready, StatusCode::OK, "a load balancer must not take the server away");
+        assert_eq!(epoch(&server), lease, "the lease stayed");
+        for job in limited {
+            let worst = lateness(&store, job, since).await.into_iter().max();
+            assert!(worst < Some(MAX_LATENESS), "an occurrence started {worst:?} late");
+        }
+        let of = |status: StatusCode| answers.iter().filter(move |(of, _)| *of == status);
+        assert!(of(StatusCode::UNPROCESSABLE_ENTITY).count() > 0 && of(StatusCode::SERVICE_UNAVAILABLE).count() > 0);
+        assert!(
+            of(StatusCode::UNPROCESSABLE_ENTITY).all(|(_, text)| text.contains("narrow the search")),
+            "{answers:?}"
+        );
+        assert!(
+            of(StatusCode::SERVICE_UNAVAILABLE).all(|(_, text)| text.contains("try again in a moment")),
+            "{answers:?}"
+        );
+        let expected = [StatusCode::UNPROCESSABLE_ENTITY, StatusCode::SERVICE_UNAVAILABLE];
+        assert!(answers.iter().all(|(status, _)| expected.contains(status)), "{answers:?}");
+        worker.stop().await;
+        server.stop().await;
+    }
 }

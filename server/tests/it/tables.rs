@@ -30,8 +30,6 @@ use sqlx::{Connection, Executor, PgConnection};
 
 /// The occurrences that all tasks act on.
 const OCCURRENCES: usize = 30;
-/// The actions of each task.
-const ACTIONS: usize = 250;
 /// The tasks that act at once, each with its own store, as servers have.
 const TASKS: u64 = 4;
 
@@ -159,6 +157,11 @@ async fn check(url: &str, count: usize, is_over: &AtomicBool) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn occurrence_is_in_one_table_at_every_snapshot() {
+    act_at_once(60).await;
+}
+
+/// Does `actions` random things in each of several tasks at once, and checks every snapshot meanwhile.
+async fn act_at_once(actions: usize) {
     let url = database::create().await;
     let store = database::open(&url).await;
     let clock = Clock::system();
@@ -182,7 +185,7 @@ async fn occurrence_is_in_one_table_at_every_snapshot() {
             let (url, ids) = (url.clone(), ids.clone());
             tokio::spawn(async move {
                 let (store, clock, mut numbers) = (database::open(&url).await, Clock::system(), Numbers(seed * 7_919));
-                for _ in 0..ACTIONS {
+                for _ in 0..actions {
                     act(&store, &clock, job_id, &ids, &mut numbers).await;
                 }
             })
@@ -251,45 +254,54 @@ async fn end_moves_neither_input_nor_definition() {
     }
 }
 
-/// An input is written when its occurrence is created, a result when it ends, and neither again.
-#[tokio::test]
-async fn life_of_an_occurrence_writes_its_input_and_result_once() {
-    const COUNT: usize = 40;
-    const INPUT: usize = 127 * 1_024;
-    const RESULT: usize = 64 * 1_024;
-    // The write-ahead log belongs to the whole service, which other tests use too.
-    let postgres = PrivateService::postgres().await.expect("PostgreSQL starts");
-    let store = database::open(postgres.url()).await;
-    let clock = Clock::manual(machine_now());
-    let job_id = jobs::insert(&store, &clock, Schedule::Manual, None).await;
-    let mut numbers = Numbers(4_711);
-    // PostgreSQL cannot compress it.
-    let mut text = |length: usize| -> String {
-        (0..length).map(|_| char::from(b'0' + u8::try_from(numbers.below(75)).expect("a small number"))).collect()
-    };
-    let mut connection = TestConnection::open(postgres.url()).await;
-    connection.execute("CHECKPOINT").await;
-    let mut written = async || connection.count("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").await;
+mod exhaustive {
+    use super::*;
 
-    let before = written().await;
-    for _ in 0..COUNT {
-        let id = clock.occurrence_id();
-        let job_data = Some(json!({ "text": text(INPUT).replace('\\', "/") }));
-        let run = NewManualRun { id, job_id, by: "ana".into(), job_data, ..NewManualRun::default() };
-        store.insert_manual_run(&run, clock.now()).await.expect("the run is stored");
-        store.mark_published(&[(id, 1)], clock.now()).await.expect("the statement succeeds");
-        let report = |status| StatusReport::new(id, 1, "w-1", status, clock.now());
-        for percent in [10, 50, 90] {
-            let progress = Some(RunProgress { percent, message: String::new() });
-            let running = StatusReport { progress, ..report(OccurrenceStatus::Running) };
-            assert_eq!(runs::report(&store, &clock, vec![running]).await, 1);
-        }
-        let completed = StatusReport { result: Some(text(RESULT)), ..report(OccurrenceStatus::Completed) };
-        assert_eq!(runs::report(&store, &clock, vec![completed]).await, 1);
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn occurrence_is_in_one_table_during_many_actions() {
+        act_at_once(250).await;
     }
-    let new = i64::try_from(COUNT * (INPUT + RESULT)).expect("a small number");
-    let ratio = (written().await - before) as f64 / new as f64;
-    assert!(ratio < 1.2, "{ratio:.2} bytes in the log for each byte that is new");
-    store.close().await;
-    postgres.close().await.expect("PostgreSQL is stopped");
+
+    /// An input is written when its occurrence is created, a result when it ends, and neither again.
+    #[tokio::test]
+    async fn life_of_an_occurrence_writes_its_input_and_result_once() {
+        const COUNT: usize = 40;
+        const INPUT: usize = 127 * 1_024;
+        const RESULT: usize = 64 * 1_024;
+        // The write-ahead log belongs to the whole service, which other tests use too.
+        let postgres = PrivateService::postgres().await.expect("PostgreSQL starts");
+        let store = database::open(postgres.url()).await;
+        let clock = Clock::manual(machine_now());
+        let job_id = jobs::insert(&store, &clock, Schedule::Manual, None).await;
+        let mut numbers = Numbers(4_711);
+        // PostgreSQL cannot compress it.
+        let mut text = |length: usize| -> String {
+            (0..length).map(|_| char::from(b'0' + u8::try_from(numbers.below(75)).expect("a small number"))).collect()
+        };
+        let mut connection = TestConnection::open(postgres.url()).await;
+        connection.execute("CHECKPOINT").await;
+        let mut written = async || connection.count("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").await;
+
+        let before = written().await;
+        for _ in 0..COUNT {
+            let id = clock.occurrence_id();
+            let job_data = Some(json!({ "text": text(INPUT).replace('\\', "/") }));
+            let run = NewManualRun { id, job_id, by: "ana".into(), job_data, ..NewManualRun::default() };
+            store.insert_manual_run(&run, clock.now()).await.expect("the run is stored");
+            store.mark_published(&[(id, 1)], clock.now()).await.expect("the statement succeeds");
+            let report = |status| StatusReport::new(id, 1, "w-1", status, clock.now());
+            for percent in [10, 50, 90] {
+                let progress = Some(RunProgress { percent, message: String::new() });
+                let running = StatusReport { progress, ..report(OccurrenceStatus::Running) };
+                assert_eq!(runs::report(&store, &clock, vec![running]).await, 1);
+            }
+            let completed = StatusReport { result: Some(text(RESULT)), ..report(OccurrenceStatus::Completed) };
+            assert_eq!(runs::report(&store, &clock, vec![completed]).await, 1);
+        }
+        let new = i64::try_from(COUNT * (INPUT + RESULT)).expect("a small number");
+        let ratio = (written().await - before) as f64 / new as f64;
+        assert!(ratio < 1.2, "{ratio:.2} bytes in the log for each byte that is new");
+        store.close().await;
+        postgres.close().await.expect("PostgreSQL is stopped");
+    }
 }

@@ -318,25 +318,6 @@ async fn run_is_marked_ended_after_its_end_confirm() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unconfirmed_interrupted_attempt_runs_elsewhere() {
-    let mut env = WorkerTestEnv::new().await;
-    let hold = ConfirmHold::start(&mut env).await;
-    let (first, second) = (CountingJob::new(false), CountingJob::new(true));
-    let worker = env.start(env.worker().shutdown_grace(Duration::ZERO).job(first.clone()), "count").await;
-    let message = env.message("count", no_input());
-    hold.set(true);
-    env.publish(&message).await;
-    until("the start of the run", async || first.runs() == 1).await;
-    worker.stop().await;
-    hold.set(false);
-    // The broker had confirmed no start, so it redelivers the message, and the stopped worker has released its claim.
-    let worker = env.start(env.worker().job(second.clone()), "count").await;
-    until("the second start", async || second.runs() == 1).await;
-    worker.stop().await;
-    env.clean(&["count"]).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn interrupted_run_confirmed_late_is_marked_ended() {
     let mut env = WorkerTestEnv::new().await;
     let hold = ConfirmHold::start(&mut env).await;
@@ -457,4 +438,27 @@ async fn delivery_is_acknowledged_after_its_start_confirm() {
     worker.stop().await;
     assert_eq!(env.queue(&queue).await, Some((0, 0)));
     env.clean(&["count"]).await;
+}
+
+mod exhaustive {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn unconfirmed_interrupted_attempt_runs_elsewhere() {
+        let mut env = WorkerTestEnv::new().await;
+        let hold = ConfirmHold::start(&mut env).await;
+        let (first, second) = (CountingJob::new(false), CountingJob::new(true));
+        let worker = env.start(env.worker().shutdown_grace(Duration::ZERO).job(first.clone()), "count").await;
+        let message = env.message("count", no_input());
+        hold.set(true);
+        env.publish(&message).await;
+        until("the start of the run", async || first.runs() == 1).await;
+        worker.stop().await;
+        hold.set(false);
+        // The broker had confirmed no start, so it redelivers the message, and the stopped worker has released its claim.
+        let worker = env.start(env.worker().job(second.clone()), "count").await;
+        until("the second start", async || second.runs() == 1).await;
+        worker.stop().await;
+        env.clean(&["count"]).await;
+    }
 }

@@ -115,23 +115,6 @@ async fn metrics_join_the_registry_of_the_program() {
     env.clean(&["count"]).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn consumer_lost_at_a_reconnect_is_restored() {
-    let mut env = WorkerTestEnv::new().await;
-    let queue = env.topology.job_queue("w", "count");
-    let proxy = ConsumerDropProxy::start(&mut env, &queue).await;
-    let worker = env.start(env.worker().job(CountingJob::new(true)), "count").await;
-    proxy.drop_at_reconnect();
-    until("the reconnect without a consumer", async || proxy.dropped() == 1).await;
-    let message = env.message("count", no_input());
-    env.publish(&message).await;
-    assert_eq!(env.queue(&queue).await, Some((1, 0)), "the broker must have no consumer");
-    assert!(is_one_completed_run(&env.ended(message.occurrence_id).await));
-    assert_eq!(proxy.dropped(), 1);
-    worker.stop().await;
-    env.clean(&["count"]).await;
-}
-
 /// Returns the heartbeats since the last call.
 async fn heartbeats(env: &WorkerTestEnv) -> Vec<InstanceHeartbeat> {
     let beats = env.registrations().await.into_iter().filter_map(|message| match message {
@@ -141,8 +124,8 @@ async fn heartbeats(env: &WorkerTestEnv) -> Vec<InstanceHeartbeat> {
     beats.collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ended_run_is_listed_until_its_end_is_confirmed() {
+/// Ends a run while the broker confirms nothing: heartbeats list it. With `until_confirmed`, waits for a heartbeat without it.
+async fn list_unconfirmed_end(until_confirmed: bool) {
     let mut env = WorkerTestEnv::new().await;
     let hold = ConfirmHold::start(&mut env).await;
     let counter = CountingJob::new(false);
@@ -163,10 +146,17 @@ async fn ended_run_is_listed_until_its_end_is_confirmed() {
     let ended = Some("done:1".to_owned());
     until("the mark of its end", async || env.claimed(message.occurrence_id).await == ended).await;
     hold.set(false);
-    until("a heartbeat without the run", async || heartbeats(&env).await.iter().any(|beat| beat.running.is_empty()))
-        .await;
+    if until_confirmed {
+        let is_unlisted = async || heartbeats(&env).await.iter().any(|beat| beat.running.is_empty());
+        until("a heartbeat without the run", is_unlisted).await;
+    }
     worker.stop().await;
     env.clean(&["count"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ended_run_is_listed_while_its_end_is_unconfirmed() {
+    list_unconfirmed_end(false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -191,36 +181,62 @@ async fn stop_is_announced_at_once() {
     env.clean(&["count"]).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refused_queue_stops_only_its_own_type() {
-    let env = WorkerTestEnv::new().await;
-    let (counter, snoozing) = (CountingJob::new(true), SnoozingJob::default());
-    // Declared with other arguments, as by another program.
-    let queue = env.topology.job_queue("w", "snooze");
-    let connection =
-        Connection::connect(&services::amqp_url(), ConnectionProperties::default()).await.expect("a broker");
-    let channel = connection.create_channel().await.expect("a channel");
-    let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-    channel.queue_declare(queue.as_str().into(), options, FieldTable::default()).await.expect("declared");
+mod exhaustive {
+    use super::*;
 
-    let worker = env.start(env.worker().job(counter.clone()).job(snoozing.clone()), "count").await;
-    let message = env.message("count", no_input());
-    env.publish(&message).await;
-    assert!(is_one_completed_run(&env.ended(message.occurrence_id).await));
-    let notice = eventually("a heartbeat with a notice", || async {
-        heartbeats(&env).await.into_iter().find_map(|beat| beat.notice)
-    })
-    .await;
-    assert!(notice.contains("Job type snooze") && notice.contains(&queue), "{notice}");
-    assert_eq!(env.queue(&queue).await, Some((0, 0)));
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn consumer_lost_at_a_reconnect_is_restored() {
+        let mut env = WorkerTestEnv::new().await;
+        let queue = env.topology.job_queue("w", "count");
+        let proxy = ConsumerDropProxy::start(&mut env, &queue).await;
+        let worker = env.start(env.worker().job(CountingJob::new(true)), "count").await;
+        proxy.drop_at_reconnect();
+        until("the reconnect without a consumer", async || proxy.dropped() == 1).await;
+        let message = env.message("count", no_input());
+        env.publish(&message).await;
+        assert_eq!(env.queue(&queue).await, Some((1, 0)), "the broker must have no consumer");
+        assert!(is_one_completed_run(&env.ended(message.occurrence_id).await));
+        assert_eq!(proxy.dropped(), 1);
+        worker.stop().await;
+        env.clean(&["count"]).await;
+    }
 
-    channel.queue_delete(queue.as_str().into(), Default::default()).await.expect("deleted");
-    env.wait_for_consumer("snooze").await;
-    until("a heartbeat without a notice", async || heartbeats(&env).await.iter().any(|beat| beat.notice.is_none()))
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn refused_queue_stops_only_its_own_type() {
+        let env = WorkerTestEnv::new().await;
+        let (counter, snoozing) = (CountingJob::new(true), SnoozingJob::default());
+        // Declared with other arguments, as by another program.
+        let queue = env.topology.job_queue("w", "snooze");
+        let connection =
+            Connection::connect(&services::amqp_url(), ConnectionProperties::default()).await.expect("a broker");
+        let channel = connection.create_channel().await.expect("a channel");
+        let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+        channel.queue_declare(queue.as_str().into(), options, FieldTable::default()).await.expect("declared");
+
+        let worker = env.start(env.worker().job(counter.clone()).job(snoozing.clone()), "count").await;
+        let message = env.message("count", no_input());
+        env.publish(&message).await;
+        assert!(is_one_completed_run(&env.ended(message.occurrence_id).await));
+        let notice = eventually("a heartbeat with a notice", || async {
+            heartbeats(&env).await.into_iter().find_map(|beat| beat.notice)
+        })
         .await;
-    let message = env.message("snooze", no_input());
-    env.publish(&message).await;
-    until("a run of the other type", async || snoozing.runs() == 1).await;
-    worker.stop().await;
-    env.clean(&["count", "snooze"]).await;
+        assert!(notice.contains("Job type snooze") && notice.contains(&queue), "{notice}");
+        assert_eq!(env.queue(&queue).await, Some((0, 0)));
+
+        channel.queue_delete(queue.as_str().into(), Default::default()).await.expect("deleted");
+        env.wait_for_consumer("snooze").await;
+        until("a heartbeat without a notice", async || heartbeats(&env).await.iter().any(|beat| beat.notice.is_none()))
+            .await;
+        let message = env.message("snooze", no_input());
+        env.publish(&message).await;
+        until("a run of the other type", async || snoozing.runs() == 1).await;
+        worker.stop().await;
+        env.clean(&["count", "snooze"]).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn ended_run_is_listed_until_its_end_is_confirmed() {
+        list_unconfirmed_end(true).await;
+    }
 }

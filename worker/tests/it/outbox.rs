@@ -154,14 +154,13 @@ async fn dropped_log_lines_are_counted_in_the_log() {
     env.clean(&["write-log"]).await;
 }
 
-#[tokio::test]
-async fn burst_of_lines_loses_none_on_a_healthy_broker() {
-    const LINES: i64 = 10_000;
+/// Writes `count` lines at once in each of three runs.
+async fn write_bursts(count: i64) {
     let env = WorkerTestEnv::new().await;
     // The bound on the number of lines is for an unavailable broker.
     let builder = env.worker().outbox_bounds(100, 64).job(LogWritingJob::new());
     let worker = env.start(builder, "write-log").await;
-    let messages: Vec<_> = (0..3).map(|_| env.message("write-log", json!({"lines": LINES}))).collect();
+    let messages: Vec<_> = (0..3).map(|_| env.message("write-log", json!({"lines": count}))).collect();
     for message in &messages {
         env.publish(message).await;
     }
@@ -177,10 +176,15 @@ async fn burst_of_lines_loses_none_on_a_healthy_broker() {
     for message in &messages {
         let mut seqs = lines.remove(&message.occurrence_id).unwrap_or_default();
         seqs.sort_unstable();
-        assert!(seqs.iter().copied().eq(0..LINES), "{} lines arrived", seqs.len());
+        assert!(seqs.iter().copied().eq(0..count), "{} lines arrived", seqs.len());
     }
     worker.stop().await;
     env.clean(&["write-log"]).await;
+}
+
+#[tokio::test]
+async fn burst_of_lines_loses_none_on_a_healthy_broker() {
+    write_bursts(1_000).await;
 }
 
 #[tokio::test]
@@ -194,6 +198,7 @@ async fn next_process_sends_unsent_reports_after_shutdown() {
     proxy.cut();
     job.release_one();
     worker.stop().await;
+    until("the release of the job", async || Arc::strong_count(&job.0) == 1).await;
     assert!(!env.has_ended(&message).await);
     proxy.restore();
     let worker = env.start(env.worker().job(job.clone()), "write-log").await;
@@ -241,4 +246,13 @@ async fn unwritable_outbox_prevents_new_runs_only() {
     assert_eq!(env.ended(refused.occurrence_id).await.last().map(|report| report.status), Some(Completed));
     worker.stop().await;
     env.clean(&["write-log"]).await;
+}
+
+mod exhaustive {
+    use super::*;
+
+    #[tokio::test]
+    async fn burst_of_ten_thousand_lines_loses_none_on_a_healthy_broker() {
+        write_bursts(10_000).await;
+    }
 }

@@ -328,6 +328,8 @@ impl WorkerTestEnv {
         while let Some(message) =
             self.channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await.expect("the broker responds")
         {
+            let mode = *message.delivery.properties.delivery_mode();
+            assert_eq!(mode, Some(2), "what a worker sends must survive a crash of the broker");
             messages.push(serde_json::from_slice(&message.delivery.data).expect("a message of the protocol"));
         }
         messages

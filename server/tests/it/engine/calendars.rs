@@ -62,8 +62,8 @@ async fn changed_calendar_moves_the_due_times_of_its_jobs() {
     harness.close().await;
 }
 
-#[tokio::test]
-async fn edit_whose_request_ended_early_is_applied_to_all_jobs() {
+/// Edits a calendar of `count` jobs, without what the command does after its statement.
+async fn apply_edit_to_all_jobs(count: usize) {
     let harness = ManualClockHarness::without_worker().await;
     let store = &harness.server.store;
     let edit = AuditStamp { by: "test", at: harness.clock.now(), address: None };
@@ -82,7 +82,7 @@ async fn edit_whose_request_ended_early_is_applied_to_all_jobs() {
     let daily = Schedule::Cron { expression: "0 12 * * *".into(), zone: "UTC".into() };
     let definition = JobInput { rules, ..jobs::echo_job(daily) };
     let insert = |_| jobs::insert_job(store, &harness.clock, &definition, Some(noon(1)));
-    let all: Vec<JobId> = stream::iter(0..1_100).map(insert).buffer_unordered(8).collect().await;
+    let all: Vec<JobId> = stream::iter(0..count).map(insert).buffer_unordered(8).collect().await;
     // The statement of the command, without what follows it.
     let busy = Calendar { dates: vec![noon(0).date_naive(), noon(1).date_naive()], ..calendar };
     store.save_calendar(id, Some(1), &busy, edit).await.expect("stored").expect("the version is current");
@@ -97,6 +97,11 @@ async fn edit_whose_request_ended_early_is_applied_to_all_jobs() {
     })
     .await;
     harness.close().await;
+}
+
+#[tokio::test]
+async fn edit_whose_request_ended_early_is_applied_to_all_jobs() {
+    apply_edit_to_all_jobs(50).await;
 }
 
 #[tokio::test]
@@ -228,4 +233,13 @@ async fn postponed_occurrence_runs_when_the_blackout_ends() {
     harness.starts(1).await;
     assert_eq!(harness.rows(job).await.len(), 1, "ten due times in the window become one occurrence");
     harness.close().await;
+}
+
+mod exhaustive {
+    use super::*;
+
+    #[tokio::test]
+    async fn interrupted_edit_is_applied_to_several_batches_of_jobs() {
+        apply_edit_to_all_jobs(1_100).await;
+    }
 }

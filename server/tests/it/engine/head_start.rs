@@ -53,21 +53,24 @@ async fn skip_is_decided_at_the_due_time() {
 
 #[tokio::test]
 async fn jobs_with_limits_get_no_head_start() {
-    for rules in [
+    let harness = ManualClockHarness::open().await;
+    let limits = [
         Rules { overlap: OverlapPolicy::Queue, ..Rules::default() },
         Rules { overlap: OverlapPolicy::Replace, ..Rules::default() },
         Rules { max_concurrent: Some(2), ..Rules::default() },
-    ] {
-        let harness = ManualClockHarness::open().await;
+    ];
+    for (before, rules) in limits.into_iter().enumerate() {
         let due = harness.clock.now() + Duration::seconds(10);
         let job = harness.job(Schedule::once(due), rules, Some(due)).await;
         harness.advance(Duration::seconds(10) - Duration::milliseconds(1)).await;
         assert_eq!(harness.server.dispatcher.tick().await.expect("the tick succeeds").deferred_until, Some(due));
         assert!(harness.rows(job).await.is_empty(), "the slot granter would grant the slot too early");
         harness.advance(Duration::milliseconds(1)).await;
-        harness.starts(1).await;
-        harness.close().await;
+        let id = harness.starts(before + 1).await[before];
+        harness.gate.complete_one();
+        harness.becomes(job, id, OccurrenceStatus::Completed).await;
     }
+    harness.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -194,11 +194,11 @@ async fn insert_failed(store: &Store, clock: &Clock, count: usize) -> Vec<Occurr
     applied.rows.into_iter().map(|row| row.id).collect()
 }
 
-#[tokio::test]
-async fn delayed_occurrences_are_released_once() {
+/// Releases `count` delayed occurrences on two servers at once, in batches of `batch`.
+async fn release_twice(count: usize, batch: i64) {
     let store = database::fresh().await;
     let clock = Clock::system();
-    let mut ids = insert_failed(&store, &clock, 1_000).await;
+    let mut ids = insert_failed(&store, &clock, count).await;
     let unsent = store.claim_unsent(clock.now() + Duration::days(1), &[], &[], 10, clock.now()).await;
     assert!(unsent.expect("the query succeeds").is_empty());
     let until =
@@ -208,7 +208,7 @@ async fn delayed_occurrences_are_released_once() {
     // Two servers at once, as when both wake up for the same time.
     let mut released = Vec::new();
     loop {
-        let (one, two) = tokio::join!(store.release_delayed(until, 300), store.release_delayed(until, 300));
+        let (one, two) = tokio::join!(store.release_delayed(until, batch), store.release_delayed(until, batch));
         let (one, two) = (one.expect("the query succeeds"), two.expect("the query succeeds"));
         if one.is_empty() && two.is_empty() {
             break;
@@ -220,6 +220,11 @@ async fn delayed_occurrences_are_released_once() {
     released.sort();
     ids.sort();
     assert_eq!(released, ids);
+}
+
+#[tokio::test]
+async fn delayed_occurrences_are_released_once() {
+    release_twice(100, 30).await;
 }
 
 #[tokio::test]
@@ -263,4 +268,13 @@ async fn quarantined_retries_start_one_after_the_other() {
     assert_ne!(first, second);
     assert_eq!(harness.gate.max_concurrent(), 2, "concurrent only before the quarantine");
     harness.close().await;
+}
+
+mod exhaustive {
+    use super::*;
+
+    #[tokio::test]
+    async fn thousand_delayed_occurrences_are_released_once() {
+        release_twice(1_000, 300).await;
+    }
 }

@@ -59,12 +59,18 @@ impl Drop for Folder {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn folder_is_compared_applied_and_pruned() {
+async fn command_line_applies_files() {
     let files = Files::new().await;
-    let shell = shell(&files);
+    folder_is_compared_applied_and_pruned(&files).await;
+    errors_name_file_document_and_line(&files).await;
+    files.stop().await;
+}
+
+async fn folder_is_compared_applied_and_pruned(files: &Files) {
+    let shell = shell(files);
     let folder = Folder::new("folder");
     folder.write("b.yaml", REPORT);
-    folder.write("more/a.yml", &format!("---\n{HOLIDAYS}---\n{}", REPORT.replace("report", "other")));
+    folder.write("more/a.yml", &format!("---\n{HOLIDAYS}---\n{}", REPORT.replace("report", "report-too")));
     folder.write("more/.hidden.yaml", "not: ours");
     folder.write("notes.txt", "not: ours");
     let run = async |arguments: &[&str]| {
@@ -75,13 +81,13 @@ async fn folder_is_compared_applied_and_pruned() {
     let (code, text, summary) = run(&["diff"]).await;
     assert_eq!(code, Some(1), "{text} {summary}");
     assert!(
-        text.contains("/b.yaml\n  + job report\n") && text.contains("  + calendar Holidays\n  + job other\n"),
+        text.contains("/b.yaml\n  + job report\n") && text.contains("  + calendar Holidays\n  + job report-too\n"),
         "{text}"
     );
     assert_eq!(summary, "3 created, 0 changed, 0 deleted, 0 unchanged.\n");
     let (code, text, _) = run(&["apply", "--dry-run"]).await;
     assert_eq!((code, text.contains("+ job report")), (Some(0), true));
-    assert!(files.keys().await.is_empty(), "a dry run changes nothing");
+    assert!(files.keys("report").await.is_empty(), "a dry run changes nothing");
     let (code, text, summary) = run(&["apply"]).await;
     assert_eq!(code, Some(0), "{text} {summary}");
     assert!(text.contains("+ job report"), "the plan is shown first: {text}");
@@ -94,25 +100,22 @@ async fn folder_is_compared_applied_and_pruned() {
     let (code, text, _) = run(&["diff", "--prune", "--selector", "tag=night"]).await;
     assert_eq!(code, Some(1));
     assert!(text.contains("  ~ job report\n      rules.maxRetries: 3 -> 5\n"), "{text}");
-    assert!(text.contains("Deleted, because no file has them:\n  - job other (\"Report\", from "), "{text}");
+    assert!(text.contains("Deleted, because no file has them:\n  - job report-too (\"Report\", from "), "{text}");
     let (code, _, errors) = run(&["apply", "--prune", "--selector", "tag=night"]).await;
     assert_eq!(code, Some(2), "a deletion needs consent: {errors}");
-    assert_eq!(files.keys().await.len(), 2);
+    assert_eq!(files.keys("report").await.len(), 2);
     let (code, text, errors) = run(&["apply", "--prune", "--selector", "tag=night", "--yes", "-o", "json"]).await;
     assert_eq!(code, Some(0), "{errors}");
     let plan: Value = serde_json::from_str(&text).expect("one document");
-    assert_eq!(plan["deleted"][0]["key"], "other");
-    assert_eq!(files.keys().await, ["report"]);
+    assert_eq!(plan["deleted"][0]["key"], "report-too");
+    assert_eq!(files.keys("report").await, ["report"]);
     assert_eq!(run(&["apply", "--prune"]).await.0, Some(2), "there is no prune without a selector");
-    files.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn errors_name_file_document_and_line() {
-    let files = Files::new().await;
-    let shell = shell(&files);
+async fn errors_name_file_document_and_line(files: &Files) {
+    let shell = shell(files);
     let folder = Folder::new("errors");
-    let bad = REPORT.replace("maxRetries: 3", "maxRetry: 3").replace("[Holidays]", "[]");
+    let bad = REPORT.replace("report", "bad").replace("maxRetries: 3", "maxRetry: 3").replace("[Holidays]", "[]");
     folder.write("jobs.yaml", &format!("{HOLIDAYS}---\n{bad}"));
     let path = folder.0.join("jobs.yaml");
     let path = path.to_str().expect("UTF-8");
@@ -120,7 +123,7 @@ async fn errors_name_file_document_and_line() {
         let output = shell.run(&[command, "-f", path]).await;
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "{errors}");
-        let expected = format!("{path}, document 2 (report), line 19: rules.maxRetry is not a field of this object");
+        let expected = format!("{path}, document 2 (bad), line 19: rules.maxRetry is not a field of this object");
         assert!(errors.contains(&expected), "{errors}");
     }
     folder.write("jobs.yaml", "kind: Job\nkey: [a\n");
@@ -128,47 +131,49 @@ async fn errors_name_file_document_and_line() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("is not valid YAML"));
     assert_eq!(shell.code(&["apply", "-f", "/no/such/file.yaml"]).await, Some(1));
-    assert!(files.keys().await.is_empty());
-    files.stop().await;
+    assert!(files.keys("bad").await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn export_takes_jobs_of_a_tag() {
+async fn files_are_exported_and_shown() {
     let files = Files::new().await;
-    files.apply(&file("a.yaml", &[tagged("a", &["x"]), tagged("b", &["y"])])).await.ok();
-    let shell = shell(&files);
+    export_takes_jobs_of_a_tag(&files).await;
+    examples_can_be_applied(&files).await;
+    page_of_a_job_names_its_file(&files).await;
+    files.stop().await;
+}
+
+async fn export_takes_jobs_of_a_tag(files: &Files) {
+    files.apply(&file("a.yaml", &[tagged("export-1", &["x"]), tagged("export-2", &["y"])])).await.ok();
+    let shell = shell(files);
     let text = shell.ok(&["export", "--selector", "tag=x"]).await;
     let port = files.harness.server.address.port();
     let head = format!(
-        "# yaml-language-server: $schema=http://127.0.0.1:{port}/api/jobs-file.schema.json\n---\nkind: Job\nkey: a\n"
+        "# yaml-language-server: $schema=http://127.0.0.1:{port}/api/jobs-file.schema.json\n---\nkind: Job\nkey: export-1\n"
     );
     assert!(text.starts_with(&head), "{text}");
-    assert!(!text.contains("key: b"), "{text}");
+    assert!(!text.contains("key: export-2"), "{text}");
     let json: Value = serde_json::from_str(&shell.ok(&["export", "-o", "json"]).await).expect("JSON");
-    let rules = json.as_array().expect("documents").iter().filter(|document| document["kind"] == "AlertRule").count();
-    // A fresh installation has alert rules.
-    assert_eq!((json.as_array().map(Vec::len), rules), (Some(2 + 12), 12));
+    let documents = json.as_array().expect("documents");
+    let is_own = |document: &&Value| document["key"].as_str().is_some_and(|key| key.starts_with("export-"));
+    assert_eq!(documents.iter().filter(is_own).count(), 2);
+    // A fresh installation has 12 alert rules.
+    assert!(documents.iter().filter(|document| document["kind"] == "AlertRule").count() >= 12, "{json}");
     assert_eq!(shell.code(&["export", "--selector", "x"]).await, Some(2));
-    files.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn examples_can_be_applied() {
-    let files = Files::new().await;
+async fn examples_can_be_applied(files: &Files) {
     let folder = paths::repository_root().join("examples/jobs");
     let folder = folder.to_str().expect("UTF-8");
-    let shell = shell(&files);
+    let shell = shell(files);
     shell.ok(&["apply", "-f", folder]).await;
     assert_eq!(shell.code(&["diff", "-f", folder]).await, Some(0));
-    assert!(!files.keys().await.is_empty());
-    files.stop().await;
+    assert!(!files.keys("nightly-demo").await.is_empty());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn page_of_a_job_names_its_file() {
-    let files = Files::new().await;
-    files.apply(&file("jobs/a.yaml", &[tagged("a", &["x"])])).await.ok();
-    let id = files.stored("a").await.ok()["id"].as_str().expect("an id").to_owned();
+async fn page_of_a_job_names_its_file(files: &Files) {
+    files.apply(&file("jobs/a.yaml", &[tagged("page", &[])])).await.ok();
+    let id = files.stored("page").await.ok()["id"].as_str().expect("an id").to_owned();
     let cookie = files.harness.cookie(&files.harness.admin).await;
     let port = files.harness.server.address.port();
     let page = async |path: &str| {
@@ -179,5 +184,4 @@ async fn page_of_a_job_names_its_file() {
     assert!(text.contains("job-file") && text.contains("jobs/a.yaml"), "{text}");
     assert!(page(&format!("/jobs/{id}/edit")).await.contains("overwrites what you change here"));
     assert!(!page(&format!("/jobs/new?from={id}")).await.contains("job-file"), "a copy comes from no file");
-    files.stop().await;
 }

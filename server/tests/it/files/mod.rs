@@ -67,11 +67,13 @@ impl Files {
         self.harness.call(&self.token, "GET", &format!("/jobs/by-key/{key}"), Value::Null).await
     }
 
-    /// Returns the keys of all jobs.
-    async fn keys(&self) -> Vec<String> {
+    /// Returns the keys that begin with `start`, in the order of the jobs' names. The steps of a test share a server, so
+    /// each uses keys of its own.
+    async fn keys(&self, start: &str) -> Vec<String> {
         let jobs = self.harness.call(&self.token, "GET", "/jobs?limit=200", Value::Null).await.ok();
-        let jobs = jobs["items"].as_array().expect("a list").clone();
-        jobs.iter().map(|job| job["key"].as_str().unwrap_or_default().to_owned()).collect()
+        let jobs = jobs["items"].as_array().expect("a list");
+        let keys = jobs.iter().filter_map(|job| job["key"].as_str());
+        keys.filter(|key| key.starts_with(start)).map(str::to_owned).collect()
     }
 
     async fn stop(self) {

@@ -6,54 +6,56 @@ use serde_json::{Value, json};
 use super::{Files, file, tagged, with};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn prune_deletes_only_jobs_of_files_with_the_tag() {
+async fn prune_deletes_only_jobs_without_a_document() {
     let files = Files::new().await;
-    let all = [tagged("kept", &["x"]), tagged("gone", &["x", "y"]), tagged("other-tag", &["y"])];
-    files.apply(&file("a.yaml", &all)).await.ok();
-    let mut by_program = tagged("by-program", &["x"]);
-    by_program.as_object_mut().expect("fields").remove("kind");
-    files.harness.job(&files.token, by_program).await;
-
-    let mut request = file("a.yaml", &[tagged("kept", &["x"])]);
-    files.apply(&request).await.ok();
-    assert_eq!(files.keys().await.len(), 4, "without prune nothing is deleted");
-    request["prune"] = json!({ "tag": "x" });
-    let plan = files.plan(&request).await.ok();
-    assert_eq!(plan["deleted"].as_array().map(Vec::len), Some(1));
-    assert_eq!((&plan["deleted"][0]["key"], &plan["deleted"][0]["file"]), (&json!("gone"), &json!("a.yaml")));
-    assert_eq!(files.keys().await.len(), 4, "a plan deletes nothing");
-    request["prune"]["expected"] = 2.into();
-    assert_eq!(files.apply(&request).await.status, StatusCode::CONFLICT, "another number than in the plan");
-    assert_eq!(files.keys().await.len(), 4);
-    request["prune"]["expected"] = 1.into();
-    assert_eq!(files.apply(&request).await.ok()["deleted"], plan["deleted"]);
-    let mut left = files.keys().await;
-    left.sort_unstable();
-    assert_eq!(left, ["by-program", "kept", "other-tag"]);
-    request["prune"]["expected"] = 0.into();
-    assert_eq!(files.apply(&request).await.ok()["deleted"], json!([]));
+    prune_deletes_only_jobs_of_files_with_the_tag(&files).await;
+    all_files_of_a_request_protect_their_jobs(&files).await;
     files.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_files_of_a_request_protect_their_jobs() {
-    let files = Files::new().await;
-    files.apply(&file("a.yaml", &[tagged("a", &["x"]), tagged("b", &["x"])])).await.ok();
+async fn prune_deletes_only_jobs_of_files_with_the_tag(files: &Files) {
+    let all = [tagged("prune-kept", &["x"]), tagged("prune-gone", &["x", "y"]), tagged("prune-other-tag", &["y"])];
+    files.apply(&file("a.yaml", &all)).await.ok();
+    let mut by_program = tagged("prune-by-program", &["x"]);
+    by_program.as_object_mut().expect("fields").remove("kind");
+    files.harness.job(&files.token, by_program).await;
+
+    let mut request = file("a.yaml", &[tagged("prune-kept", &["x"])]);
+    files.apply(&request).await.ok();
+    assert_eq!(files.keys("prune-").await.len(), 4, "without prune nothing is deleted");
+    request["prune"] = json!({ "tag": "x" });
+    let plan = files.plan(&request).await.ok();
+    assert_eq!(plan["deleted"].as_array().map(Vec::len), Some(1));
+    assert_eq!((&plan["deleted"][0]["key"], &plan["deleted"][0]["file"]), (&json!("prune-gone"), &json!("a.yaml")));
+    assert_eq!(files.keys("prune-").await.len(), 4, "a plan deletes nothing");
+    request["prune"]["expected"] = 2.into();
+    assert_eq!(files.apply(&request).await.status, StatusCode::CONFLICT, "another number than in the plan");
+    assert_eq!(files.keys("prune-").await.len(), 4);
+    request["prune"]["expected"] = 1.into();
+    assert_eq!(files.apply(&request).await.ok()["deleted"], plan["deleted"]);
+    let mut left = files.keys("prune-").await;
+    left.sort_unstable();
+    assert_eq!(left, ["prune-by-program", "prune-kept", "prune-other-tag"]);
+    request["prune"]["expected"] = 0.into();
+    assert_eq!(files.apply(&request).await.ok()["deleted"], json!([]));
+}
+
+async fn all_files_of_a_request_protect_their_jobs(files: &Files) {
+    files.apply(&file("a.yaml", &[tagged("moved-1", &["z"]), tagged("moved-2", &["z"])])).await.ok();
     let moved = json!({
-        "files": [{ "name": "a.yaml", "documents": [tagged("a", &["x"])] }, { "name": "b.yaml", "documents": [tagged("b", &["x"])] }],
-        "prune": { "tag": "x" },
+        "files": [{ "name": "a.yaml", "documents": [tagged("moved-1", &["z"])] }, { "name": "b.yaml", "documents": [tagged("moved-2", &["z"])] }],
+        "prune": { "tag": "z" },
     });
     assert_eq!(files.apply(&moved).await.ok()["deleted"], json!([]));
-    assert_eq!(files.stored("b").await.ok()["source"]["file"], "b.yaml", "the job has moved to another file");
+    assert_eq!(files.stored("moved-2").await.ok()["source"]["file"], "b.yaml", "the job has moved to another file");
     let bad = with(
         moved,
         "files",
-        json!([{ "name": "a.yaml", "documents": [with(tagged("a", &["x"]), "priority", 9.into())] }]),
+        json!([{ "name": "a.yaml", "documents": [with(tagged("moved-1", &["z"]), "priority", 9.into())] }]),
     );
     assert_eq!(files.apply(&bad).await.status, StatusCode::UNPROCESSABLE_ENTITY);
-    assert_eq!(files.keys().await.len(), 2, "a bad document deletes nothing");
+    assert_eq!(files.keys("moved-").await.len(), 2, "a bad document deletes nothing");
     let empty = json!({ "files": [], "prune": { "tag": "" } });
     assert_eq!(files.apply(&empty).await.invalid_fields(), ["prune.tag"], "there is no prune without a tag");
     assert_eq!(files.apply(&Value::Null).await.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
-    files.stop().await;
 }

@@ -7,9 +7,15 @@ use serde_json::{Value, json};
 use super::{Files, calendar, file, job, tagged};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn plan_needs_a_right_to_read_only() {
+async fn files_need_the_rights_of_their_changes() {
     let files = Files::new().await;
-    let request = file("a.yaml", &[job("a")]);
+    plan_needs_a_right_to_read_only(&files).await;
+    token_with_a_tag_changes_jobs_of_its_tag_only(&files).await;
+    files.stop().await;
+}
+
+async fn plan_needs_a_right_to_read_only(files: &Files) {
+    let request = file("a.yaml", &[job("plain")]);
     let viewer = files.harness.user("vera", Role::Viewer).await;
     let viewer = files.harness.token(&viewer).await;
     let read_only = files.harness.create_token(&files.harness.admin, |new| new.read_only = true).await.secret;
@@ -20,40 +26,41 @@ async fn plan_needs_a_right_to_read_only() {
     }
     let operator = files.harness.user("oscar", Role::Operator).await;
     let operator = files.harness.token(&operator).await;
-    let mut request = file("a.yaml", &[job("a"), calendar("Holidays")]);
+    let mut request = file("a.yaml", &[job("plain"), calendar("Holidays")]);
     files.harness.call(&operator, "POST", "/files/apply", request.clone()).await.ok();
-    request["prune"] = json!({ "tag": "x" });
+    request["prune"] = json!({ "tag": "unused" });
     let refused = files.harness.call(&operator, "POST", "/files/apply", request.clone()).await;
     assert_eq!(refused.status, StatusCode::FORBIDDEN, "only an Admin deletes jobs");
     files.harness.call(&operator, "POST", "/files/plan", request).await.ok();
-    files.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn token_with_a_tag_changes_jobs_of_its_tag_only() {
-    let files = Files::new().await;
+async fn token_with_a_tag_changes_jobs_of_its_tag_only(files: &Files) {
     files
-        .apply(&file("a.yaml", &[tagged("ours", &["x"]), tagged("theirs", &["y"]), tagged("both", &["x", "y"])]))
+        .apply(&file(
+            "a.yaml",
+            &[tagged("tag-ours", &["x"]), tagged("tag-theirs", &["y"]), tagged("tag-both", &["x", "y"])],
+        ))
         .await
         .ok();
     let limited = files.harness.create_token(&files.harness.admin, |new| new.tag = Some("x".into())).await.secret;
     let apply = async |request: Value| files.harness.call(&limited, "POST", "/files/apply", request).await;
-    apply(file("a.yaml", &[tagged("ours", &["x", "z"]), tagged("new", &["x"])])).await.ok();
-    for document in [tagged("theirs", &["x"]), tagged("ours", &["y"]), tagged("other", &[]), calendar("Holidays")] {
-        let refused = apply(file("a.yaml", &[tagged("new", &["x", "z"]), document.clone()])).await;
+    apply(file("a.yaml", &[tagged("tag-ours", &["x", "z"]), tagged("tag-new", &["x"])])).await.ok();
+    for document in
+        [tagged("tag-theirs", &["x"]), tagged("tag-ours", &["y"]), tagged("tag-other", &[]), calendar("Winter")]
+    {
+        let refused = apply(file("a.yaml", &[tagged("tag-new", &["x", "z"]), document.clone()])).await;
         assert_eq!(refused.status, StatusCode::FORBIDDEN, "{document} {}", refused.body);
     }
-    assert_eq!(files.stored("new").await.ok()["tags"], json!(["x"]), "nothing of a refused file is saved");
+    assert_eq!(files.stored("tag-new").await.ok()["tags"], json!(["x"]), "nothing of a refused file is saved");
     let mut prune = file("a.yaml", &[]);
     prune["prune"] = json!({ "tag": "y" });
     assert_eq!(apply(prune.clone()).await.status, StatusCode::FORBIDDEN, "a job has the tag y only");
     prune["prune"] = json!({ "tag": "x" });
     assert_eq!(apply(prune).await.ok()["deleted"].as_array().map(Vec::len), Some(3));
-    assert_eq!(files.keys().await, ["theirs"]);
+    assert_eq!(files.keys("tag-").await, ["tag-theirs"]);
 
     let exported = files.harness.call(&limited, "GET", "/files/export", Value::Null).await.ok();
     assert_eq!(exported["items"], json!([]));
     let refused = files.harness.call(&limited, "GET", "/files/export?tag=y", Value::Null).await;
     assert_eq!(refused.invalid_fields(), ["tag"]);
-    files.stop().await;
 }

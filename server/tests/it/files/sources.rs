@@ -20,12 +20,19 @@ fn id_of(job: &Value) -> JobId {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn edit_in_the_dashboard_is_shown_and_overwritten() {
+async fn source_of_a_job_is_kept_and_shown() {
     let files = Files::new().await;
+    edit_in_the_dashboard_is_shown_and_overwritten(&files).await;
+    each_door_leaves_its_source(&files).await;
+    job_without_a_key_gets_the_one_of_its_file(&files).await;
+    files.stop().await;
+}
+
+async fn edit_in_the_dashboard_is_shown_and_overwritten(files: &Files) {
     let request = file("jobs/a.yaml", &[job("a")]);
     files.apply(&request).await.ok();
     let id = id_of(&files.stored("a").await.ok());
-    edit_in_dashboard(&files, id, "Edited").await;
+    edit_in_dashboard(files, id, "Edited").await;
     let source = files.stored("a").await.ok()["source"].clone();
     assert_eq!((&source["kind"], &source["file"]), (&json!("file"), &json!("jobs/a.yaml")));
     assert_eq!(source["edited"]["by"], "ana@example.org");
@@ -37,19 +44,16 @@ async fn edit_in_the_dashboard_is_shown_and_overwritten() {
     files.apply(&request).await.ok();
     assert_eq!(files.stored("a").await.ok()["displayName"], "Job a");
     assert!(files.stored("a").await.ok()["source"]["edited"].is_null());
-    edit_in_dashboard(&files, id, "Edited").await;
-    edit_in_dashboard(&files, id, "Job a").await;
+    edit_in_dashboard(files, id, "Edited").await;
+    edit_in_dashboard(files, id, "Job a").await;
     assert!(files.stored("a").await.ok()["source"]["edited"].is_null(), "an edit that was undone is none");
-    edit_in_dashboard(&files, id, "Edited").await;
+    edit_in_dashboard(files, id, "Edited").await;
     let merged = file("jobs/a.yaml", &[with(job("a"), "displayName", "Edited".into())]);
     assert_eq!(outcomes(&files.apply(&merged).await.ok()), ["unchanged \"a\""]);
     assert!(files.stored("a").await.ok()["source"]["edited"].is_null(), "the file has the edit now");
-    files.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_door_leaves_its_source() {
-    let files = Files::new().await;
+async fn each_door_leaves_its_source(files: &Files) {
     let kind = async |id: JobId| {
         let job = files.harness.call(&files.token, "GET", &format!("/jobs/{id}"), Value::Null).await.ok();
         job["source"]["kind"].as_str().unwrap_or_default().to_owned()
@@ -64,28 +68,25 @@ async fn each_door_leaves_its_source() {
     let dashboard = files.harness.server.jobs.save(&files.harness.admin, &form("D", "w/echo")).await.expect("saved");
     let api = id_of(&files.harness.job(&files.token, echo("A")).await);
     assert_eq!((kind(dashboard).await.as_str(), kind(api).await.as_str()), ("dashboard", "api"));
-    edit_in_dashboard(&files, api, "Edited").await;
+    edit_in_dashboard(files, api, "Edited").await;
     assert_eq!(kind(api).await, "api", "an edit in the dashboard keeps the source");
     files.harness.call(&files.token, "PUT", &format!("/jobs/{dashboard}"), echo("By program")).await.ok();
     assert_eq!(kind(dashboard).await, "api");
 
-    files.apply(&file("a.yaml", &[job("a")])).await.ok();
-    let of_file = id_of(&files.stored("a").await.ok());
-    files.harness.call(&files.token, "PUT", "/jobs/by-key/a", echo("By program")).await.ok();
+    files.apply(&file("a.yaml", &[job("of-file")])).await.ok();
+    let of_file = id_of(&files.stored("of-file").await.ok());
+    files.harness.call(&files.token, "PUT", "/jobs/by-key/of-file", echo("By program")).await.ok();
     assert_eq!(kind(of_file).await, "file", "its file still exists");
-    assert_eq!(files.stored("a").await.ok()["source"]["edited"]["by"], "ana@example.org");
+    assert_eq!(files.stored("of-file").await.ok()["source"]["edited"]["by"], "ana@example.org");
     let copy = files.harness.call(&files.token, "POST", &format!("/jobs/{of_file}/duplicate"), json!({})).await.ok();
     assert_eq!(kind(id_of(&copy)).await, "api", "a copy comes from no file");
-    files.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn job_without_a_key_gets_the_one_of_its_file() {
-    let files = Files::new().await;
+async fn job_without_a_key_gets_the_one_of_its_file(files: &Files) {
     let created = files.harness.job(&files.token, echo("Nightly Report")).await;
     let exported = files.harness.call(&files.token, "GET", "/files/export", Value::Null).await.ok();
     let documents = exported["items"].as_array().expect("documents");
-    let document = documents.iter().find(|document| document["kind"] == "Job").expect("the job").clone();
+    let document = documents.iter().find(|document| document["id"] == created["id"]).expect("the job").clone();
     assert_eq!((&document["key"], &document["id"]), (&json!("nightly-report"), &created["id"]));
     let request = file("a.yaml", std::slice::from_ref(&document));
     let plan = files.plan(&request).await.ok();
@@ -115,5 +116,4 @@ async fn job_without_a_key_gets_the_one_of_its_file() {
     let taken = with(with(document, "key", "taken".into()), "id", other["id"].clone());
     let refused = files.apply(&file("a.yaml", &[taken])).await;
     assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "the key of another job: {}", refused.body);
-    files.stop().await;
 }

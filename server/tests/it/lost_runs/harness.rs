@@ -26,7 +26,7 @@ use milvaion_test_support::{
     database::{self, TestConnection},
     jobs, messages, runs, server_env,
 };
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 pub(crate) struct LostRunHarness {
     pub(crate) config: ServerConfig,
@@ -37,6 +37,8 @@ pub(crate) struct LostRunHarness {
     at: u64,
     /// Sets whether this server leads.
     pub(crate) leads: watch::Sender<Leadership>,
+    /// The connection for statements that the store has no function for.
+    connection: Mutex<TestConnection>,
     _outbox: tokio::sync::mpsc::Receiver<Vec<milvaion_api::events::EventEnvelope>>,
 }
 
@@ -45,6 +47,7 @@ impl LostRunHarness {
         let config = server_env::config().await;
         let store = database::open(&config.database.url).await;
         let clock = Clock::manual(machine_now());
+        let connection = Mutex::new(TestConnection::open(&config.database.url).await);
         let (hub, outbox) = Hub::new();
         let (leads, leadership) = watch::channel(Leadership::Leaderless);
         let broker = Broker::new(&config.broker).expect("a valid URL");
@@ -62,7 +65,7 @@ impl LostRunHarness {
             activate_slot_granter: Arc::default(),
             memory: Default::default(),
         };
-        Self { config, store, clock, detector, at: 0, leads, _outbox: outbox }
+        Self { config, store, clock, detector, at: 0, leads, connection, _outbox: outbox }
     }
 
     /// Starts a run of a job with a policy for lost runs, on an instance that sends a heartbeat for it.
@@ -113,18 +116,17 @@ impl LostRunHarness {
 
     /// Sets columns of an occurrence.
     pub(crate) async fn set(&self, id: OccurrenceId, columns: &str) {
-        let mut connection = TestConnection::open(&self.config.database.url).await;
-        connection.execute(format!("UPDATE runs SET {columns} WHERE id = '{id}'")).await;
+        self.execute(&format!("UPDATE runs SET {columns} WHERE id = '{id}'")).await;
     }
 
     /// Executes a statement.
     pub(crate) async fn execute(&self, sql: &str) {
-        TestConnection::open(&self.config.database.url).await.execute(sql.to_owned()).await;
+        self.connection.lock().await.execute(sql).await;
     }
 
     /// Returns the number that a query selects.
     pub(crate) async fn count(&self, sql: &str) -> i64 {
-        TestConnection::open(&self.config.database.url).await.count(sql).await
+        self.connection.lock().await.count(sql).await
     }
 
     /// Advances both clocks in steps of two seconds, each with a tick of the detector. Returns the sum of its reports.

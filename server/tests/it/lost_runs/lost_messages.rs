@@ -9,23 +9,22 @@ use milvaion_server::{
     },
     broker::{Broker, queue_probe::QueueProbe},
     clock::{Clock, machine_now},
-    config::ServerConfig,
     engine::Service,
 };
 use milvaion_test_support::{
     database::{self, TestConnection},
     server_env,
 };
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Mutex, Notify, watch};
 
 /// The time for which an occurrence may wait before its message is checked.
 const REQUEUE_AFTER: Duration = Duration::from_secs(60);
 
 /// A detector on a clock that only the test advances, and no worker.
 struct Harness {
-    config: ServerConfig,
     clock: Clock,
     detector: LostMessageDetector,
+    connection: Mutex<TestConnection>,
     _leads: watch::Sender<Leadership>,
 }
 
@@ -33,6 +32,7 @@ impl Harness {
     async fn new() -> Self {
         let config = server_env::config().await;
         let store = database::open(&config.database.url).await;
+        let connection = Mutex::new(TestConnection::open(&config.database.url).await);
         let clock = Clock::manual(machine_now());
         let broker = Broker::new(&config.broker).expect("a valid URL");
         let (leads, leadership) = watch::channel(Leadership::Leaderless);
@@ -46,7 +46,7 @@ impl Harness {
             activate_republisher: Arc::<Notify>::default(),
             earlier: None,
         };
-        Self { config, clock, detector, _leads: leads }
+        Self { clock, detector, connection, _leads: leads }
     }
 
     async fn tick(&mut self) -> LostMessageReport {
@@ -54,7 +54,7 @@ impl Harness {
     }
 
     async fn execute(&self, statement: &str) {
-        TestConnection::open(&self.config.database.url).await.execute(statement).await;
+        self.connection.lock().await.execute(statement).await;
     }
 
     /// Inserts queued occurrences, of which the broker has confirmed the messages some seconds ago: `count` for each of
@@ -72,13 +72,19 @@ impl Harness {
     }
 }
 
+/// Finds `count` lost messages of one queue in one tick.
+async fn find_lost_messages_of_one_queue(count: u32) {
+    let mut harness = Harness::new().await;
+    harness.insert(1, count, 300).await;
+    let report = harness.tick().await;
+    let all = usize::try_from(count).expect("a small number");
+    assert_eq!((report.waiting, report.lost, report.has_more), (i64::from(count), all, false));
+    assert_eq!(harness.tick().await, LostMessageReport::default(), "they are the republisher's now");
+}
+
 #[tokio::test]
 async fn a_large_queue_is_sent_again_at_once() {
-    let mut harness = Harness::new().await;
-    harness.insert(1, 12_000, 300).await;
-    let report = harness.tick().await;
-    assert_eq!((report.waiting, report.lost, report.has_more), (12_000, 12_000, false));
-    assert_eq!(harness.tick().await, LostMessageReport::default(), "they are the republisher's now");
+    find_lost_messages_of_one_queue(1_200).await;
 }
 
 #[tokio::test]
@@ -88,37 +94,48 @@ async fn every_queue_is_compared() {
     assert_eq!(harness.tick().await.lost, 600);
 }
 
-#[tokio::test]
-async fn many_queues_on_many_busy_instances_are_compared_in_time() {
+/// Compares the queues of `types` job types on `instances` instances, each of which runs `busy` of the types.
+async fn compare_queues_of_busy_instances(types: u32, instances: u32, busy: u32) {
     let mut harness = Harness::new().await;
-    harness.insert(500, 1, 300).await;
+    harness.insert(types, 1, 300).await;
     let now = harness.clock.now().to_rfc3339();
     for statement in [
         format!("INSERT INTO workers (id, first_seen_at, last_seen_at) VALUES ('w', '{now}', '{now}')"),
         format!(
             "INSERT INTO worker_instances (id, worker_id, capacity, running, started_at, last_heartbeat_at)
-             SELECT 'i-' || i, 'w', 1000, 100, '{now}', '{now}' FROM generate_series(1, 100) i"
+             SELECT 'i-' || i, 'w', 1000, {busy}, '{now}', '{now}' FROM generate_series(1, {instances}) i"
         ),
         format!(
             "INSERT INTO worker_job_types (worker_id, job_type, concurrency, announced_at)
-             SELECT 'w', 'type-' || t, 1, '{now}' FROM generate_series(1, 500) t"
+             SELECT 'w', 'type-' || t, 1, '{now}' FROM generate_series(1, {types}) t"
         ),
-        "INSERT INTO instance_job_types (instance_id, job_type)
-         SELECT 'i-' || i, 'type-' || t FROM generate_series(1, 100) i, generate_series(1, 500) t"
-            .to_owned(),
-        // Each instance runs a hundred of the types, and may have prefetched one message of each of them.
+        format!(
+            "INSERT INTO instance_job_types (instance_id, job_type)
+             SELECT 'i-' || i, 'type-' || t FROM generate_series(1, {instances}) i, generate_series(1, {types}) t"
+        ),
+        // Each instance may have prefetched one message of each type that it runs.
         format!(
             "INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
                                status, priority, instance_id, started_at)
              SELECT gen_random_uuid(), '{now}', gen_random_uuid(), 'Job', 1, 'w', 'type-' || t, '{now}', 'schedule',
                     'running', 3, 'i-' || i, '{now}'
-               FROM generate_series(1, 100) i, generate_series(1, 100) t"
+               FROM generate_series(1, {instances}) i, generate_series(1, {busy}) t"
         ),
     ] {
         harness.execute(&statement).await;
     }
     let report = harness.tick().await;
-    assert_eq!((report.waiting, report.lost), (500, 400), "a hundred messages may be with busy instances");
+    let lost = usize::try_from(types - busy).expect("a small number");
+    assert_eq!(
+        (report.waiting, report.lost),
+        (i64::from(types), lost),
+        "one message of each busy type may be with an instance"
+    );
+}
+
+#[tokio::test]
+async fn queues_of_busy_instances_are_compared() {
+    compare_queues_of_busy_instances(50, 10, 10).await;
 }
 
 #[tokio::test]
@@ -149,4 +166,18 @@ async fn fresh_messages_hide_no_lost_one() {
     harness.clock.advance(chrono::Duration::seconds(15));
     let report = harness.tick().await;
     assert_eq!((report.waiting, report.lost), (5, 5), "a fresh one has overtaken them");
+}
+
+mod exhaustive {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_queue_of_several_batches_is_sent_again_at_once() {
+        find_lost_messages_of_one_queue(12_000).await;
+    }
+
+    #[tokio::test]
+    async fn many_queues_on_many_busy_instances_are_compared_in_time() {
+        compare_queues_of_busy_instances(500, 100, 100).await;
+    }
 }

@@ -4,11 +4,17 @@ use std::{
     collections::BTreeSet,
     path::PathBuf,
     process::{Output, Stdio},
+    sync::LazyLock,
 };
 
 use milvaion_server::{config::ServerConfig, lifecycle::Server};
 use milvaion_test_support::{paths, server_env};
 use tokio::{io::AsyncWriteExt, process::Command};
+
+/// The client of all scrapes, because each new client reads the certificates of the machine. It keeps no connection open,
+/// so that the runtimes of several tests can use it.
+static CLIENT: LazyLock<reqwest::Client> =
+    LazyLock::new(|| reqwest::Client::builder().pool_max_idle_per_host(0).build().expect("a client"));
 
 /// Returns the configuration of a server that serves its metrics without authentication.
 pub(crate) async fn config() -> ServerConfig {
@@ -27,7 +33,7 @@ pub(crate) async fn scrape(server: &Server) -> String {
 /// Scrapes a server with a header `Accept`.
 pub(crate) async fn scrape_as(server: &Server, accept: &str) -> String {
     let address = server.metrics_address.expect("the metrics have an address");
-    let request = reqwest::Client::new().get(format!("http://{address}/metrics")).header("accept", accept);
+    let request = CLIENT.get(format!("http://{address}/metrics")).header("accept", accept);
     let response = request.send().await.expect("a response");
     assert!(response.status().is_success(), "{}", response.status());
     response.text().await.expect("text")

@@ -2,5 +2,4 @@
 
 mod documents;
 pub(crate) mod harness;
-mod prometheus;
 mod scrape;

@@ -1,11 +1,6 @@
 //! A server in the test's process, and Python workers as child processes.
 
-use std::{
-    path::PathBuf,
-    process::{Command, Stdio},
-    sync::OnceLock,
-    time::Duration,
-};
+use std::{path::PathBuf, process::Stdio, sync::OnceLock, time::Duration};
 
 use lapin::{
     BasicProperties, Confirmation, Connection, ConnectionProperties,
@@ -20,7 +15,7 @@ use milvaion_app::backend::TriggerInput;
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus, topology::Topology};
 use milvaion_schedule::{rules::Rules, schedule::Schedule};
 use milvaion_server::{config::ServerConfig, domain::liveness, lifecycle::Server};
-use milvaion_test_support::{database::TestConnection, jobs, paths, server_env, wait};
+use milvaion_test_support::{database::TestConnection, jobs, paths, python, server_env, wait};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -64,7 +59,7 @@ impl PythonWorkerHarness {
     }
 
     fn start(&self, file: &str, redis_url: &str) -> PythonWorker {
-        let child = tokio::process::Command::new(PythonWorker::check())
+        let child = tokio::process::Command::new(PythonWorker::python())
             .arg(example(file))
             .env("AMQP_URL", &self.config.broker.url)
             .env("REDIS_URL", redis_url)
@@ -149,19 +144,10 @@ impl PythonWorkerHarness {
 }
 
 impl PythonWorker {
-    /// Returns the Python that has the packages. Debian's Python is tried first, because its packages are installed for it.
-    pub(crate) fn check() -> &'static str {
+    /// Returns the Python that has the packages of the workers.
+    pub(crate) fn python() -> &'static str {
         static FOUND: OnceLock<&str> = OnceLock::new();
-        FOUND.get_or_init(|| {
-            let has_all = |python: &&str| {
-                let imported = Command::new(python).args(["-c", "import pika, redis"]).stderr(Stdio::null()).status();
-                imported.is_ok_and(|status| status.success())
-            };
-            ["/usr/bin/python3", "python3"]
-                .into_iter()
-                .find(has_all)
-                .expect("no Python with the packages pika and redis: `sh xtask/install.sh test` installs them")
-        })
+        FOUND.get_or_init(|| python::with_packages("pika, redis"))
     }
 
     fn signal(&self, signal: Signal) {

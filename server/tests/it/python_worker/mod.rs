@@ -72,35 +72,6 @@ async fn python_worker_messages_match_the_schemas() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn python_worker_retries_failed_attempts() {
-    let harness = PythonWorkerHarness::open().await;
-    let worker = harness.worker(true);
-    harness.registered("python").await;
-    let recovering = harness.run("unsteady", json!({ "failures": 2 }), 2).await;
-    let exhausted = harness.run("unsteady", json!({ "failures": 9 }), 1).await;
-    let locked = harness.run("refund", json!({ "orders": ["19"] }), 1).await;
-    let snoozed = harness.run("refund", json!({ "orders": ["18"] }), 0).await;
-
-    let done = runs::ended(&harness.server, recovering).await;
-    assert_eq!((done.row.status, done.row.attempt), (OccurrenceStatus::Completed, 3), "{:?}", done.exception);
-    assert_eq!(done.result.as_deref(), Some("succeeded on attempt 3"));
-    let failures: Vec<_> = done.log.iter().filter(|line| line.level == LogLevel::Error).collect();
-    assert_eq!(failures.len(), 2, "the log contains the exception of each attempt");
-    assert!(failures[1].message.contains("closed on attempt 2") && failures[1].message.contains("Traceback"));
-
-    let failed = runs::ended(&harness.server, exhausted).await;
-    assert_eq!((failed.row.status, failed.row.attempt), (OccurrenceStatus::Failed, 2));
-    assert_eq!(harness.cause(exhausted).await, Some(FailureCause::Exhausted));
-    let failed = runs::ended(&harness.server, locked).await;
-    assert_eq!((failed.row.status, failed.row.attempt), (OccurrenceStatus::Failed, 2));
-    let done = runs::ended(&harness.server, snoozed).await;
-    assert_eq!((done.row.status, done.row.attempt), (OccurrenceStatus::Completed, 2), "a snooze uses up no retry");
-    assert!(harness.cause(snoozed).await.is_none());
-    worker.stop().await;
-    harness.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unreadable_messages_become_dead_letters() {
     let harness = PythonWorkerHarness::open().await;
     let worker = harness.worker(false);
@@ -121,105 +92,141 @@ async fn unreadable_messages_become_dead_letters() {
     harness.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn run_is_cancelled_or_returned_on_shutdown() {
-    let harness = PythonWorkerHarness::open().await;
-    let worker = harness.worker(true);
-    harness.registered("python").await;
-    let cancelled = harness.run("wait", json!({ "seconds": 600 }), 0).await;
-    harness.starts(cancelled, 1).await;
-    harness.server.jobs.cancel(&jobs::admin(), cancelled, "wrong customer").await.expect("it is requested");
-    let view = runs::ended(&harness.server, cancelled).await;
-    assert_eq!(view.row.status, OccurrenceStatus::Cancelled);
-    assert!(view.exception.expect("a reason").contains("wrong customer"));
-
-    let interrupted = harness.run("wait", json!({ "seconds": 600 }), 0).await;
-    harness.starts(interrupted, 1).await;
-    worker.stop().await;
-    let next = harness.worker(true);
-    let view = harness.starts(interrupted, 2).await;
-    assert!(view.changes.iter().any(|step| step.note.as_deref()
-        == Some("Handed back by the worker: interrupted: its worker is stopping; attempt 2 starts at once")));
-    assert_eq!(duplicates::find_duplicate_starts(&view.changes), [], "two attempts are not a duplicate start");
-    harness.server.jobs.cancel(&jobs::admin(), interrupted, "").await.expect("it is requested");
-    assert_eq!(runs::ended(&harness.server, interrupted).await.row.status, OccurrenceStatus::Cancelled);
-    next.stop().await;
-    harness.close().await;
-}
-
-/// Kills a worker during a run: the lost run detector requeues the run, and another worker starts the next attempt.
-async fn kill_worker_during_a_run(with_redis: bool) {
-    let harness = PythonWorkerHarness::open().await;
-    let first = harness.worker(with_redis);
-    harness.registered("python").await;
-    let id = harness.run("wait", json!({ "seconds": 600 }), 0).await;
-    let started = harness.starts(id, 1).await;
-    let second = harness.worker(with_redis);
-    first.kill().await;
-    let view = harness.starts(id, 2).await;
-    assert_ne!(view.row.instance_id, started.row.instance_id);
-    assert_eq!(
-        duplicates::find_duplicate_starts(&view.changes),
-        [],
-        "attempt 1 was started once in spite of redeliveries"
-    );
-    assert!(view.changes.iter().any(|step| step.note.as_deref().is_some_and(|note| note.contains("No heartbeat"))));
-    second.stop().await;
-    harness.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn run_of_a_killed_worker_is_requeued() {
-    kill_worker_during_a_run(true).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn run_of_a_killed_worker_is_requeued_without_redis() {
-    kill_worker_during_a_run(false).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn duplicate_start_without_claims_is_recorded() {
-    let harness = PythonWorkerHarness::open().await;
-    let tap = protocol_tap::ProtocolTap::open(&harness.config).await;
-    let first = harness.minimal();
-    let id = harness.run_on("minimal", "echo", json!({ "say": "hello" }), 0).await;
-    let done = runs::ended(&harness.server, id).await;
-    assert_eq!((done.row.status, done.result.as_deref()), (OccurrenceStatus::Completed, Some(r#"{"say": "hello"}"#)));
-    assert_eq!(duplicates::find_duplicate_starts(&done.changes), []);
-    first.kill().await;
-
-    // The same message again, as from a publisher that received no confirm.
-    let second = harness.minimal();
-    let copy = tap.first("jobs").await;
-    harness.publish(&format!("minimal.echo.{id}"), &copy).await;
-    let view = wait::eventually("the second start", || async {
-        let view = harness.server.store.occurrence(id, 1, harness.server.clock.now()).await.ok()??;
-        // Pages are notified. A reading during the commit may have the start already, and not the version.
-        let is_newer = view.row.version > done.row.version;
-        (is_newer && !duplicates::find_duplicate_starts(&view.changes).is_empty()).then_some(view)
-    })
-    .await;
-    let found = duplicates::find_duplicate_starts(&view.changes);
-    assert_eq!((found.len(), found[0].attempt, found[0].others.len()), (1, 1, 1));
-    assert_eq!(Some(&found[0].first), done.row.instance_id.as_ref());
-    assert_eq!(view.row.status, OccurrenceStatus::Completed);
-    assert_eq!(harness.count("SELECT count(*) FROM late_starts").await, 1);
-    assert_eq!(
-        view.changes.last().map(|step| step.status),
-        Some(OccurrenceStatus::Completed),
-        "the final status stays"
-    );
-    second.kill().await;
-    tap.close().await;
-    harness.close().await;
-}
-
 #[test]
 fn requirements_list_names_the_packages() {
     let list = std::fs::read_to_string(harness::example("requirements.txt")).expect("the list can be read");
     for name in ["pika", "redis"] {
         assert!(list.lines().any(|line| line.starts_with(name)), "{name} is not listed");
     }
-    PythonWorker::check();
+    PythonWorker::python();
+}
+
+mod exhaustive {
+    use super::*;
+
+    /// Kills a worker during a run: the lost run detector requeues the run, and another worker starts the next attempt.
+    async fn kill_worker_during_a_run(with_redis: bool) {
+        let harness = PythonWorkerHarness::open().await;
+        let first = harness.worker(with_redis);
+        harness.registered("python").await;
+        let id = harness.run("wait", json!({ "seconds": 600 }), 0).await;
+        let started = harness.starts(id, 1).await;
+        let second = harness.worker(with_redis);
+        first.kill().await;
+        let view = harness.starts(id, 2).await;
+        assert_ne!(view.row.instance_id, started.row.instance_id);
+        assert_eq!(
+            duplicates::find_duplicate_starts(&view.changes),
+            [],
+            "attempt 1 was started once in spite of redeliveries"
+        );
+        assert!(view.changes.iter().any(|step| step.note.as_deref().is_some_and(|note| note.contains("No heartbeat"))));
+        second.stop().await;
+        harness.close().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn python_worker_retries_failed_attempts() {
+        let harness = PythonWorkerHarness::open().await;
+        let worker = harness.worker(true);
+        harness.registered("python").await;
+        let recovering = harness.run("unsteady", json!({ "failures": 2 }), 2).await;
+        let exhausted = harness.run("unsteady", json!({ "failures": 9 }), 1).await;
+        let locked = harness.run("refund", json!({ "orders": ["19"] }), 1).await;
+        let snoozed = harness.run("refund", json!({ "orders": ["18"] }), 0).await;
+
+        let done = runs::ended(&harness.server, recovering).await;
+        assert_eq!((done.row.status, done.row.attempt), (OccurrenceStatus::Completed, 3), "{:?}", done.exception);
+        assert_eq!(done.result.as_deref(), Some("succeeded on attempt 3"));
+        let failures: Vec<_> = done.log.iter().filter(|line| line.level == LogLevel::Error).collect();
+        assert_eq!(failures.len(), 2, "the log contains the exception of each attempt");
+        assert!(failures[1].message.contains("closed on attempt 2") && failures[1].message.contains("Traceback"));
+
+        let failed = runs::ended(&harness.server, exhausted).await;
+        assert_eq!((failed.row.status, failed.row.attempt), (OccurrenceStatus::Failed, 2));
+        assert_eq!(harness.cause(exhausted).await, Some(FailureCause::Exhausted));
+        let failed = runs::ended(&harness.server, locked).await;
+        assert_eq!((failed.row.status, failed.row.attempt), (OccurrenceStatus::Failed, 2));
+        let done = runs::ended(&harness.server, snoozed).await;
+        assert_eq!((done.row.status, done.row.attempt), (OccurrenceStatus::Completed, 2), "a snooze uses up no retry");
+        assert!(harness.cause(snoozed).await.is_none());
+        worker.stop().await;
+        harness.close().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn run_is_cancelled_or_returned_on_shutdown() {
+        let harness = PythonWorkerHarness::open().await;
+        let worker = harness.worker(true);
+        harness.registered("python").await;
+        let cancelled = harness.run("wait", json!({ "seconds": 600 }), 0).await;
+        harness.starts(cancelled, 1).await;
+        harness.server.jobs.cancel(&jobs::admin(), cancelled, "wrong customer").await.expect("it is requested");
+        let view = runs::ended(&harness.server, cancelled).await;
+        assert_eq!(view.row.status, OccurrenceStatus::Cancelled);
+        assert!(view.exception.expect("a reason").contains("wrong customer"));
+
+        let interrupted = harness.run("wait", json!({ "seconds": 600 }), 0).await;
+        harness.starts(interrupted, 1).await;
+        worker.stop().await;
+        let next = harness.worker(true);
+        let view = harness.starts(interrupted, 2).await;
+        assert!(view.changes.iter().any(|step| step.note.as_deref()
+            == Some("Handed back by the worker: interrupted: its worker is stopping; attempt 2 starts at once")));
+        assert_eq!(duplicates::find_duplicate_starts(&view.changes), [], "two attempts are not a duplicate start");
+        harness.server.jobs.cancel(&jobs::admin(), interrupted, "").await.expect("it is requested");
+        assert_eq!(runs::ended(&harness.server, interrupted).await.row.status, OccurrenceStatus::Cancelled);
+        next.stop().await;
+        harness.close().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn run_of_a_killed_worker_is_requeued() {
+        kill_worker_during_a_run(true).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn run_of_a_killed_worker_is_requeued_without_redis() {
+        kill_worker_during_a_run(false).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn duplicate_start_without_claims_is_recorded() {
+        let harness = PythonWorkerHarness::open().await;
+        let tap = protocol_tap::ProtocolTap::open(&harness.config).await;
+        let first = harness.minimal();
+        let id = harness.run_on("minimal", "echo", json!({ "say": "hello" }), 0).await;
+        let done = runs::ended(&harness.server, id).await;
+        assert_eq!(
+            (done.row.status, done.result.as_deref()),
+            (OccurrenceStatus::Completed, Some(r#"{"say": "hello"}"#))
+        );
+        assert_eq!(duplicates::find_duplicate_starts(&done.changes), []);
+        first.kill().await;
+
+        // The same message again, as from a publisher that received no confirm.
+        let second = harness.minimal();
+        let copy = tap.first("jobs").await;
+        harness.publish(&format!("minimal.echo.{id}"), &copy).await;
+        let view = wait::eventually("the second start", || async {
+            let view = harness.server.store.occurrence(id, 1, harness.server.clock.now()).await.ok()??;
+            // Pages are notified. A reading during the commit may have the start already, and not the version.
+            let is_newer = view.row.version > done.row.version;
+            (is_newer && !duplicates::find_duplicate_starts(&view.changes).is_empty()).then_some(view)
+        })
+        .await;
+        let found = duplicates::find_duplicate_starts(&view.changes);
+        assert_eq!((found.len(), found[0].attempt, found[0].others.len()), (1, 1, 1));
+        assert_eq!(Some(&found[0].first), done.row.instance_id.as_ref());
+        assert_eq!(view.row.status, OccurrenceStatus::Completed);
+        assert_eq!(harness.count("SELECT count(*) FROM late_starts").await, 1);
+        assert_eq!(
+            view.changes.last().map(|step| step.status),
+            Some(OccurrenceStatus::Completed),
+            "the final status stays"
+        );
+        second.kill().await;
+        tap.close().await;
+        harness.close().await;
+    }
 }

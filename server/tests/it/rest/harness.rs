@@ -12,7 +12,10 @@ use milvaion_app::backend::{RequestUser, TeamBackend, TokenBackend};
 use milvaion_server::{
     command::{invite, sign_in::PassphraseHasher},
     config::ServerConfig,
-    http::session::{self, PostgresSessionStore, SessionOrigin},
+    http::{
+        rest::endpoint::Operation,
+        session::{self, PostgresSessionStore, SessionOrigin},
+    },
     lifecycle::Server,
 };
 use milvaion_test_support::server_env;
@@ -165,6 +168,12 @@ async fn join(server: &Server, path: &str, name: &str) -> CurrentUser {
     invite::accept(&server.store, &server.clock, &hasher, None, token, name, &email, "violet tram under snow")
         .await
         .expect("accepted")
+}
+
+/// Returns the path of an operation, with the ids of objects that do not exist.
+pub(crate) fn path_of_missing(operation: &Operation) -> String {
+    let path = operation.path.replace("{key}", "none").replace("{version}", "1").replace("{name}", "none");
+    ["{id}", "{session}"].iter().fold(path, |path, name| path.replace(name, "00000000-0000-7000-8000-000000000000"))
 }
 
 /// Returns the definition of a manual job of type `echo`.

@@ -10,11 +10,20 @@ use super::harness::{ApiHarness, echo};
 const KEY: (&str, &str) = ("idempotency-key", "deploy 42");
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn repeated_request_gets_the_first_answer() {
+async fn repeated_requests_are_carried_out_once() {
     let harness = ApiHarness::new().await;
+    repeated_request_gets_the_first_answer(&harness).await;
+    concurrent_repetitions_run_a_job_once(&harness).await;
+    refused_request_leaves_its_key_free(&harness).await;
+    secret_is_not_repeated(&harness).await;
+    request_with_an_unknown_outcome_is_not_repeated(&harness).await;
+    harness.server.stop().await;
+}
+
+async fn repeated_request_gets_the_first_answer(harness: &ApiHarness) {
     let token = harness.token(&harness.admin).await;
-    let first = harness.call_with(&token, "POST", "/jobs", echo("Report"), KEY).await;
-    let again = harness.call_with(&token, "POST", "/jobs", echo("Report"), KEY).await;
+    let first = harness.call_with(&token, "POST", "/jobs", echo("Repeated"), KEY).await;
+    let again = harness.call_with(&token, "POST", "/jobs", echo("Repeated"), KEY).await;
     assert_eq!((first.status, again.status), (StatusCode::CREATED, StatusCode::CREATED));
     assert_eq!(again.body, first.body);
     assert_eq!(again.header("location"), first.header("location"));
@@ -22,15 +31,13 @@ async fn repeated_request_gets_the_first_answer() {
     let other = harness.call_with(&token, "POST", "/jobs", echo("Other"), KEY).await;
     assert_eq!(other.invalid_fields(), ["Idempotency-Key"], "the key of another request");
     let of_another = harness.token(&harness.admin).await;
-    let separate = harness.call_with(&of_another, "POST", "/jobs", echo("Report"), KEY).await;
+    let separate = harness.call_with(&of_another, "POST", "/jobs", echo("Repeated"), KEY).await;
     assert_ne!(separate.ok()["id"], first.body["id"], "keys of callers are independent");
-    assert_eq!(harness.call(&token, "GET", "/jobs", Value::Null).await.ok()["items"].as_array().map(Vec::len), Some(2));
-    harness.server.stop().await;
+    let listed = harness.call(&token, "GET", "/jobs?text=repeated", Value::Null).await.ok();
+    assert_eq!(listed["items"].as_array().map(Vec::len), Some(2));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn concurrent_repetitions_run_a_job_once() {
-    let harness = ApiHarness::new().await;
+async fn concurrent_repetitions_run_a_job_once(harness: &ApiHarness) {
     let token = harness.token(&harness.admin).await;
     let id = harness.job(&token, echo("Report")).await["id"].as_str().expect("an id").to_owned();
     let path = format!("/jobs/{id}/run");
@@ -42,12 +49,9 @@ async fn concurrent_repetitions_run_a_job_once() {
     let listed = harness.call(&token, "GET", &format!("/occurrences?jobId={id}"), Value::Null).await.ok();
     assert_eq!(listed["items"].as_array().map(Vec::len), Some(1));
     assert_eq!(listed["items"][0]["status"], "queued");
-    harness.server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refused_request_leaves_its_key_free() {
-    let harness = ApiHarness::new().await;
+async fn refused_request_leaves_its_key_free(harness: &ApiHarness) {
     let token = harness.token(&harness.admin).await;
     let id = harness.job(&token, echo("Report")).await["id"].as_str().expect("an id").to_owned();
     harness.call(&token, "POST", &format!("/jobs/{id}/pause"), Value::Null).await.ok();
@@ -57,12 +61,9 @@ async fn refused_request_leaves_its_key_free() {
     harness.call(&token, "POST", &format!("/jobs/{id}/resume"), Value::Null).await.ok();
     let queued = harness.call_with(&token, "POST", &path, Value::Null, KEY).await;
     assert_eq!(queued.status, StatusCode::ACCEPTED);
-    harness.server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn secret_is_not_repeated() {
-    let harness = ApiHarness::new().await;
+async fn secret_is_not_repeated(harness: &ApiHarness) {
     let token = harness.token(&harness.admin).await;
     let new = json!({ "name": "ci", "role": "viewer" });
     let created = harness.call_with(&token, "POST", "/tokens", new.clone(), KEY).await;
@@ -70,12 +71,9 @@ async fn secret_is_not_repeated() {
     let again = harness.call_with(&token, "POST", "/tokens", new, KEY).await;
     assert_eq!(again.status, StatusCode::CONFLICT);
     assert!(!again.body.to_string().contains(created.body["secret"].as_str().expect("a secret")));
-    harness.server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn request_with_an_unknown_outcome_is_not_repeated() {
-    let harness = ApiHarness::new().await;
+async fn request_with_an_unknown_outcome_is_not_repeated(harness: &ApiHarness) {
     let created = harness.create_token(&harness.admin, |_| {}).await;
     let (store, now) = (&harness.server.store, harness.server.clock.now());
     let first = harness.call_with(&created.secret, "POST", "/jobs", echo("Report"), ("idempotency-key", "done")).await;
@@ -92,7 +90,6 @@ async fn request_with_an_unknown_outcome_is_not_repeated() {
     assert_eq!(store.delete_old_api_requests(now - TimeDelta::minutes(1)).await.expect("deleted"), 1);
     let new = harness.call_with(&created.secret, "POST", "/jobs", echo("Lost"), KEY).await;
     assert_eq!(new.status, StatusCode::CREATED);
-    harness.server.stop().await;
 }
 
 /// Returns the fingerprint of a POST request as the server takes it. `path` is the one below `/api/v1`.

@@ -1,13 +1,25 @@
 //! Requests that are refused, and the fields that their refusals name.
 
 use http::{StatusCode, header};
+use milvaion_server::http::rest::endpoints;
 use serde_json::{Value, json};
 
-use super::harness::{ApiHarness, answer, echo};
+use super::harness::{ApiHarness, answer, echo, path_of_missing};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn invalid_fields_are_named() {
+async fn refusals_name_their_reason() {
     let harness = ApiHarness::new().await;
+    invalid_fields_are_named(&harness).await;
+    every_operation_refuses_unknown_names(&harness).await;
+    unknown_and_invalid_parameters_are_named(&harness).await;
+    unreadable_bodies_and_unknown_paths_are_problems(&harness).await;
+    let token = harness.token(&harness.admin).await;
+    let listed = harness.call(&token, "GET", "/jobs", Value::Null).await.ok();
+    assert_eq!(listed["items"], json!([]), "a refused request creates nothing");
+    harness.server.stop().await;
+}
+
+async fn invalid_fields_are_named(harness: &ApiHarness) {
     let token = harness.token(&harness.admin).await;
     let with = |pointer: &str, value: Value| {
         let mut job = echo("Report");
@@ -42,13 +54,24 @@ async fn invalid_fields_are_named() {
     }
     let missing = harness.call(&token, "POST", "/jobs", json!({ "displayName": "x" })).await;
     assert_eq!(missing.invalid_fields(), ["workerId", "jobType", "schedule"], "{}", missing.body);
-    assert_eq!(harness.call(&token, "GET", "/jobs", Value::Null).await.ok()["items"], json!([]));
-    harness.server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unknown_and_invalid_parameters_are_named() {
-    let harness = ApiHarness::new().await;
+async fn every_operation_refuses_unknown_names(harness: &ApiHarness) {
+    let token = harness.token(&harness.admin).await;
+    for endpoint in endpoints() {
+        let (method, path) = (endpoint.operation.method, path_of_missing(&endpoint.operation));
+        let refused = harness.call(&token, method, &format!("{path}?unknown=1"), Value::Null).await;
+        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{method} {path} {}", refused.body);
+        assert_eq!(refused.invalid_fields(), ["unknown"], "{method} {path} {}", refused.body);
+        if endpoint.body.is_some() {
+            let refused = harness.call(&token, method, &path, json!({ "unknown": 1 })).await;
+            assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{method} {path} {}", refused.body);
+            assert!(refused.invalid_fields().contains(&"unknown"), "{method} {path} {}", refused.body);
+        }
+    }
+}
+
+async fn unknown_and_invalid_parameters_are_named(harness: &ApiHarness) {
     let token = harness.token(&harness.admin).await;
     for (path, field) in [
         ("/jobs?activ=true", "activ"),
@@ -67,12 +90,9 @@ async fn unknown_and_invalid_parameters_are_named() {
         assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{path} {}", refused.body);
         assert_eq!(refused.invalid_fields(), [field], "{path} {}", refused.body);
     }
-    harness.server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unreadable_bodies_and_unknown_paths_are_problems() {
-    let harness = ApiHarness::new().await;
+async fn unreadable_bodies_and_unknown_paths_are_problems(harness: &ApiHarness) {
     let token = harness.token(&harness.admin).await;
     let post = async |content_type: &str, body: Vec<u8>| {
         let request = harness.request("POST", "/jobs").bearer_auth(&token).header(header::CONTENT_TYPE, content_type);
@@ -87,14 +107,15 @@ async fn unreadable_bodies_and_unknown_paths_are_problems() {
     assert_eq!(post("application/json", deep).await, StatusCode::BAD_REQUEST);
     let rounded = br#"{"displayName":"x","jobData":{"n":12345678901234567890123}}"#.to_vec();
     assert_eq!(post("application/json", rounded).await, StatusCode::BAD_REQUEST, "a number would be rounded");
+    let long = harness.call(&token, "GET", &format!("/jobs?text={}", "x".repeat(9_000)), Value::Null).await;
+    assert_eq!(long.status, StatusCode::BAD_REQUEST, "{}", long.body);
     assert_eq!(harness.call(&token, "GET", "/nothing", Value::Null).await.status, StatusCode::NOT_FOUND);
     let wrong = harness.call(&token, "PATCH", "/jobs", Value::Null).await;
     assert_eq!((wrong.status, wrong.header("allow")), (StatusCode::METHOD_NOT_ALLOWED, "GET, HEAD, POST"));
-    harness.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn caller_beyond_its_rate_is_told_when_to_return() {
+async fn request_beyond_the_rate_says_when_to_repeat_it() {
     let harness = ApiHarness::with(|config| config.http.api_rate_limit = 10.try_into().expect("positive")).await;
     let (token, other) = (harness.token(&harness.admin).await, harness.token(&harness.admin).await);
     let first = harness.call(&token, "GET", "/account", Value::Null).await;

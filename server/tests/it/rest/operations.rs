@@ -17,8 +17,16 @@ async fn ended(harness: &ApiHarness, token: &str, id: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn failed_run_is_listed_retried_and_resolved() {
+async fn operations_follow_the_document() {
     let harness = ApiHarness::new().await;
+    failed_run_is_listed_retried_and_resolved(&harness).await;
+    calendar_is_created_replaced_and_deleted(&harness).await;
+    cluster_is_paused_and_resumed(&harness).await;
+    users_are_invited_changed_and_removed(&harness).await;
+    harness.server.stop().await;
+}
+
+async fn failed_run_is_listed_retried_and_resolved(harness: &ApiHarness) {
     let worker = worker_env::start(&harness.config);
     let token = harness.token(&harness.admin).await;
     let id = harness.job(&token, echo("Report")).await["id"].as_str().expect("an id").to_owned();
@@ -26,7 +34,7 @@ async fn failed_run_is_listed_retried_and_resolved() {
     assert_eq!((run.status, &run.body["input"]["say"]), (StatusCode::ACCEPTED, &json!("fail")));
     assert_eq!(run.body["trigger"], "api");
     let failed_id = run.body["id"].as_str().expect("an id").to_owned();
-    let failed = ended(&harness, &token, &failed_id).await;
+    let failed = ended(harness, &token, &failed_id).await;
     assert_eq!((&failed["status"], &failed["note"]), (&json!("failed"), &json!("failed on request")));
     assert_eq!(failed["changes"][0]["status"], "queued");
 
@@ -37,7 +45,7 @@ async fn failed_run_is_listed_retried_and_resolved() {
     let retry_path = format!("/occurrences/{failed_id}/retry");
     let retried = harness.call(&token, "POST", &retry_path, json!({ "input": { "say": "well" } })).await;
     assert_eq!((retried.status, &retried.body["retryOf"]), (StatusCode::CREATED, &json!(failed_id)));
-    let well = ended(&harness, &token, retried.body["id"].as_str().expect("an id")).await;
+    let well = ended(harness, &token, retried.body["id"].as_str().expect("an id")).await;
     assert_eq!((&well["status"], &well["result"]), (&json!("completed"), &json!("well")));
     let again = harness.call(&token, "POST", &retry_path, Value::Null).await;
     assert_eq!(again.status, StatusCode::CONFLICT, "it was retried");
@@ -57,12 +65,9 @@ async fn failed_run_is_listed_retried_and_resolved() {
     let refused = harness.call(&token, "POST", "/failures/retry", unbounded).await;
     assert_eq!(refused.invalid_fields(), ["filter"], "all failures are never meant");
     worker.stop().await;
-    harness.server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calendar_is_created_replaced_and_deleted() {
-    let harness = ApiHarness::new().await;
+async fn calendar_is_created_replaced_and_deleted(harness: &ApiHarness) {
     let token = harness.token(&harness.admin).await;
     let holidays = json!({ "name": "Holidays", "zone": "Europe/Warsaw", "dates": ["2099-12-24", "2099-12-25"] });
     let created = harness.call(&token, "POST", "/calendars", holidays.clone()).await;
@@ -83,12 +88,9 @@ async fn calendar_is_created_replaced_and_deleted() {
     let used = harness.call(&token, "DELETE", &path, Value::Null).await;
     assert_eq!(used.status, StatusCode::CONFLICT, "a job uses it");
     assert_eq!(harness.call(&token, "GET", &path, Value::Null).await.ok()["jobs"][0]["displayName"], "Report");
-    harness.server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cluster_is_paused_and_resumed() {
-    let harness = ApiHarness::new().await;
+async fn cluster_is_paused_and_resumed(harness: &ApiHarness) {
     let token = harness.token(&harness.admin).await;
     let without_reason = harness.call(&token, "POST", "/cluster/pause", Value::Null).await;
     assert_eq!(without_reason.invalid_fields(), ["reason"]);
@@ -98,14 +100,13 @@ async fn cluster_is_paused_and_resumed() {
     assert!(resumed["pause"].is_null());
     let health = harness.call(&token, "GET", "/health", Value::Null).await.ok();
     assert_eq!(health["items"][0]["name"], "PostgreSQL");
+    harness.job(&token, echo("Counted")).await;
     let statistics = harness.call(&token, "GET", "/statistics?window=24h", Value::Null).await.ok();
-    assert_eq!((&statistics["window"], &statistics["jobsTotal"]), (&json!("24h"), &json!(0)));
-    harness.server.stop().await;
+    assert_eq!(statistics["window"], "24h");
+    assert!(statistics["jobsTotal"].as_u64().is_some_and(|jobs| jobs >= 1), "{statistics}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn users_are_invited_changed_and_removed() {
-    let harness = ApiHarness::new().await;
+async fn users_are_invited_changed_and_removed(harness: &ApiHarness) {
     let token = harness.token(&harness.admin).await;
     let link = harness.call(&token, "POST", "/users/invitations", json!({ "name": "Vera", "role": "viewer" })).await;
     assert_eq!(link.status, StatusCode::CREATED);
@@ -123,5 +124,4 @@ async fn users_are_invited_changed_and_removed() {
     assert_eq!(last.status, StatusCode::CONFLICT, "the last Admin stays");
     let audit = harness.call(&token, "GET", "/audit?action=user.", Value::Null).await.ok();
     assert!(audit["items"].as_array().expect("rows").len() >= 3);
-    harness.server.stop().await;
 }

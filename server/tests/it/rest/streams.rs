@@ -49,14 +49,21 @@ async fn open(harness: &ApiHarness, token: &str, path: &str, last: &str) -> reqw
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn log_is_streamed_until_the_run_has_ended() {
+async fn log_streams_follow_the_document() {
     let harness = ApiHarness::new().await;
     let token = harness.token(&harness.admin).await;
-    let id = harness.job(&token, echo("Report")).await["id"].as_str().expect("an id").to_owned();
-    let run = harness.call(&token, "POST", &format!("/jobs/{id}/run"), Value::Null).await.ok();
+    let path = log_is_streamed_until_the_run_has_ended(&harness, &token).await;
+    log_of_an_earlier_run_ends_at_once(&harness, &token, &path).await;
+    harness.server.stop().await;
+}
+
+/// Returns the path of the stream, whose run has ended.
+async fn log_is_streamed_until_the_run_has_ended(harness: &ApiHarness, token: &str) -> String {
+    let id = harness.job(token, echo("Report")).await["id"].as_str().expect("an id").to_owned();
+    let run = harness.call(token, "POST", &format!("/jobs/{id}/run"), Value::Null).await.ok();
     let path = format!("/occurrences/{}/log/stream", run["id"].as_str().expect("an id"));
     // The stream opens before the run starts.
-    let response = open(&harness, &token, &path, "").await;
+    let response = open(harness, token, &path, "").await;
     let worker = worker_env::start(&harness.config);
     let seen = frames(response, |_| false).await;
     let of = |name: &str| seen.iter().filter(|frame| frame.0 == name).cloned().collect::<Vec<_>>();
@@ -65,39 +72,35 @@ async fn log_is_streamed_until_the_run_has_ended() {
     assert!(lines[0].2.contains("received: hello"), "{lines:?}");
     assert_eq!(seen.last().map(|(name, _, data)| (name.as_str(), data.as_str())), Some(("end", "completed")));
     assert!(of("status").len() >= 2, "queued and completed at least: {seen:?}");
-    let resumed = frames(open(&harness, &token, &path, &lines[0].1).await, |_| false).await;
+    let resumed = frames(open(harness, token, &path, &lines[0].1).await, |_| false).await;
     assert!(resumed.iter().all(|frame| frame.0 != "line"), "no line is repeated: {resumed:?}");
     assert_eq!(resumed.last().map(|frame| frame.0.as_str()), Some("end"));
     worker.stop().await;
-    harness.server.stop().await;
+    path
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn log_of_an_earlier_run_ends_at_once() {
-    let harness = ApiHarness::new().await;
-    let token = harness.token(&harness.admin).await;
-    let id = harness.job(&token, echo("Report")).await["id"].as_str().expect("an id").to_owned();
-    let run = harness.call(&token, "POST", &format!("/jobs/{id}/run"), Value::Null).await.ok();
-    let path = format!("/occurrences/{}/log/stream", run["id"].as_str().expect("an id"));
-    let worker = worker_env::start(&harness.config);
-    frames(open(&harness, &token, &path, "").await, |_| false).await;
+async fn log_of_an_earlier_run_ends_at_once(harness: &ApiHarness, token: &str, path: &str) {
     // The first stream has waited for late lines, so the time for them has passed.
     let since = Instant::now();
-    let seen = frames(open(&harness, &token, &path, "").await, |_| false).await;
+    let seen = frames(open(harness, token, path, "").await, |_| false).await;
     assert!(since.elapsed() < Duration::from_millis(1_500), "{:?}", since.elapsed());
     let names: Vec<&str> = seen.iter().map(|frame| frame.0.as_str()).collect();
     assert_eq!(names, ["line", "status", "end"]);
-    worker.stop().await;
-    harness.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_are_filtered_and_resumed() {
+async fn event_streams_follow_the_document() {
     let harness = ApiHarness::new().await;
+    stream_ends_with_its_token(&harness).await;
+    events_are_filtered_and_resumed(&harness).await;
+    harness.server.stop().await;
+}
+
+async fn events_are_filtered_and_resumed(harness: &ApiHarness) {
     let token = harness.token(&harness.admin).await;
     let create = async |name: &str| harness.job(&token, echo(name)).await["id"].as_str().expect("an id").to_owned();
     let (one, other) = (create("One").await, create("Other").await);
-    let response = open(&harness, &token, &format!("/events?jobId={one}"), "").await;
+    let response = open(harness, &token, &format!("/events?jobId={one}"), "").await;
     for job in [&other, &one] {
         harness.call(&token, "POST", &format!("/jobs/{job}/run"), Value::Null).await.ok();
     }
@@ -109,20 +112,16 @@ async fn events_are_filtered_and_resumed() {
     assert_eq!(data["items"][0]["status"], "queued");
     // What happens while no connection is open arrives with the next one.
     harness.call(&token, "POST", &format!("/jobs/{one}/pause"), Value::Null).await.ok();
-    let resumed = open(&harness, &token, &format!("/events?jobId={one}"), &last.1).await;
+    let resumed = open(harness, &token, &format!("/events?jobId={one}"), &last.1).await;
     let missed = frames(resumed, |frame| frame.0 == "job").await;
     assert_eq!(missed.len(), 1, "{missed:?}");
-    let unknown = open(&harness, &token, "/events", "an id of another time").await;
+    let unknown = open(harness, &token, "/events", "an id of another time").await;
     assert_eq!(frames(unknown, |frame| !frame.0.is_empty()).await[0].0, "resync");
-    harness.server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stream_ends_with_its_token() {
-    let harness = ApiHarness::new().await;
+async fn stream_ends_with_its_token(harness: &ApiHarness) {
     let CreatedToken { token, secret } = harness.create_token(&harness.admin, |_| {}).await;
-    let response = open(&harness, &secret, "/events", "").await;
+    let response = open(harness, &secret, "/events", "").await;
     harness.server.backend.revoke_token(&harness.admin, token.id).await.expect("revoked");
     assert!(frames(response, |_| false).await.iter().all(|frame| frame.0 != "occurrences"));
-    harness.server.stop().await;
 }

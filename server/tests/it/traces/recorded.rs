@@ -8,6 +8,7 @@ use milvaion_protocol::id::OccurrenceId;
 use milvaion_server::config::ServerConfig;
 use milvaion_telemetry::{SpanSender, TraceSettings};
 use milvaion_test_support::{
+    budget::{self, CountedEvent},
     net,
     trace_receiver::{ReceivedSpan, TraceReceiver},
     wait, worker_env,
@@ -123,6 +124,7 @@ impl TracedInstallation {
 }
 
 fn server_process(config: &ServerConfig, port: u16, endpoint: &str) -> Child {
+    budget::count(CountedEvent::Server);
     Command::new(env!("CARGO_BIN_EXE_milvaion"))
         .arg("run")
         .env("DATABASE_URL", &config.database.url)

@@ -32,55 +32,59 @@ fn unshare() -> tokio::process::Command {
     command
 }
 
-#[tokio::test]
-async fn full_disk_stops_new_runs_until_there_is_space() {
-    let probe =
-        unshare().args(["mount", "-t", "tmpfs", "none", "/mnt"]).output().await.expect("util-linux is installed");
-    if !probe.status.success() {
-        // In a container without the permission to mount, only the worker library's test of an outbox that cannot be
-        // written covers a failing write.
-        eprintln!("skipped, because nothing can be mounted here: {}", String::from_utf8_lossy(&probe.stderr));
-        return;
-    }
-    let env = WorkerTestEnv::new().await;
-    std::fs::create_dir_all(&env.outbox).expect("the folder is created");
-    let plain = worker_process(&env);
-    let mut command = unshare();
-    command.args(["sh", "-c", SCRIPT]).arg(plain.as_std().get_program());
-    command.envs(plain.as_std().get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let worker = command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true).spawn().expect("started");
-    env.wait_for_consumer("shell-command").await;
-    // The commands replace each other without a fork, so the process is the worker now.
-    let filler = PathBuf::from(format!("/proc/{}/root{}/filler", pid(&worker), env.outbox.display()));
-    // A run that ends faster is never written to the outbox.
-    let message = || env.message("shell-command", json!({"argv": ["sleep", "0.2"]}));
-    let first = message();
-    env.publish(&first).await;
-    assert_eq!(env.ended(first.occurrence_id).await.last().map(|report| report.status), Some(Completed));
+mod exhaustive {
+    use super::*;
 
-    fill(&filler);
-    let mut sent = Vec::new();
-    until("a heartbeat with the notice", async || {
-        if sent.len() < 50 {
-            let message = message();
-            env.publish(&message).await;
-            sent.push(message.occurrence_id);
+    #[tokio::test]
+    async fn full_disk_stops_new_runs_until_there_is_space() {
+        let probe =
+            unshare().args(["mount", "-t", "tmpfs", "none", "/mnt"]).output().await.expect("util-linux is installed");
+        if !probe.status.success() {
+            // In a container without the permission to mount, only the worker library's test of an outbox that cannot be
+            // written covers a failing write.
+            eprintln!("skipped, because nothing can be mounted here: {}", String::from_utf8_lossy(&probe.stderr));
+            return;
         }
-        env.registrations().await.iter().any(|message| {
-            let RegistrationMessage::Heartbeat(heartbeat) = message else { return false };
-            heartbeat.notice.as_deref().is_some_and(|notice| notice.starts_with("No new work is taken"))
-        })
-    })
-    .await;
-    let reports = env.reports().await;
-    let has_started = |id: &OccurrenceId| reports.iter().any(|report| report.occurrence_id == *id);
-    assert!(!sent.iter().all(has_started), "some runs must not have started");
-    std::fs::remove_file(&filler).expect("the file is deleted");
-    for id in sent {
-        assert_eq!(env.ended(id).await.last().map(|report| report.status), Some(Completed));
-    }
+        let env = WorkerTestEnv::new().await;
+        std::fs::create_dir_all(&env.outbox).expect("the folder is created");
+        let plain = worker_process(&env);
+        let mut command = unshare();
+        command.args(["sh", "-c", SCRIPT]).arg(plain.as_std().get_program());
+        command.envs(plain.as_std().get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let worker = command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true).spawn().expect("started");
+        env.wait_for_consumer("shell-command").await;
+        // The commands replace each other without a fork, so the process is the worker now.
+        let filler = PathBuf::from(format!("/proc/{}/root{}/filler", pid(&worker), env.outbox.display()));
+        // A run that ends faster is never written to the outbox.
+        let message = || env.message("shell-command", json!({"argv": ["sleep", "0.2"]}));
+        let first = message();
+        env.publish(&first).await;
+        assert_eq!(env.ended(first.occurrence_id).await.last().map(|report| report.status), Some(Completed));
 
-    kill(pid(&worker), Signal::SIGTERM).expect("the signal is sent");
-    assert!(worker.wait_with_output().await.expect("an exit status").status.success());
-    env.clean(&["http-request", "shell-command"]).await;
+        fill(&filler);
+        let mut sent = Vec::new();
+        until("a heartbeat with the notice", async || {
+            if sent.len() < 50 {
+                let message = message();
+                env.publish(&message).await;
+                sent.push(message.occurrence_id);
+            }
+            env.registrations().await.iter().any(|message| {
+                let RegistrationMessage::Heartbeat(heartbeat) = message else { return false };
+                heartbeat.notice.as_deref().is_some_and(|notice| notice.starts_with("No new work is taken"))
+            })
+        })
+        .await;
+        let reports = env.reports().await;
+        let has_started = |id: &OccurrenceId| reports.iter().any(|report| report.occurrence_id == *id);
+        assert!(!sent.iter().all(has_started), "some runs must not have started");
+        std::fs::remove_file(&filler).expect("the file is deleted");
+        for id in sent {
+            assert_eq!(env.ended(id).await.last().map(|report| report.status), Some(Completed));
+        }
+
+        kill(pid(&worker), Signal::SIGTERM).expect("the signal is sent");
+        assert!(worker.wait_with_output().await.expect("an exit status").status.success());
+        env.clean(&["http-request", "shell-command"]).await;
+    }
 }

@@ -7,14 +7,14 @@ use std::{
     fs::{self, File},
     io::Write,
     path::PathBuf,
-    process::{Command, Stdio},
+    process::Stdio,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use milvaion_test_support::{
     lossy_network::LossyNetwork,
-    paths,
+    paths, python,
     services::{redis_url, unique},
     wait::until,
 };
@@ -112,21 +112,9 @@ impl Step {
     }
 }
 
-/// Returns a Python that has the package of Redis. Debian's Python is tried first, because its packages are installed for
-/// it.
-fn python() -> &'static str {
-    let has_redis = |python: &&str| {
-        Command::new(python).args(["-c", "import redis"]).stderr(Stdio::null()).status().is_ok_and(|end| end.success())
-    };
-    ["/usr/bin/python3", "python3"]
-        .into_iter()
-        .find(has_redis)
-        .expect("no Python with the package redis: `sh xtask/install.sh test` installs it")
-}
-
 /// Starts a process of the example, which is killed when the test ends.
 fn start_python(env: &LoopEnv, file: &StepFile, worker_id: &str, interval: &str, redis_url: &str) -> Child {
-    tokio::process::Command::new(python())
+    tokio::process::Command::new(python::with_packages("redis"))
         .arg(paths::repository_root().join("examples/python-worker/singleton.py"))
         .env("REDIS_URL", redis_url)
         .env("MILVAION_KEY_PREFIX", &env.prefix)
@@ -193,54 +181,58 @@ async fn hand_over_to(env: &LoopEnv, file: &StepFile, worker: &str) {
     let _: () = env.redis().del(env.keys.singleton_yield(LOOP)).await.expect("deleted");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn python_and_rust_instances_share_a_loop() {
-    let (env, file) = (LoopEnv::new().await, StepFile::create());
-    let first = start_python(&env, &file, "first", "0.02", &redis_url());
-    file.until_led_by(|instance| instance.starts_with("first")).await;
-    let second = start_python(&env, &file, "second", "0.02", &redis_url());
-    let rust = start_rust(&env, &file);
-    until_offered_by(&env, 3).await;
-    file.until_it_ran().await;
+mod exhaustive {
+    use super::*;
 
-    // SIGTERM: the leader releases its lease, and another one of the two leads before the lease could have expired.
-    assert_eq!(signal(first, Signal::SIGTERM).await, Some(0), "it ends in an orderly way");
-    let gap = file.until_led_by(|instance| !instance.starts_with("first")).await;
-    assert!(gap < LEASE / 2, "the successor ran after {gap:?}");
-    until_offered_by(&env, 2).await;
-
-    // Hand-overs in both directions.
-    for worker in ["second", "rust", "second"] {
-        hand_over_to(&env, &file, worker).await;
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn python_and_rust_instances_share_a_loop() {
+        let (env, file) = (LoopEnv::new().await, StepFile::create());
+        let first = start_python(&env, &file, "first", "0.02", &redis_url());
+        file.until_led_by(|instance| instance.starts_with("first")).await;
+        let second = start_python(&env, &file, "second", "0.02", &redis_url());
+        let rust = start_rust(&env, &file);
+        until_offered_by(&env, 3).await;
         file.until_it_ran().await;
+
+        // SIGTERM: the leader releases its lease, and another one of the two leads before the lease could have expired.
+        assert_eq!(signal(first, Signal::SIGTERM).await, Some(0), "it ends in an orderly way");
+        let gap = file.until_led_by(|instance| !instance.starts_with("first")).await;
+        assert!(gap < LEASE / 2, "the successor ran after {gap:?}");
+        until_offered_by(&env, 2).await;
+
+        // Hand-overs in both directions.
+        for worker in ["second", "rust", "second"] {
+            hand_over_to(&env, &file, worker).await;
+            file.until_it_ran().await;
+        }
+
+        // SIGKILL: the lease expires.
+        let killed = signal(second, Signal::SIGKILL).await;
+        assert_eq!(killed, None, "it was killed");
+        let gap = file.until_led_by(|instance| instance == "rust").await;
+        assert!(gap < LEASE + HEARTBEAT + SLACK, "the successor ran after {gap:?}");
+        rust.stop().await;
+
+        assert!(file.check() >= 5, "the loop was handed over too seldom");
     }
 
-    // SIGKILL: the lease expires.
-    let killed = signal(second, Signal::SIGKILL).await;
-    assert_eq!(killed, None, "it was killed");
-    let gap = file.until_led_by(|instance| instance == "rust").await;
-    assert!(gap < LEASE + HEARTBEAT + SLACK, "the successor ran after {gap:?}");
-    rust.stop().await;
-
-    assert!(file.check() >= 5, "the loop was handed over too seldom");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn python_leader_behind_a_partition_ends_its_run() {
-    let (env, file) = (LoopEnv::new().await, StepFile::create());
-    let (network, url) = LossyNetwork::connect(&redis_url()).await;
-    // A run of three seconds, with a step each second.
-    let _cut_off = start_python(&env, &file, "first", "10", &url);
-    file.until_led_by(|instance| instance.starts_with("first")).await;
-    let rust = start_rust(&env, &file);
-    until_offered_by(&env, 2).await;
-    network.cut();
-    file.until_led_by(|instance| instance == "rust").await;
-    let last = file.steps().iter().rfind(|step| step.instance != "rust").expect("a step").at;
-    until("the time of the last step of the run has passed", async || {
-        file.steps().last().expect("a step").at > last + Duration::from_secs(4)
-    })
-    .await;
-    assert_eq!(file.check(), 2);
-    rust.stop().await;
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn python_leader_behind_a_partition_ends_its_run() {
+        let (env, file) = (LoopEnv::new().await, StepFile::create());
+        let (network, url) = LossyNetwork::connect(&redis_url()).await;
+        // A run of three seconds, with a step each second.
+        let _cut_off = start_python(&env, &file, "first", "10", &url);
+        file.until_led_by(|instance| instance.starts_with("first")).await;
+        let rust = start_rust(&env, &file);
+        until_offered_by(&env, 2).await;
+        network.cut();
+        file.until_led_by(|instance| instance == "rust").await;
+        let last = file.steps().iter().rfind(|step| step.instance != "rust").expect("a step").at;
+        until("the time of the last step of the run has passed", async || {
+            file.steps().last().expect("a step").at > last + Duration::from_secs(4)
+        })
+        .await;
+        assert_eq!(file.check(), 2);
+        rust.stop().await;
+    }
 }

@@ -5,10 +5,8 @@ use std::{
     process::Stdio,
 };
 
-use milvaion_api::requests::JobInput;
 use milvaion_client::{BrokerClient, Enqueue, EnqueueClient};
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
-use milvaion_schedule::rules::MisfirePolicy;
 use milvaion_server::{config::ServerConfig, lifecycle::Server};
 use milvaion_test_support::{runs, server_env, wait};
 use nix::{
@@ -58,13 +56,9 @@ impl ExampleProcess {
         await_lines(self.0.stdout.as_mut().expect("it is read"), [text]).await;
     }
 
-    fn terminate(&self) {
+    async fn stop(mut self) {
         let pid = self.0.id().expect("it runs");
         kill(Pid::from_raw(pid.try_into().expect("a process id")), Signal::SIGTERM).expect("sent");
-    }
-
-    async fn stop(mut self) {
-        self.terminate();
         let status = self.0.wait().await.expect("it can be awaited");
         assert!(status.success(), "{status}");
     }
@@ -104,8 +98,8 @@ impl ExamplesHarness {
     }
 
     /// Starts an example and waits until it has registered.
-    async fn start(&self, name: &str, output: Stdio) -> ExampleProcess {
-        let example = ExampleProcess::start(name, &self.config, output);
+    async fn start(&self, name: &str) -> ExampleProcess {
+        let example = ExampleProcess::start(name, &self.config, Stdio::inherit());
         wait::until("the registration", async || {
             let now = self.server.clock.now();
             let since = now - chrono::Duration::hours(1);
@@ -123,7 +117,7 @@ impl ExamplesHarness {
 
     /// Starts an example, and compares the end of one occurrence for each type and input with the expected one.
     async fn check(&self, name: &str, cases: &[(&str, Value, Result<&str, &str>)]) {
-        let example = self.start(name, Stdio::inherit()).await;
+        let example = self.start(name).await;
         for (job_type, input, expected) in cases {
             let id = self.enqueue(name, job_type, input.clone()).await;
             let view = runs::ended(&self.server, id).await;
@@ -196,7 +190,7 @@ async fn first_run_says_what_it_offers_and_where_to_look() {
 #[tokio::test(flavor = "multi_thread")]
 async fn example_enqueues_and_each_occurrence_has_its_parent() {
     let harness = ExamplesHarness::new().await;
-    let example = harness.start("enqueue", Stdio::inherit()).await;
+    let example = harness.start("enqueue").await;
     let input = json!({"addresses": ["ann@example.com", "ben@example.com", "ann@example.com"]});
     let parent = harness.enqueue("enqueue", "newsletter", input).await;
     let ended = runs::ended(&harness.server, parent).await;
@@ -209,48 +203,6 @@ async fn example_enqueues_and_each_occurrence_has_its_parent() {
     })
     .await;
     example.stop().await;
-    harness.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn example_declares_its_schedules() {
-    let harness = ExamplesHarness::new().await;
-    let example = harness.start("schedule", Stdio::inherit()).await;
-    let mut jobs = wait::eventually("the jobs", || async {
-        let jobs = harness.server.store.declared_jobs().await.expect("read");
-        (jobs.len() == 2).then_some(jobs)
-    })
-    .await;
-    jobs.sort_by(|a, b| a.key.cmp(&b.key));
-    let shown: Vec<_> = jobs
-        .into_iter()
-        .map(|job| {
-            let declared: JobInput =
-                serde_json::from_value(job.declared.expect("it is declared")).expect("it is a job");
-            (job.key.name, declared.display_name, declared.rules.max_retries, declared.rules.misfire)
-        })
-        .collect();
-    let row = |name: &str, shown: &str, retries, misfire| (name.to_owned(), shown.to_owned(), retries, misfire);
-    assert_eq!(
-        shown,
-        [
-            row("new-customers", "Report on new customers", 0, MisfirePolicy::Skip),
-            row("nightly", "report: nightly", 3, MisfirePolicy::FireOnce),
-        ]
-    );
-    example.stop().await;
-    harness.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn example_adds_the_metrics_of_the_worker_to_its_own() {
-    let harness = ExamplesHarness::new().await;
-    let mut example = harness.start("metrics", Stdio::piped()).await;
-    let id = harness.enqueue("metrics", "greet", json!({"name": "Ann"})).await;
-    runs::ended(&harness.server, id).await;
-    example.terminate();
-    example.prints("greetings_total 1").await;
-    assert!(example.0.wait().await.expect("it ends").success());
     harness.close().await;
 }
 

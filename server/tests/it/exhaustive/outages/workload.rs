@@ -36,43 +36,23 @@ impl OutageWorkload {
         Self { config, server, worker, jobs: Vec::new() }
     }
 
-    /// Inserts `count` jobs that are due every second, evenly spread over the second. The misfire policy decides about due
-    /// times that pass during an outage; with `CatchUp`, each of them must get its occurrence.
-    pub(crate) async fn every_second(&mut self, count: usize, misfire: MisfirePolicy) -> Vec<JobId> {
+    /// Inserts `count` jobs that are due every second, evenly spread over the second. They catch up with all due times that
+    /// pass during an outage.
+    pub(crate) async fn every_second(&mut self, count: usize) {
         let now = self.server.clock.now();
         let first = DateTime::from_timestamp(now.timestamp() + 2, 0).expect("a valid time");
-        let rules = Rules { misfire, overlap: OverlapPolicy::Allow, catch_up_limit: 1_000, ..Rules::default() };
+        let rules = Rules {
+            misfire: MisfirePolicy::CatchUp,
+            overlap: OverlapPolicy::Allow,
+            catch_up_limit: 1_000,
+            ..Rules::default()
+        };
         let step = Duration::seconds(1) / i32::try_from(count).expect("a small number");
-        let mut ids = Vec::with_capacity(count);
         for n in 0..count {
             let due = first + step * i32::try_from(n).expect("a small number");
-            ids.push(self.insert(Schedule::every(1), rules.clone(), due).await);
+            let id = self.insert(Schedule::every(1), rules.clone(), due).await;
+            self.jobs.push(id);
         }
-        self.jobs.extend(&ids);
-        ids
-    }
-
-    /// Sets the due time of all jobs, as an edit does.
-    async fn move_due_times(&self, due: &str) {
-        self.execute(&format!(
-            "WITH j AS (UPDATE jobs SET version = version + 1 RETURNING id, version),
-                  v AS (INSERT INTO job_versions SELECT j.id, j.version, o.definition, o.changed_at, o.changed_by
-                          FROM j JOIN job_versions o ON o.job_id = j.id AND o.version = j.version - 1)
-             UPDATE job_due d SET next_fire_at = {due}, version = j.version FROM j WHERE d.job_id = j.id"
-        ))
-        .await;
-    }
-
-    /// Removes the due times of the jobs, and waits until the broker has none of their messages.
-    pub(crate) async fn suspend(&self) {
-        self.move_due_times("NULL").await;
-        self.wait_for_ends().await;
-    }
-
-    /// Makes the jobs due now, and then every second again.
-    pub(crate) async fn resume(&self) {
-        self.move_due_times("now()").await;
-        self.server.dispatcher.activate_dispatcher.notify_one();
     }
 
     /// Inserts a job, and notifies Redis, if it responds, and the server.
@@ -84,15 +64,13 @@ impl OutageWorkload {
         id
     }
 
-    /// Waits until `count` more occurrences have been created. Returns the time at the call.
-    pub(crate) async fn wait_for_occurrences(&self, count: usize) -> DateTime<Utc> {
-        let since = self.server.clock.now();
+    /// Waits until `count` more occurrences have been created.
+    pub(crate) async fn wait_for_occurrences(&self, count: usize) {
         let already = self.rows().await.len();
         wait::eventually(&format!("{count} more occurrences"), || async {
             (self.rows().await.len() >= already + count).then_some(())
         })
         .await;
-        since
     }
 
     /// Waits until `count` more runs have started.
@@ -106,8 +84,17 @@ impl OutageWorkload {
 
     /// Disables the jobs and waits until all occurrences have ended.
     pub(crate) async fn finish(&self) -> OutageVerdict {
-        self.execute("UPDATE jobs SET is_active = false").await;
-        self.move_due_times("NULL").await;
+        let mut connection = TestConnection::open(&self.config.database.url).await;
+        connection.execute("UPDATE jobs SET is_active = false").await;
+        // As an edit does.
+        connection
+            .execute(
+                "WITH j AS (UPDATE jobs SET version = version + 1 RETURNING id, version),
+                      v AS (INSERT INTO job_versions SELECT j.id, j.version, o.definition, o.changed_at, o.changed_by
+                              FROM j JOIN job_versions o ON o.job_id = j.id AND o.version = j.version - 1)
+                 UPDATE job_due d SET next_fire_at = NULL, version = j.version FROM j WHERE d.job_id = j.id",
+            )
+            .await;
         OutageVerdict { rows: self.wait_for_ends().await, started: self.worker.started() }
     }
 
@@ -130,10 +117,6 @@ impl OutageWorkload {
             }
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         }
-    }
-
-    async fn execute(&self, statement: &str) {
-        TestConnection::open(&self.config.database.url).await.execute(statement).await;
     }
 
     pub(crate) async fn close(self) {
@@ -196,23 +179,6 @@ impl OutageVerdict {
     pub(crate) fn max_lateness(&self, from: DateTime<Utc>, until: DateTime<Utc>) -> Duration {
         let due = self.rows.iter().filter(|row| (from..until).contains(&row.scheduled_for));
         due.map(|row| row.id.created_at() - row.scheduled_for).max().expect("an occurrence was due in the window")
-    }
-
-    /// Returns the number of occurrences that were created in a window.
-    pub(crate) fn created_between(&self, from: DateTime<Utc>, until: DateTime<Utc>) -> usize {
-        self.rows.iter().filter(|row| (from..until).contains(&row.id.created_at())).count()
-    }
-
-    /// Returns the creation time of the first occurrence that was created after `time`.
-    pub(crate) fn first_created_after(&self, time: DateTime<Utc>) -> DateTime<Utc> {
-        let later = self.rows.iter().map(|row| row.id.created_at()).filter(|at| *at > time);
-        later.min().expect("an occurrence was created")
-    }
-
-    /// Returns the number of these jobs' occurrences with a due time in a window.
-    pub(crate) fn due_between(&self, jobs: &[JobId], from: DateTime<Utc>, until: DateTime<Utc>) -> usize {
-        let rows = jobs.iter().flat_map(|job| self.of_job(*job));
-        rows.filter(|row| (from..until).contains(&row.scheduled_for)).count()
     }
 
     fn of_job(&self, job: JobId) -> impl Iterator<Item = &OccurrenceRow> {

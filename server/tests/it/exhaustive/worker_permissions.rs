@@ -7,7 +7,7 @@ use milvaion_test_support::{
     wait::until,
 };
 
-const PAGE: &str = include_str!("../../../docs/protocol/README.md");
+const PAGE: &str = include_str!("../../../../docs/protocol/README.md");
 
 /// Returns the three patterns of the command on the page.
 fn broker_permissions() -> [&'static str; 3] {

@@ -6,7 +6,7 @@ use milvaion_test_support::{net::free_address, server_env, services, wait};
 use serde_json::Value;
 use tokio::process::Command;
 
-use super::harness::{config, document, printed, promtool};
+use crate::metrics::harness::{config, document, printed, promtool};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prometheus_scrapes_the_server_and_loads_the_rules() {
