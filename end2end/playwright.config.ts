@@ -1,18 +1,23 @@
 import { defineConfig } from "@playwright/test";
 
-// One browser and one test at a time: each file starts a server, a worker and, without service URLs, their services, and
-// measurements must not share the machine with the load of another file. One test at a time uses more than one core, most
-// of it for the browser. The headless shell renders the same pages with half of the work of the full browser.
+// Two test files at a time, each on a server and a worker of its own, and the tests of a file in order. `make test` leaves out
+// the tests with the tag @all. The headless shell renders the same pages with half of the work of the full browser.
 export default defineConfig({
   testDir: "tests",
   outputDir: "test-results",
   fullyParallel: false,
-  workers: 1,
+  workers: 2,
   retries: 0,
   forbidOnly: true,
-  reporter: [["list"]],
+  // `cargo xtask budget` reads the times of the tests from the report.
+  reporter: [["list"], ["json", { outputFile: "../target/budget/browser.json" }]],
   timeout: 60_000,
   expect: { timeout: 10_000 },
+  projects: [
+    { name: "browser", testIgnore: "performance.spec.ts" },
+    // Measurements must not share the machine with other tests, so they run after them. With --no-deps they run alone.
+    { name: "performance", testMatch: "performance.spec.ts", dependencies: ["browser"] },
+  ],
   use: {
     // Neither UTC nor the zone of any schedule in these tests, so that the three zones are distinguishable.
     timezoneId: "America/New_York",

@@ -1,6 +1,6 @@
-// Accessibility of every page of an Admin in both themes, on a desktop and on a phone: axe finds no violation and no page
-// scrolls sideways. `a11y-roles.spec.ts` checks the pages of the other roles. As in all tests, unexpected console messages
-// fail the test.
+// Accessibility of every page and state of an Admin in both themes, on a desktop and on a phone: axe finds no violation and no
+// page scrolls sideways. `pages.spec.ts` checks each page once in the light theme, `a11y-roles.spec.ts` the pages of the other
+// roles, and `a11y-states.spec.ts` further states. As in all tests, unexpected console messages fail the test.
 
 import type { Page } from "@playwright/test";
 
@@ -9,7 +9,7 @@ import { publishDeadLetter } from "../fixtures/dead-letter";
 import { form, shell } from "../fixtures/jobs";
 import { createSamples, type SampleIds } from "../fixtures/samples";
 import { hasServices } from "../fixtures/stack";
-import { expect, open, row, test, waitForLive } from "../fixtures/test";
+import { expect, open, test, waitForLive } from "../fixtures/test";
 import { callServerFunction, inviteUser, whoami } from "../fixtures/users";
 
 test.use({ stackName: "a11y", contextOptions: { reducedMotion: "reduce" } });
@@ -17,12 +17,14 @@ test.use({ stackName: "a11y", contextOptions: { reducedMotion: "reduce" } });
 /** The sample objects, which are created once. */
 let samples: SampleIds | undefined;
 
-test("the setup page is accessible", async ({ page, stack }) => {
+test("the setup page is accessible", { tag: "@all" }, async ({ page, stack }) => {
   // The setup link works only before the first Admin exists. Tests of a file run in order, and no earlier test creates one.
   await checkPage(page, stack.server.setupLink ?? "", "setup");
 });
 
-test.describe("with sample data", () => {
+test.describe("with sample data", { tag: "@all" }, () => {
+  test.describe.configure({ timeout: 120_000 });
+
   test.beforeAll(async ({ stack, firstAdmin }) => {
     samples = await createSamples(stack.url, firstAdmin);
   });
@@ -166,6 +168,12 @@ test.describe("with sample data", () => {
     await checkPage(admin, "/singleton-loops", "singleton-loops-none");
   });
 
+  test("the alerts pages are accessible", async ({ admin }) => {
+    for (const path of ["/alerts", "/alerts?state=all", "/alerts/rules", "/alerts/channels"]) {
+      await checkPage(admin, path, path.replaceAll(/\W+/g, "-"));
+    }
+  });
+
   test("the team page is accessible", async ({ admin }) => {
     await checkPage(admin, "/team", "team", async () => {
       await admin.getByRole("textbox", { name: "Name" }).fill("Grace");
@@ -214,39 +222,6 @@ test.describe("with sample data", () => {
       await page.getByRole("button", { name: "Sign in" }).click();
       await expect(page.locator("#f-passphrase-error")).toBeVisible();
     });
-  });
-
-  test("theme and zone persist and apply to the server's HTML", async ({ admin, context }) => {
-    await open(admin, "/occurrences");
-    await expect(row(admin, samples?.completed ?? "").locator("time").first()).toContainText(/UTC[−-]\d/);
-    for (const theme of ["light", "dark"]) {
-      await admin.getByRole("button", { name: new RegExp(`Change to ${theme}$`) }).click();
-      await expect(admin.locator("html")).toHaveAttribute("data-theme", theme);
-    }
-    await admin.getByRole("button", { name: /Time zone: Local/ }).click();
-    await expect(row(admin, samples?.completed ?? "").locator("time").first()).toHaveText(/ UTC$/);
-    const html = await (await context.request.get("/jobs")).text();
-    expect(html).toContain('data-theme="dark"');
-    await open(admin, "/occurrences");
-    await expect(row(admin, samples?.completed ?? "").locator("time").first()).toHaveText(/ UTC$/);
-    await expect(admin.getByRole("button", { name: /Time zone: UTC/ })).toBeVisible();
-  });
-
-  test("shortcuts navigate, except while the user types", async ({ admin }) => {
-    await open(admin, "/");
-    const heading = admin.getByRole("heading", { level: 1 });
-    for (const [keys, name] of [["gj", "Jobs"], ["gr", "Occurrences"], ["gf", "Failures"], ["gw", "Workers"], ["gc", "Calendars"], ["go", "Overview"], ["gj", "Jobs"]] as const) {
-      await admin.keyboard.type(keys);
-      await expect(heading).toHaveText(name);
-      await expect(heading).toBeFocused();
-    }
-    await admin.getByLabel("Search jobs").fill("");
-    await admin.getByLabel("Search jobs").pressSequentially("gow?n");
-    await expect(admin.getByLabel("Search jobs")).toHaveValue("gow?n");
-    await expect(heading).toHaveText("Jobs");
-    await heading.focus();
-    await admin.keyboard.press("n");
-    await expect(heading).toHaveText("New job");
   });
 });
 

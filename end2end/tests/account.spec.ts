@@ -1,15 +1,12 @@
 // The page of the own account: name, passphrase, sessions, and the preferences of the browser.
 
-import type { Browser, BrowserContext, Page } from "@playwright/test";
+import type { Page } from "@playwright/test";
 
-import { checkThemes, PHONE } from "../fixtures/axe";
 import { makeJob, runJob, shell } from "../fixtures/jobs";
-import { findOverflows } from "../fixtures/layout";
-import type { TestStack } from "../fixtures/stack";
 import { expect, open, row, screenshot, test, waitForLive } from "../fixtures/test";
 import { apiClient, callServerFunction, inviteUser, sessionIn, signIn, type TestUser } from "../fixtures/users";
 
-test.use({ stackName: "account", timezoneId: "America/New_York", contextOptions: { reducedMotion: "reduce" } });
+test.use({ stackName: "users", timezoneId: "America/New_York", contextOptions: { reducedMotion: "reduce" } });
 
 const NEW_PASSPHRASE = "seven lanterns drift past the harbour";
 
@@ -28,20 +25,6 @@ async function isSignedIn(url: string, session: string): Promise<boolean> {
   } finally {
     await client.dispose();
   }
-}
-
-/** Opens another browser that is signed in as this user. */
-async function otherBrowser(browser: Browser, stack: TestStack, user: TestUser): Promise<BrowserContext> {
-  const context = await browser.newContext({ baseURL: stack.url });
-  await signIn(context, stack.url, user);
-  return context;
-}
-
-/** Opens a page of a browser without JavaScript. */
-async function plainPage(browser: Browser, stack: TestStack, user: TestUser): Promise<Page> {
-  const context = await browser.newContext({ baseURL: stack.url, javaScriptEnabled: false, timezoneId: "America/New_York" });
-  await signIn(context, stack.url, user);
-  return context.newPage();
 }
 
 /** Fills in the passphrase form and sends it. */
@@ -77,23 +60,11 @@ test("a new name shows at once", async ({ context, page, stack, firstAdmin, watc
   await expect(page.locator(".user-menu summary")).toContainText("Nina Neu");
 });
 
-test("a name is changed without JavaScript", async ({ browser, stack, firstAdmin }) => {
-  const user = await inviteUser(stack.url, firstAdmin, "Paul Plain", "operator");
-  const page = await plainPage(browser, stack, user);
-  await page.goto("/account");
-  await page.getByLabel("Name", { exact: true }).fill("Paul Simple");
-  await page.getByRole("button", { name: "Save name" }).click();
-  await expect(page).toHaveURL(/\/account#profile$/);
-  await expect(page.getByText("Your name is changed.")).toBeVisible();
-  await expect(page.locator(".user-menu summary")).toContainText("Paul Simple");
-  await page.context().close();
-});
-
-test("a page that reads before it hears of the new passphrase states the reason", async ({ browser, context, page, stack, firstAdmin, watch }) => {
+test("a read during the change of the passphrase states its reason", { tag: "@all" }, async ({ openBrowser, context, page, stack, firstAdmin, watch }) => {
   watch.expect(/status of 401/);
   const user = await inviteUser(stack.url, firstAdmin, "Rita Read", "viewer");
   const elsewhere = await signInAgain(stack.url, user);
-  const other = await otherBrowser(browser, stack, elsewhere);
+  const other = await openBrowser(elsewhere);
   const theirs = await other.newPage();
   await open(theirs, "/jobs");
   await waitForLive(theirs);
@@ -120,15 +91,31 @@ test("a page that reads before it hears of the new passphrase states the reason"
   release();
   await refused;
   await expect(theirs).toHaveURL(/\/login\?.*reason=passphrase-changed/);
-  await other.close();
 });
 
-test("a new passphrase ends all other sessions", async ({ browser, context, page, stack, firstAdmin, watch }) => {
-  // The refused tries, and the requests of the ended session.
-  watch.expect(/status of (401|422)/);
+test("a refused passphrase is reported beside its field", async ({ context, page, stack, firstAdmin, watch }) => {
+  watch.expect(/status of 422/);
+  const user = await inviteUser(stack.url, firstAdmin, "Rita Refused", "viewer");
+  const elsewhere = await signInAgain(stack.url, user);
+  await signIn(context, stack.url, user);
+  await open(page, "/account");
+  await waitForLive(page);
+  await changePassphrase(page, "not the old one", NEW_PASSPHRASE);
+  await expect(page.locator("#f-current-error")).toBeVisible();
+  await expect(page.locator("#f-passphrase-error")).toBeHidden();
+  await expect(page.locator("#passphrase-errors")).toBeFocused();
+  await changePassphrase(page, user.passphrase, "too short");
+  await expect(page.locator("#f-passphrase-error")).toBeVisible();
+  await expect(page.locator("#f-current-error")).toBeHidden();
+  expect(await isSignedIn(stack.url, elsewhere.session)).toBe(true);
+});
+
+test("a new passphrase ends all other sessions", async ({ openBrowser, context, page, stack, firstAdmin, watch }) => {
+  // The requests of the ended session.
+  watch.expect(/status of 401/);
   const user = await inviteUser(stack.url, firstAdmin, "Petra Pass", "viewer");
   const elsewhere = await signInAgain(stack.url, user);
-  const other = await otherBrowser(browser, stack, elsewhere);
+  const other = await openBrowser(elsewhere);
   const theirs = await other.newPage();
   await open(theirs, "/jobs");
   await waitForLive(theirs);
@@ -139,15 +126,6 @@ test("a new passphrase ends all other sessions", async ({ browser, context, page
   const tab = await context.newPage();
   await open(tab, "/occurrences");
   await waitForLive(tab);
-
-  await changePassphrase(page, "not the old one", NEW_PASSPHRASE);
-  await expect(page.locator("#f-current-error")).toBeVisible();
-  await expect(page.locator("#f-passphrase-error")).toBeHidden();
-  await expect(page.locator("#passphrase-errors")).toBeFocused();
-  await changePassphrase(page, user.passphrase, "too short");
-  await expect(page.locator("#f-passphrase-error")).toBeVisible();
-  await expect(page.locator("#f-current-error")).toBeHidden();
-  expect(await isSignedIn(stack.url, elsewhere.session)).toBe(true);
 
   await changePassphrase(page, user.passphrase, NEW_PASSPHRASE);
   await expect(page.locator(".toast")).toContainText("Passphrase changed. All other sessions were ended.");
@@ -169,29 +147,13 @@ test("a new passphrase ends all other sessions", async ({ browser, context, page
   const old = await callServerFunction(stack.url, undefined, "sign_in", { email: user.email, passphrase: user.passphrase, next: "/" });
   expect(old.status).toBe(422);
   await signInAgain(stack.url, { ...user, passphrase: NEW_PASSPHRASE });
-  await other.close();
 });
 
-test("a passphrase is changed without JavaScript", async ({ browser, stack, firstAdmin }) => {
-  const user = await inviteUser(stack.url, firstAdmin, "Pia Plain", "viewer");
-  const page = await plainPage(browser, stack, user);
-  await page.goto("/account");
-  await changePassphrase(page, "not the old one", NEW_PASSPHRASE);
-  await expect(page).toHaveURL(/\/account#passphrase$/);
-  await expect(page.locator("#f-current-error")).toBeVisible();
-  await expect(page.getByLabel("New passphrase", { exact: true })).toHaveValue("");
-  await changePassphrase(page, user.passphrase, NEW_PASSPHRASE);
-  await expect(page.getByText("Passphrase changed. All other sessions were ended.")).toBeVisible();
-  await page.reload();
-  await expect(page.getByRole("heading", { level: 1 })).toHaveText("Account");
-  expect(await isSignedIn(stack.url, user.session)).toBe(false);
-  await page.context().close();
-});
-
-test("a stolen session is ended from another device", async ({ browser, context, page, stack, firstAdmin }) => {
+test("a stolen session is ended from another device", async ({ openBrowser, context, page, stack, firstAdmin, watch }) => {
+  watch.expect(/status of 401/);
   const user = await inviteUser(stack.url, firstAdmin, "Stella Stolen", "operator");
   const stolen = await signInAgain(stack.url, user);
-  const thief = await otherBrowser(browser, stack, stolen);
+  const thief = await openBrowser(stolen);
   const theirs = await thief.newPage();
   await open(theirs, "/jobs");
   await waitForLive(theirs);
@@ -217,10 +179,9 @@ test("a stolen session is ended from another device", async ({ browser, context,
   await expect(page.locator(".toast")).toContainText("The session is ended.");
   await theirs.goto("/jobs");
   await expect(theirs).toHaveURL(/\/login/);
-  await thief.close();
 });
 
-test("all other sessions are ended at once", async ({ context, page, stack, firstAdmin }) => {
+test("all other sessions are ended at once", { tag: "@all" }, async ({ context, page, stack, firstAdmin }) => {
   const user = await inviteUser(stack.url, firstAdmin, "Olaf Others", "viewer");
   const others = [await signInAgain(stack.url, user), await signInAgain(stack.url, user)];
   await signIn(context, stack.url, user);
@@ -240,7 +201,7 @@ test("all other sessions are ended at once", async ({ context, page, stack, firs
   expect(await isSignedIn(stack.url, user.session)).toBe(false);
 });
 
-test("a new session appears when the user returns to the page", async ({ context, page, stack, firstAdmin }) => {
+test("a new session appears when the user returns to the page", { tag: "@all" }, async ({ context, page, stack, firstAdmin }) => {
   const user = await inviteUser(stack.url, firstAdmin, "Nora New", "viewer");
   await signIn(context, stack.url, user);
   await open(page, "/account");
@@ -250,27 +211,6 @@ test("a new session appears when the user returns to the page", async ({ context
   await page.evaluate(() => document.dispatchEvent(new Event("visibilitychange")));
   await expect(otherSessions(page)).toHaveCount(1);
   await expect(page.getByLabel("Name", { exact: true })).toHaveValue("Typed");
-});
-
-test("sessions are ended without JavaScript", async ({ browser, stack, firstAdmin }) => {
-  const user = await inviteUser(stack.url, firstAdmin, "Sven Script", "viewer");
-  const first = await signInAgain(stack.url, user);
-  const page = await plainPage(browser, stack, user);
-  await page.goto("/account");
-  await otherSessions(page).getByRole("link", { name: /^End the session/ }).click();
-  await page.locator("#end").getByRole("button", { name: "End session" }).click();
-  await expect(page).toHaveURL(/\/account#sessions$/);
-  await expect(page.getByText("The session is ended.")).toBeVisible();
-  expect(await isSignedIn(stack.url, first.session)).toBe(false);
-
-  const second = await signInAgain(stack.url, user);
-  await page.goto("/account");
-  await page.getByRole("link", { name: "End all other sessions…" }).click();
-  await page.locator("#end").getByRole("button", { name: "End all other sessions" }).click();
-  await expect(page.getByText("1 other session is ended.")).toBeVisible();
-  expect(await isSignedIn(stack.url, second.session)).toBe(false);
-  expect(await isSignedIn(stack.url, user.session)).toBe(true);
-  await page.context().close();
 });
 
 test("preferences apply at once and stay after a reload", async ({ context, page, stack, firstAdmin, watch }) => {
@@ -352,56 +292,7 @@ test("preferences apply at once and stay after a reload", async ({ context, page
   await expect(page.getByRole("dialog")).toBeVisible();
 });
 
-test("preferences are saved without JavaScript", async ({ browser, stack, firstAdmin }) => {
-  const user = await inviteUser(stack.url, firstAdmin, "Pam Plain", "viewer");
-  const page = await plainPage(browser, stack, user);
-  await page.goto("/account");
-  const form = page.locator("#preferences");
-  await form.getByLabel("Dark").check();
-  await form.getByLabel("The time zone below").check();
-  await form.getByLabel("Time zone", { exact: true }).fill("Nowhere/Town");
-  await form.getByRole("button", { name: "Save preferences" }).click();
-  await expect(page.locator("#f-zone-error")).toContainText("is not a time zone");
-  await expect(form.getByLabel("Dark")).toBeChecked();
-  await form.getByLabel("Time zone", { exact: true }).fill("Asia/Kathmandu");
-  await form.getByLabel(/^12 hours/).check();
-  await form.getByRole("button", { name: "Save preferences" }).click();
-  await expect(page).toHaveURL(/\/account#preferences$/);
-  await expect(page.getByText("The preferences are saved.")).toBeVisible();
-  await expect(page.locator("html")).toHaveAttribute("data-theme", "dark");
-  await expect(page.locator("#profile time")).toContainText(/ [AP]M UTC\+5:45$/);
-  await page.context().close();
-});
-
-test("the account page is accessible and fits a phone", async ({ context, page, stack, firstAdmin, watch }) => {
-  watch.expect(/status of 422/);
-  test.setTimeout(120_000);
-  const user = await inviteUser(stack.url, firstAdmin, "Vera Viewer", "viewer");
-  await signInAgain(stack.url, user);
-  await signIn(context, stack.url, user);
-  await open(page, "/account");
-  await waitForLive(page);
-  await expect(otherSessions(page)).toHaveCount(1);
-  await checkThemes(page, "account");
-  for (const name of [/^End the session/, "End all other sessions…"]) {
-    await page.getByRole("button", { name }).first().click();
-    await expect(page.getByRole("dialog")).toBeVisible();
-    await checkThemes(page, `account-dialog-${typeof name === "string" ? "others" : "one"}`);
-    await page.getByRole("dialog").getByRole("button", { name: "Cancel" }).click();
-  }
-  await changePassphrase(page, "not the old one", NEW_PASSPHRASE);
-  await expect(page.locator("#f-current-error")).toBeVisible();
-  await checkThemes(page, "account-refused");
-  await page.setViewportSize(PHONE);
-  expect(await findOverflows(page, false)).toEqual([]);
-  // Every section is reached by its link.
-  for (const name of ["Profile", "Passphrase", "Sessions", "Security log", "Preferences"]) {
-    await page.getByRole("navigation", { name: "Sections of the page" }).getByRole("link", { name }).click();
-    await expect(page.getByRole("heading", { name, level: 2 })).toBeInViewport();
-  }
-});
-
-test("a failed sign-out is reported beside its button", async ({ context, page, stack, firstAdmin, watch }) => {
+test("a failed sign-out is reported beside its button", { tag: "@all" }, async ({ context, page, stack, firstAdmin, watch }) => {
   watch.expect(/status of 503/);
   const user = await inviteUser(stack.url, firstAdmin, "Fay Failed", "viewer");
   await signIn(context, stack.url, user);

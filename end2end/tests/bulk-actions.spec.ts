@@ -7,14 +7,11 @@ import { join } from "node:path";
 
 import type { Page } from "@playwright/test";
 
-import { publishDeadLetter } from "../fixtures/dead-letter";
 import { makeJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
-import { hasServices } from "../fixtures/stack";
 import { expect, open, screenshot, test, waitForHydration, waitForLive } from "../fixtures/test";
 import { apiClient, callServerFunction, type TestUser } from "../fixtures/users";
 
-test.use({ stackName: "bulk-actions" });
-test.describe.configure({ mode: "serial" });
+test.use({ stackName: "runs" });
 
 /** Jobs that wait for this file fail until it exists. */
 const repair = join(tmpdir(), `milvaion-e2e-${randomBytes(6).toString("hex")}`);
@@ -120,55 +117,9 @@ test("all is refused when many more failures match", async ({ admin, firstAdmin,
   await expect(count).toHaveText("0 open of 3 failures");
 });
 
-test("a request without a scope changes nothing", async ({ firstAdmin, stack }) => {
-  const job = await makeJob(stack.url, firstAdmin, { name: "No scope", input: shell("echo no scope >&2; exit 3") });
-  const [run] = await fail(stack.url, firstAdmin, job, 1);
-  const filter = { "filter[jobId]": job, seen: "1" };
-  for (const name of ["retry_failures", "resolve_failures"]) {
-    const empty = await callServerFunction(stack.url, firstAdmin.session, name, filter);
-    expect(empty.status, empty.text).toBe(422);
-    expect(empty.text).toContain("choose at least one open failure");
-    const misspelled = { all: "true", seen: "100000", "filter[job]": job };
-    const refused = await callServerFunction(stack.url, firstAdmin.session, name, misspelled);
-    expect(refused.status, refused.text).toBeGreaterThanOrEqual(400);
-  }
-  const context = await apiClient(stack.url, firstAdmin.session);
-  const failure = (await (await context.get(`/api/failure?id=${run}`)).json()) as { resolvedAt: string | null };
-  await context.dispose();
-  expect(failure.resolvedAt).toBeNull();
-});
-
-test("an invalid filter lists nothing", async ({ admin, firstAdmin, stack, watch }) => {
-  watch.expect(/status of 400/);
-  const job = await makeJob(stack.url, firstAdmin, { name: "Filtered", input: shell("echo filtered >&2; exit 4") });
+test("a search typed before hydration is kept", { tag: "@all" }, async ({ admin, firstAdmin, stack }) => {
+  const job = await makeJob(stack.url, firstAdmin, { name: "Sought", input: shell("echo sought >&2; exit 4") });
   await fail(stack.url, firstAdmin, job, 1);
-  const cause = `/failed/${await fingerprint(stack.url, firstAdmin, job)}`;
-  for (const [path, parameter, reset] of [
-    ["/failed?state=foo", "state", "/failed"],
-    [`/failed?state=all&job=${job}x`, "job", "/failed?state=all"],
-    ["/failed?cause=bored", "cause", "/failed"],
-    [`${cause}?cause=lost`, "cause", cause],
-    [`${cause}?after=1~2~3`, "after", cause],
-    ["/failed?tab=dead-letters&before=x", "before", "/failed?tab=dead-letters"],
-  ] as const) {
-    const response = await admin.goto(path);
-    expect(response?.status(), path).toBe(400);
-    await waitForHydration(admin);
-    const notice = admin.locator("#filter-error");
-    await expect(notice.locator(`[data-parameter="${parameter}"]`)).toContainText(`The filter ${parameter} has the value`);
-    await expect(admin.locator("tbody tr, #dead-letters")).toHaveCount(0);
-    await expect(admin.getByRole("button", { name: /Retry|Resolve/ })).toHaveCount(0);
-    await expect(notice.getByRole("link")).toHaveAttribute("href", reset);
-  }
-  await open(admin, "/failed?state=foo");
-  await screenshot(admin, "invalid-filter");
-  await admin.getByRole("link", { name: "Remove the invalid filter" }).click();
-  await expect(admin).toHaveURL(/\/failed$/);
-  await expect(admin.locator("#failure-groups tbody tr").filter({ hasText: "Filtered" })).toHaveCount(1);
-  await expect(admin.locator("#filter-error")).toHaveCount(0);
-});
-
-test("a search typed before hydration is kept", async ({ admin }) => {
   let release = () => {};
   const gate = new Promise<void>((resolve) => (release = resolve));
   await admin.route(/\.wasm(\?|$)/, async (route) => {
@@ -216,7 +167,7 @@ test("groups hold still while one of them has the focus", async ({ admin, firstA
   await expect(pill).toHaveCount(0);
 });
 
-test("a double click resolves a failure once", async ({ admin, firstAdmin, stack }) => {
+test("a double click resolves a failure once", { tag: "@all" }, async ({ admin, firstAdmin, stack }) => {
   const job = await makeJob(stack.url, firstAdmin, { name: "Twice", input: shell("echo twice >&2; exit 8") });
   const [run] = await fail(stack.url, firstAdmin, job, 1);
   await open(admin, `/failed/${run}`);
@@ -231,7 +182,7 @@ test("a double click resolves a failure once", async ({ admin, firstAdmin, stack
   expect(JSON.parse(again.text)).toMatchObject({ count: 0, left: 1 });
 });
 
-test("a refused resolution is explained beside its button", async ({ admin, firstAdmin, stack, watch }) => {
+test("a refused resolution is explained beside its button", { tag: "@all" }, async ({ admin, firstAdmin, stack, watch }) => {
   watch.expect(/status of 503|Failed to load resource/);
   const job = await makeJob(stack.url, firstAdmin, { name: "Refused", input: shell("echo refused >&2; exit 2") });
   const [run] = await fail(stack.url, firstAdmin, job, 1);
@@ -248,20 +199,3 @@ test("a refused resolution is explained beside its button", async ({ admin, firs
   await expect(admin.locator(".toast").filter({ hasText: "1 failure was resolved." })).toBeVisible();
 });
 
-test("a dead letter links to the occurrence it names", async ({ admin, firstAdmin, stack }) => {
-  test.skip(!hasServices, "needs the broker's address");
-  const job = await makeJob(stack.url, firstAdmin, { name: "Named", input: shell("echo named") });
-  const run = await runJob(stack.url, firstAdmin, job);
-  await waitForStatus(stack.url, firstAdmin, run, "completed");
-  await publishDeadLetter(process.env.AMQP_URL ?? "", stack.prefix, Buffer.from("{ no json"), run);
-  const letter = admin.locator("#dead-letters > li").filter({ hasText: run });
-  await expect(async () => {
-    await admin.goto("/failed?tab=dead-letters");
-    await expect(letter).toHaveCount(1, { timeout: 500 });
-  }).toPass({ timeout: 20_000 });
-  await waitForHydration(admin);
-  await expect(letter.getByText("Completed.")).toBeVisible();
-  await letter.getByRole("link", { name: run }).click();
-  await expect(admin).toHaveURL(new RegExp(`/occurrences/${run}$`));
-  await expect(admin.locator("#occurrence-status")).toHaveAttribute("data-status", "completed");
-});

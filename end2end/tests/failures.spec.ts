@@ -9,10 +9,8 @@ import { publishDeadLetter } from "../fixtures/dead-letter";
 import { makeJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
 import { hasServices } from "../fixtures/stack";
 import { expect, open, screenshot, test, waitForLive } from "../fixtures/test";
-import { apiClient, callServerFunction, type TestUser } from "../fixtures/users";
 
-test.use({ stackName: "failures" });
-test.describe.configure({ mode: "serial" });
+test.use({ stackName: "runs" });
 
 /** The import jobs fail until this file exists. */
 const stock = join(tmpdir(), `milvaion-e2e-${randomBytes(6).toString("hex")}`);
@@ -22,28 +20,20 @@ test.afterAll(async () => {
 });
 
 test("failures are grouped by cause and the list updates live", async ({ admin, firstAdmin, stack, target }) => {
-  await open(admin, "/failed");
-  await waitForLive(admin);
-  await expect(admin.getByText("No open failures")).toBeVisible();
-  await screenshot(admin, "failures-none");
-
-  const job = await makeJob(stack.url, firstAdmin, {
-    name: "Import orders",
-    input: shell(`test -e ${stock} || { echo "the stock list is missing" >&2; exit 7; }`),
-  });
+  const job = await makeJob(stack.url, firstAdmin, { name: "Import parts", input: shell("echo the part list is missing >&2; exit 7") });
   const other = await makeJob(stack.url, firstAdmin, {
     name: "Call the shop",
     target: "local/http-request",
     input: { url: target.at("/broken") },
   });
+  await open(admin, "/failed");
+  await waitForLive(admin);
   for (const one of [job, job, other, job]) {
     await waitForStatus(stack.url, firstAdmin, await runJob(stack.url, firstAdmin, one), "failed");
   }
   const rows = admin.locator("#failure-groups tbody tr");
-  await expect(rows).toHaveCount(2);
-  await expect(rows.first()).toContainText("Import orders");
-  await expect(rows.first().locator("td.num")).toHaveText("3");
-  await expect(rows.last()).toContainText("Call the shop");
+  await expect(rows.filter({ hasText: "Import parts" }).locator("td.num")).toHaveText("3");
+  await expect(rows.filter({ hasText: "Call the shop" })).toHaveCount(1);
   await screenshot(admin, "failures");
 
   await admin.getByLabel("Search failures").fill("shop");
@@ -55,20 +45,21 @@ test("failures are grouped by cause and the list updates live", async ({ admin, 
   await expect(admin).toHaveURL(/\?cause=lost&q=shop$/);
   await expect(admin.getByText("No failure matches")).toBeVisible();
   await admin.getByRole("link", { name: "Show all open failures" }).click();
-  await expect(rows).toHaveCount(2);
-
-  await open(admin, "/");
-  const tile = admin.getByRole("link", { name: /Open failures/ });
-  await expect(tile.locator(".tile-value")).toHaveText("4");
-  await tile.click();
-  await expect(admin.getByRole("heading", { level: 1 })).toHaveText("Failures");
+  await expect(rows.filter({ hasText: "Import parts" })).toHaveCount(1);
 });
 
-test("selected failures are retried after confirmation", async ({ admin }) => {
+test("selected failures are retried after confirmation", async ({ admin, firstAdmin, stack }) => {
+  const job = await makeJob(stack.url, firstAdmin, {
+    name: "Import orders",
+    input: shell(`test -e ${stock} || { echo "the stock list is missing" >&2; exit 7; }`),
+  });
+  for (let run = 0; run < 3; run += 1) {
+    await waitForStatus(stack.url, firstAdmin, await runJob(stack.url, firstAdmin, job), "failed");
+  }
   await writeFile(stock, "");
-  await open(admin, "/failed");
+  await open(admin, "/failed?q=stock");
   await waitForLive(admin);
-  await admin.locator("#failure-groups tbody tr").first().locator("a.row-link").click();
+  await admin.locator("#failure-groups tbody tr").filter({ hasText: "Import orders" }).locator("a.row-link").click();
   await expect(admin.locator("#failure-count")).toHaveText("3 open of 3 failures");
   const rows = admin.locator("#failures tbody tr");
   await expect(rows).toHaveCount(3);
@@ -130,38 +121,9 @@ test("a failure is retried with edited input and links to its retry", async ({ a
   await admin.goto(`/failed/${run}`);
   await expect(admin.locator("#failure-state")).toContainText("Retried");
   await expect(admin.getByRole("link", { name: "as a new run" })).toHaveAttribute("href", `/occurrences/${made}`);
-  const again = await callServerFunction(stack.url, firstAdmin.session, "retry_failure", { id: run });
-  expect(again.status, again.text).toBe(409);
 });
 
-test("resolving a cause affects no more failures than were seen", async ({ admin, firstAdmin, stack }) => {
-  const job = await makeJob(stack.url, firstAdmin, { name: "Nag", input: shell("echo give up >&2; exit 9") });
-  const runs = [];
-  for (let n = 0; n < 3; n += 1) {
-    runs.push(await runJob(stack.url, firstAdmin, job));
-    await waitForStatus(stack.url, firstAdmin, runs[n] ?? "", "failed");
-  }
-  const [fingerprint] = await fingerprints(stack.url, firstAdmin, job);
-  const all = { all: "true", "filter[fingerprint]": fingerprint ?? "", "filter[jobId]": job };
-  const many = await callServerFunction(stack.url, firstAdmin.session, "resolve_failures", { ...all, seen: "1" });
-  expect(many.status, many.text).toBe(409);
-  expect(many.text).toContain("The filter now matches 3 failures; you saw 1.");
-
-  await open(admin, `/failed/${fingerprint}?job=${job}`);
-  await admin.getByRole("button", { name: "Resolve all 3…" }).click();
-  const dialog = admin.getByRole("dialog", { name: "Resolve all 3 failures?" });
-  await dialog.getByLabel("Note").fill("known since Monday");
-  await dialog.getByLabel("Note").press("Enter");
-  await expect(admin.locator(".toast").filter({ hasText: "3 failures were resolved." })).toBeVisible();
-  await expect(admin.getByText("No failures here")).toBeVisible();
-  await expect(admin.getByRole("button", { name: "Resolve all…" })).toHaveAttribute("aria-disabled", "true");
-  await open(admin, `/failed/${runs[0]}`);
-  await expect(admin.locator("#failure-state")).toContainText(`Resolved by ${firstAdmin.email}`);
-  await expect(admin.getByText("known since Monday")).toBeVisible();
-  await expect(admin.getByRole("heading", { name: "Resolve this failure" })).toBeHidden();
-});
-
-test("an unreadable message is shown safely and resolved", async ({ admin, stack }) => {
+test("an unreadable message is shown safely and resolved", { tag: "@all" }, async ({ admin, stack }) => {
   test.skip(!hasServices, "needs the broker's address");
   await open(admin, "/failed");
   await admin.getByRole("link", { name: "Dead letters" }).click();
@@ -190,11 +152,3 @@ test("an unreadable message is shown safely and resolved", async ({ admin, stack
   await admin.getByRole("link", { name: "Resolved" }).click();
   await expect(deadLetters).toContainText("an experiment");
 });
-
-/** Returns the fingerprints of a job's failures. */
-async function fingerprints(url: string, user: TestUser, job: string): Promise<string[]> {
-  const context = await apiClient(url, user.session);
-  const page = (await (await context.get(`/api/failure_groups?filter[jobId]=${job}`)).json()) as { rows: { fingerprint: string }[] };
-  await context.dispose();
-  return page.rows.map((row) => row.fingerprint);
-}

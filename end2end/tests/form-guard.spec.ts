@@ -7,7 +7,7 @@ import { fillList, makeCalendar, makeJob, runJob, shell, waitForStatus } from ".
 import { expect, open, row, screenshot, test, waitForHydration, waitForLive } from "../fixtures/test";
 import { callServerFunction, COOKIE, inviteUser, sessionIn, signIn, type TestUser } from "../fixtures/users";
 
-test.use({ stackName: "form-guard" });
+test.use({ stackName: "jobs" });
 
 /** Opens the form of a new job by a link, so that Back stays inside the app, and fills its name. */
 async function fillNewJob(page: Page, name: string): Promise<void> {
@@ -93,7 +93,7 @@ test("links, shortcuts and Back ask before they discard", async ({ admin: page }
   await expect(page.locator("#draft-notice")).toHaveCount(0);
 });
 
-test("a discarded form lets each kind of navigation pass", async ({ admin: page }) => {
+test("a discarded form lets each kind of navigation pass", { tag: "@all" }, async ({ admin: page }) => {
   const heading = page.getByRole("heading", { level: 1 });
   await fillNewJob(page, "Discarded by a link");
   await page.getByRole("navigation", { name: "Main", exact: true }).getByRole("link", { name: "Workers" }).click();
@@ -113,7 +113,7 @@ test("a discarded form lets each kind of navigation pass", async ({ admin: page 
   await expect(question(page)).toBeHidden();
 });
 
-test("a changed run input asks before it is discarded", async ({ admin: page, stack, firstAdmin }) => {
+test("a changed run input asks before it is discarded", { tag: "@all" }, async ({ admin: page, stack, firstAdmin }) => {
   const job = await makeJob(stack.url, firstAdmin, { name: "Typed input", input: shell("true") });
   await open(page, `/jobs/${job}`);
   await page.getByRole("button", { name: "Run with different input…" }).click();
@@ -161,7 +161,7 @@ test("a reload restores every part of a job form", async ({ admin: page, stack, 
   await expect(notice).toHaveCount(0);
 });
 
-test("a reload restores groups, rows and invalid JSON", async ({ admin: page, stack, firstAdmin }) => {
+test("a reload restores groups, rows and invalid JSON", { tag: "@all" }, async ({ admin: page, stack, firstAdmin }) => {
   await makeJob(stack.url, firstAdmin, { name: "Registers the types first", input: shell("true") });
   await open(page, "/jobs/new?type=local/http-request");
   const variant = page.getByRole("combobox", { name: "Authentication: variant" });
@@ -222,7 +222,7 @@ test("a change of rows alone is guarded", async ({ admin: page, stack, firstAdmi
   await expect(second).toHaveValue("true");
 });
 
-test("an inserted input alone is guarded", async ({ admin: page, stack, firstAdmin }) => {
+test("an inserted input alone is guarded", { tag: "@all" }, async ({ admin: page, stack, firstAdmin }) => {
   const job = await makeJob(stack.url, firstAdmin, { name: "Inserted", input: shell("echo one") });
   const run = await runJob(stack.url, firstAdmin, job, shell("echo other"));
   await waitForStatus(stack.url, firstAdmin, run, "completed");
@@ -242,7 +242,7 @@ test("an inserted input alone is guarded", async ({ admin: page, stack, firstAdm
   await expect(third).toHaveValue("echo other");
 });
 
-test("an added window alone is guarded", async ({ admin: page }) => {
+test("an added window alone is guarded", { tag: "@all" }, async ({ admin: page }) => {
   await open(page, "/calendars");
   await page.getByRole("main").getByRole("link", { name: "New calendar" }).first().click();
   await expect(page.getByRole("heading", { level: 1 })).toHaveText("New calendar");
@@ -255,7 +255,7 @@ test("an added window alone is guarded", async ({ admin: page }) => {
   await expect(page.getByRole("group", { name: "Window 1" })).toBeVisible();
 });
 
-test("a restored calendar form is discarded on request", async ({ admin: page, stack, firstAdmin }) => {
+test("a restored calendar form is discarded on request", { tag: "@all" }, async ({ admin: page, stack, firstAdmin }) => {
   const id = await makeCalendar(stack.url, firstAdmin, { name: "Stored", dates: "2031-01-01" });
   await open(page, `/calendars/${id}/edit`);
   await page.getByLabel("Name", { exact: true }).fill("Changed");
@@ -330,6 +330,8 @@ test("a page is live again after a new sign-in", async ({ context, page, stack, 
   await other.close();
   await page.getByRole("main").getByRole("link", { name: "Cancel" }).click();
   await question(page).getByRole("button", { name: "Discard" }).click();
+  await page.getByLabel("Search jobs").fill("Seen again");
+  await page.getByRole("button", { name: "Search" }).click();
   await page.locator(`#job-rows tr[data-id="${job}"] a.row-link`).click();
   await expect(page.getByRole("heading", { level: 1 })).toHaveText("Seen again");
   await waitForLive(page);
@@ -369,15 +371,7 @@ test("an ended session keeps an open dialog and its text", async ({ context, pag
   await expect(page.getByText("This job is paused")).toContainText("the disk is full");
 });
 
-test("the sign-in page states that the session has ended", async ({ page, watch }) => {
-  watch.expect(/status of 401/);
-  await open(page, "/login?next=/jobs&reason=signed-out");
-  await expect(page.locator("#session-end")).toHaveText("Your session has ended. Sign in to continue.");
-  await open(page, "/login?next=/jobs&reason=something");
-  await expect(page.locator("#session-end")).toHaveCount(0);
-});
-
-test("a refused first run is stated until the page is left", async ({ admin: page, stack, firstAdmin }) => {
+test("a refused first run is stated until the page is left", { tag: "@all" }, async ({ admin: page, stack, firstAdmin }) => {
   await makeJob(stack.url, firstAdmin, { name: "Registers the types too", input: shell("true") });
   await open(page, "/jobs/new?type=local/shell-command");
   await page.getByLabel("Name", { exact: true }).fill("Inactive from the start");
@@ -430,7 +424,7 @@ test("choices made before the script runs count", async ({ admin: page, stack, f
   expect(text).toContain("http-request");
 });
 
-test("another job type and back keeps the fields", async ({ admin: page, stack, firstAdmin }) => {
+test("another job type and back keeps the fields", { tag: "@all" }, async ({ admin: page, stack, firstAdmin }) => {
   await makeJob(stack.url, firstAdmin, { name: "Registers the types again", input: shell("true") });
   await open(page, "/jobs/new?type=local/http-request");
   await page.getByRole("textbox", { name: /^URL/ }).fill("http://127.0.0.1:9/kept");
@@ -442,7 +436,7 @@ test("another job type and back keeps the fields", async ({ admin: page, stack, 
   await expect(page.getByLabel("Working directory")).toHaveValue("/tmp");
 });
 
-test("the notice of a plain form goes with its page", async ({ admin: page, context, stack, firstAdmin }) => {
+test("the notice of a plain form goes with its page", { tag: "@all" }, async ({ admin: page, context, stack, firstAdmin }) => {
   const job = await makeJob(stack.url, firstAdmin, { name: "Paused plainly", input: shell("true") });
   // A form that is posted before the script runs leaves its notice for the next page.
   const answer = await context.request.post("/api/set_job_active", {
@@ -457,28 +451,4 @@ test("the notice of a plain form goes with its page", async ({ admin: page, cont
   await page.getByRole("navigation", { name: "Main", exact: true }).getByRole("link", { name: "Workers" }).click();
   await expect(page.getByRole("heading", { level: 1 })).toHaveText("Workers");
   await expect(notice).toBeHidden();
-});
-
-test("a plain form states that its first run was refused", async ({ admin: page, context, stack, firstAdmin }) => {
-  await makeJob(stack.url, firstAdmin, { name: "Registers the types once more", input: shell("true") });
-  const paused = await callServerFunction(stack.url, firstAdmin.session, "pause_cluster", { reason: "an upgrade" });
-  expect(paused.status, paused.text).toBe(200);
-  const answer = await context.request.post("/api/save_job", {
-    form: {
-      "form[display_name]": "Plainly refused",
-      "form[target]": "local/shell-command",
-      "form[input_mode]": "json",
-      "form[input_json]": JSON.stringify(shell("true")),
-      "form[kind]": "manual",
-      "form[is_active]": "on",
-      then: "run",
-    },
-    headers: { accept: "text/html", origin: stack.url },
-    maxRedirects: 0,
-  });
-  expect(answer.status()).toBe(302);
-  await open(page, answer.headers().location ?? "");
-  await expect(page.getByText("not queued to run now. All schedules are paused (an upgrade).")).toBeVisible();
-  const resumed = await callServerFunction(stack.url, firstAdmin.session, "resume_cluster", {});
-  expect(resumed.status, resumed.text).toBe(200);
 });

@@ -6,11 +6,11 @@ import { fillList, form, makeJob, runJob, shell, waitForStatus } from "../fixtur
 import { expect, open, test, waitForHydration } from "../fixtures/test";
 import { callServerFunction } from "../fixtures/users";
 
-test.use({ stackName: "job-form" });
+test.use({ stackName: "jobs" });
 
 const http = "/jobs/new?type=local/http-request";
 
-test("fields stand in the order of the input type", async ({ admin, firstAdmin, stack }) => {
+test("fields stand in the order of the input type", { tag: "@all" }, async ({ admin, firstAdmin, stack }) => {
   await waitForWorker(stack.url, firstAdmin);
   await open(admin, http);
   const names = await admin.locator('#f-input [name^="form[input]["]').evaluateAll((controls) => {
@@ -68,7 +68,7 @@ test("fields and JSON convert without loss", async ({ admin, firstAdmin, stack }
   expect(await inputJson(admin)).toEqual(input);
 });
 
-test("an optional yes or no keeps three states", async ({ admin, firstAdmin, stack }) => {
+test("an optional yes or no keeps three states", { tag: "@all" }, async ({ admin, firstAdmin, stack }) => {
   await waitForWorker(stack.url, firstAdmin);
   await open(admin, http);
   const url = "http://localhost:9/redirects";
@@ -96,7 +96,7 @@ test("an optional yes or no keeps three states", async ({ admin, firstAdmin, sta
   expect(await inputJson(admin)).toEqual({ url, followRedirects: false });
 });
 
-test("a number with too many digits is refused", async ({ admin, firstAdmin, stack }) => {
+test("a number with too many digits is refused", { tag: "@all" }, async ({ admin, firstAdmin, stack }) => {
   await waitForWorker(stack.url, firstAdmin);
   await open(admin, http);
   await admin.getByRole("radio", { name: "JSON" }).check();
@@ -141,7 +141,7 @@ test("input chosen before the script runs counts", async ({ admin: page, firstAd
   });
 });
 
-test("one check reports all errors", async ({ admin, firstAdmin, stack, watch }) => {
+test("one check reports all errors", { tag: "@all" }, async ({ admin, firstAdmin, stack, watch }) => {
   watch.expect(/status of 422/);
   await waitForWorker(stack.url, firstAdmin);
   await open(admin, http);
@@ -178,7 +178,7 @@ test("the schedule builder and the expression agree", async ({ admin }) => {
   await expect(admin.getByLabel("Time", { exact: true })).toHaveCount(0);
 });
 
-test("the preview names lost and repeated local times", async ({ admin }) => {
+test("the preview names lost and repeated local times", { tag: "@all" }, async ({ admin }) => {
   await open(admin, "/jobs/new");
   await admin.getByLabel("Time zone", { exact: true }).fill("Europe/Warsaw");
   await admin.getByRole("textbox", { name: "Cron expression" }).fill("30 2 * * *");
@@ -189,7 +189,7 @@ test("the preview names lost and repeated local times", async ({ admin }) => {
   await expect(preview).not.toContainText("does not exist");
 });
 
-test("a copy of a job is created only on request", async ({ admin, firstAdmin, stack }) => {
+test("a copy of a job is created only on request", { tag: "@all" }, async ({ admin, firstAdmin, stack }) => {
   const id = await makeJob(stack.url, firstAdmin, { name: "Original", input: shell("echo one"), cron: "30 3 * * *", zone: "Asia/Tokyo", tags: "night" });
   await open(admin, `/jobs/${id}`);
   await admin.getByRole("link", { name: "Duplicate" }).click();
@@ -203,7 +203,7 @@ test("a copy of a job is created only on request", async ({ admin, firstAdmin, s
   expect(new URL(admin.url()).pathname).not.toBe(`/jobs/${id}`);
 });
 
-test("the input of the last run is inserted", async ({ admin, firstAdmin, stack }) => {
+test("the input of the last run is inserted", { tag: "@all" }, async ({ admin, firstAdmin, stack }) => {
   const id = await makeJob(stack.url, firstAdmin, { name: "Repeated", input: shell("echo one") });
   const run = await runJob(stack.url, firstAdmin, id, shell("echo other"));
   await waitForStatus(stack.url, firstAdmin, run, "completed");
@@ -219,7 +219,7 @@ test("the input of the last run is inserted", async ({ admin, firstAdmin, stack 
   await expect(dialog.getByLabel("Input as JSON")).toHaveValue(/echo other/);
 });
 
-test("a single date keeps its time zone", async ({ admin, firstAdmin, stack }) => {
+test("a single date keeps its time zone", { tag: "@all" }, async ({ admin, firstAdmin, stack }) => {
   const fields = { ...form({ name: "Ceremony", input: shell("true"), zone: "Asia/Tokyo" }), "form[kind]": "once", "form[once]": "2031-05-01T09:00:00" };
   await waitForWorker(stack.url, firstAdmin);
   const answer = await callServerFunction(stack.url, firstAdmin.session, "save_job", fields);

@@ -1,5 +1,5 @@
 // Navigation: focus and scroll position after a page change, the user menu, the menu of a phone, the narrow side
-// navigation and the shortcut of the jobs page.
+// navigation, the shortcuts, the theme and the time zone.
 
 import type { Page } from "@playwright/test";
 
@@ -7,7 +7,7 @@ import { makeJob, runJob, shell } from "../fixtures/jobs";
 import { expect, open, row, screenshot, test } from "../fixtures/test";
 import { inviteUser, signIn } from "../fixtures/users";
 
-test.use({ stackName: "navigation" });
+test.use({ stackName: "jobs" });
 
 /** The heading of the page. */
 function title(page: Page) {
@@ -29,7 +29,7 @@ test("Back restores the scroll position of a list", async ({ admin: page, stack,
     await makeJob(stack.url, firstAdmin, { name: `Listed ${number}`, input: shell("true") });
   }
   await page.setViewportSize({ width: 1280, height: 500 });
-  await open(page, "/jobs");
+  await open(page, "/jobs?q=Listed");
   const last = page.getByRole("link", { name: "Listed 25", exact: true });
   await last.scrollIntoViewIfNeeded();
   const before = await scrollTop(page);
@@ -45,7 +45,7 @@ test("Back restores the scroll position of a list", async ({ admin: page, stack,
   await expect(title(page)).toBeFocused();
   await expect.poll(async () => Math.abs((await scrollTop(page)) - before)).toBeLessThanOrEqual(1);
 
-  // A link opens the same list at its top.
+  // A link opens the list at its top.
   await last.click();
   await expect(title(page)).toHaveText("Listed 25");
   await sideLink(page, "Jobs").click();
@@ -54,7 +54,7 @@ test("Back restores the scroll position of a list", async ({ admin: page, stack,
   await expect.poll(() => scrollTop(page)).toBe(0);
 });
 
-test("a full load restores the position of an earlier page", async ({ admin: page }) => {
+test("a full load restores the position of an earlier page", { tag: "@all" }, async ({ admin: page }) => {
   await page.setViewportSize({ width: 1280, height: 400 });
   await open(page, "/help");
   await page.getByRole("heading", { name: "Times" }).scrollIntoViewIfNeeded();
@@ -104,7 +104,7 @@ test("the user menu closes when it is left", async ({ admin: page }) => {
   await expect(menu).not.toHaveAttribute("open", "");
 });
 
-test("More on a phone lists the pages of a Viewer", async ({ context, page, stack, firstAdmin }) => {
+test("More on a phone lists the pages of a Viewer", { tag: "@all" }, async ({ context, page, stack, firstAdmin }) => {
   await signIn(context, stack.url, await inviteUser(stack.url, firstAdmin, "Petra Phone", "viewer"));
   await page.setViewportSize({ width: 390, height: 800 });
   await open(page, "/");
@@ -121,7 +121,7 @@ test("More on a phone lists the pages of a Viewer", async ({ context, page, stac
   await expect(more).toHaveAttribute("aria-current", "page");
 });
 
-test("the icons of the narrow side navigation have names", async ({ admin: page }) => {
+test("the icons of the narrow side navigation have names", { tag: "@all" }, async ({ admin: page }) => {
   await page.setViewportSize({ width: 900, height: 800 });
   await open(page, "/");
   const workers = sideLink(page, "Workers");
@@ -136,7 +136,7 @@ test("the icons of the narrow side navigation have names", async ({ admin: page 
   await expect(tooltip).toBeHidden();
 });
 
-test("the shortcut of a new job does nothing for a Viewer", async ({ context, page, stack, firstAdmin }) => {
+test("the shortcut of a new job does nothing for a Viewer", { tag: "@all" }, async ({ context, page, stack, firstAdmin }) => {
   await signIn(context, stack.url, await inviteUser(stack.url, firstAdmin, "Katja Keys", "viewer"));
   await open(page, "/jobs");
   await page.keyboard.press("n");
@@ -145,4 +145,39 @@ test("the shortcut of a new job does nothing for a Viewer", async ({ context, pa
   await expect(dialog).toContainText("New job, on the jobs page (Operator or Admin)");
   await expect(page).toHaveURL(/\/jobs$/);
   await expect(title(page)).toHaveText("Jobs");
+});
+
+test("theme and zone persist and apply to the server's HTML", async ({ admin: page, context, stack, firstAdmin }) => {
+  const run = await runJob(stack.url, firstAdmin, await makeJob(stack.url, firstAdmin, { name: "Themed", input: shell("true") }));
+  await open(page, "/occurrences");
+  const time = row(page, run).locator("time").first();
+  await expect(time).toContainText(/UTC[−-]\d/);
+  for (const theme of ["light", "dark"]) {
+    await page.getByRole("button", { name: new RegExp(`Change to ${theme}$`) }).click();
+    await expect(page.locator("html")).toHaveAttribute("data-theme", theme);
+  }
+  await page.getByRole("button", { name: /Time zone: Local/ }).click();
+  await expect(time).toHaveText(/ UTC$/);
+  const html = await (await context.request.get("/jobs")).text();
+  expect(html).toContain('data-theme="dark"');
+  await open(page, "/occurrences");
+  await expect(time).toHaveText(/ UTC$/);
+  await expect(page.getByRole("button", { name: /Time zone: UTC/ })).toBeVisible();
+});
+
+test("shortcuts navigate, except while the user types", async ({ admin }) => {
+  await open(admin, "/");
+  const heading = admin.getByRole("heading", { level: 1 });
+  for (const [keys, name] of [["gj", "Jobs"], ["gr", "Occurrences"], ["gf", "Failures"], ["gw", "Workers"], ["gc", "Calendars"], ["go", "Overview"], ["gj", "Jobs"]] as const) {
+    await admin.keyboard.type(keys);
+    await expect(heading).toHaveText(name);
+    await expect(heading).toBeFocused();
+  }
+  await admin.getByLabel("Search jobs").fill("");
+  await admin.getByLabel("Search jobs").pressSequentially("gow?n");
+  await expect(admin.getByLabel("Search jobs")).toHaveValue("gow?n");
+  await expect(heading).toHaveText("Jobs");
+  await heading.focus();
+  await admin.keyboard.press("n");
+  await expect(heading).toHaveText("New job");
 });

@@ -9,7 +9,7 @@ import { makeJob, runJob, shell } from "../fixtures/jobs";
 import { expect, open, resumeLive, row, screenshot, test, waitForLive, waitUntilStable } from "../fixtures/test";
 import { apiClient, type TestUser } from "../fixtures/users";
 
-test.use({ stackName: "occurrence" });
+test.use({ stackName: "runs" });
 
 /** The folder of the files that the jobs wait for. */
 let folder: string;
@@ -90,7 +90,7 @@ test("missed log lines are stated and loaded by range", async ({ admin: page, fi
   await expect(page.locator("#occurrence-status")).toHaveAttribute("data-status", "completed", { timeout: 20_000 });
 });
 
-test("log times state their zone and follow its switch", async ({ admin: page, firstAdmin, stack }) => {
+test("log times state their zone and follow its switch", { tag: "@all" }, async ({ admin: page, firstAdmin, stack }) => {
   const job = await makeJob(stack.url, firstAdmin, { name: "Clockwork", input: shell("echo tick") });
   const run = await runJob(stack.url, firstAdmin, job);
   await open(page, `/occurrences/${run}`);

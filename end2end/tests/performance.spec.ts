@@ -1,5 +1,6 @@
 // Performance measurements. The results are printed, and only implausible values fail the test, because the speed of the
-// machine is not a property of the program. The layout shift is one: nothing may move, however slowly a page loads.
+// machine is not a property of the program. The layout shift is one: nothing may move, however slowly a page loads. The tests
+// run after all others, and the compressed files are those of the release.
 
 import { get } from "node:http";
 import { brotliDecompressSync } from "node:zlib";
@@ -13,7 +14,7 @@ test.use({ stackName: "performance" });
 /** The number of status changes to measure. */
 const CHANGES = 300;
 
-test("the delay from a status change to its paint is plausible", async ({ admin: page, stack, firstAdmin }) => {
+test("the delay from a status change to its paint is plausible", { tag: "@all" }, async ({ admin: page, stack, firstAdmin }) => {
   const jobs: string[] = [];
   for (let n = 0; n < 8; n += 1) {
     jobs.push(await makeJob(stack.url, firstAdmin, { name: `Tick ${n}`, input: shell("sleep 0.1"), cron: "* * * * * *" }));
@@ -61,7 +62,7 @@ test("the delay from a status change to its paint is plausible", async ({ admin:
   expect(at(0.99)).toBeLessThan(10_000);
 });
 
-test("WebAssembly and script are compressed", async ({ stack }) => {
+test("WebAssembly and script are compressed", { tag: "@all" }, async ({ stack }) => {
   const pkg = await buildFolder(stack.url);
   for (const name of ["app.wasm", "app.js"]) {
     const answer = await fetchEncoded(`${stack.url}${pkg}/${name}`);
@@ -79,7 +80,7 @@ const MEASURED_PAGES = ["/", "/occurrences", "an occurrence with a live log"] as
 /** The network of the browser's "fast 4G" preset. */
 const FAST_4G = { offline: false, latency: 165, downloadThroughput: 1_012_500, uploadThroughput: 168_750 };
 
-test("the load of pages on a slow device is measured", async ({ admin: page, stack, firstAdmin }) => {
+test("the load of pages on a slow device is measured", { tag: "@all" }, async ({ admin: page, stack, firstAdmin }) => {
   test.setTimeout(180_000);
   const chatty = await makeJob(stack.url, firstAdmin, {
     name: "Chatty",

@@ -1,29 +1,18 @@
-// The page of singleton loops: it follows the loops that instances run, and operators control them, with and without
-// JavaScript.
+// The page of singleton loops: it follows the loops that instances run, and operators control them.
 
 import type { Locator, Page } from "@playwright/test";
 
-import { checkThemes } from "../fixtures/axe";
 import { LoopInstance } from "../fixtures/loop-instance";
 import { hasServices } from "../fixtures/stack";
 import { expect, open, screenshot, test } from "../fixtures/test";
-import { inviteUser, signIn } from "../fixtures/users";
 
-test.use({ stackName: "singleton-loops" });
-test.describe.configure({ mode: "serial" });
+test.use({ stackName: "runs" });
 test.skip(!hasServices, "the test writes to the Redis of the server");
 
 /** The card of a loop. */
 function card(page: Page, name: string): Locator {
   return page.locator(`[data-loop="${name}"]`);
 }
-
-test("an empty page names the next step", async ({ admin: page }) => {
-  await open(page, "/singleton-loops");
-  await expect(page.getByText("No singleton loops")).toBeVisible();
-  await expect(page.getByText('.singleton("price-feed")')).toBeVisible();
-  await checkThemes(page, "singleton-loops-none");
-});
 
 test("a loop is shown, moved, disabled and enabled", async ({ admin: page, stack, watch }) => {
   watch.expect(/status of 409/);
@@ -43,7 +32,6 @@ test("a loop is shown, moved, disabled and enabled", async ({ admin: page, stack
   await expect(loop).toContainText("no price");
   await expect(loop.getByRole("button", { name: /^Yield/ })).toBeHidden();
   await screenshot(page, "singleton-loops");
-  await checkThemes(page, "singleton-loops");
 
   await second.heartbeat("price-feed");
   await loop.getByRole("button", { name: /^Yield/ }).click();
@@ -57,7 +45,6 @@ test("a loop is shown, moved, disabled and enabled", async ({ admin: page, stack
   await loop.getByRole("button", { name: /^Disable/ }).click();
   const dialog = page.getByRole("dialog");
   await expect(dialog.getByRole("button", { name: "Cancel" })).toBeFocused();
-  await checkThemes(page, "singleton-loops-dialog");
   await dialog.getByRole("button", { name: "Disable loop" }).click();
   await expect(loop).toContainText("Disabled by");
   expect((await second.heartbeat("price-feed", taken.epoch)).disabled).toBe(true);
@@ -69,36 +56,4 @@ test("a loop is shown, moved, disabled and enabled", async ({ admin: page, stack
   await loop.getByRole("button", { name: /^Forget/ }).click();
   await page.getByRole("dialog").getByRole("button", { name: "Forget loop" }).click();
   await expect(loop).toHaveCount(0);
-});
-
-test("loops are controlled without JavaScript", async ({ browser, stack, firstAdmin }) => {
-  const instance = new LoopInstance(`${stack.prefix}:`, "prices-1");
-  for (const name of ["a", "b", "c", "d", "e", "orders"]) {
-    await instance.heartbeat(name);
-  }
-  const operator = await inviteUser(stack.url, firstAdmin, "Oscar Operator", "operator");
-  const context = await browser.newContext({ baseURL: stack.url, javaScriptEnabled: false });
-  await signIn(context, stack.url, operator);
-  const page = await context.newPage();
-  await page.goto("/singleton-loops");
-  await page.getByRole("searchbox", { name: "Search singleton loops" }).fill("ORD");
-  await page.getByRole("button", { name: "Search" }).click();
-  await expect(page.locator("[data-loop]")).toHaveCount(1);
-  await card(page, "orders").getByRole("link", { name: /^Disable/ }).click();
-  await page.getByRole("button", { name: "Disable loop" }).click();
-  await expect(page.getByText("The singleton loop orders is disabled.")).toBeVisible();
-  await card(page, "orders").getByRole("button", { name: /^Enable/ }).click();
-  await expect(page.getByText("The singleton loop orders is enabled.")).toBeVisible();
-  await context.close();
-});
-
-test("a viewer sees loops and no buttons", async ({ browser, stack, firstAdmin }) => {
-  const viewer = await inviteUser(stack.url, firstAdmin, "Vera Viewer", "viewer");
-  const context = await browser.newContext({ baseURL: stack.url });
-  await signIn(context, stack.url, viewer);
-  const page = await context.newPage();
-  await open(page, "/singleton-loops?q=orders");
-  await expect(card(page, "orders")).toContainText("Running");
-  await expect(card(page, "orders").getByRole("button")).toHaveCount(0);
-  await context.close();
 });

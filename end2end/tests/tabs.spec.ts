@@ -7,9 +7,9 @@ import { hasServices } from "../fixtures/stack";
 import { expect, open, pauseLive, resumeLive, row, test, waitForLive } from "../fixtures/test";
 import { callServerFunction, inviteUser, signIn } from "../fixtures/users";
 
-test.use({ stackName: "tabs" });
+test.use({ stackName: "users" });
 
-test("twenty tabs share one stream", async ({ admin, context, stack, firstAdmin }) => {
+test("twenty tabs share one stream", { tag: "@all" }, async ({ admin, context, stack, firstAdmin }) => {
   test.setTimeout(180_000);
   await countStreams(context);
   const job = await makeJob(stack.url, firstAdmin, { name: "Twenty", input: shell("true") });
@@ -76,7 +76,7 @@ test("a paused tab hands over and stays paused", async ({ admin, context, stack,
   const run = await runJob(stack.url, firstAdmin, job);
   await expect(row(other, run)).toHaveAttribute("data-status", "completed");
   await expect(row(admin, run)).toHaveCount(0);
-  await open(admin, "/jobs");
+  await open(admin, "/help");
   await expect(admin.locator(".live-pill")).toHaveAttribute("data-state", "paused");
   await expect(other.locator(".live-pill")).toHaveAttribute("data-state", "live");
   await resumeLive(admin);
@@ -121,7 +121,7 @@ test("a sign-out ends the session in every tab", async ({ context, page, stack, 
   await expect(other).toHaveURL(/\/login/);
 });
 
-test("an end that a hidden tab missed is not blamed on another tab", async ({ context, page, stack, firstAdmin, watch }) => {
+test("an end that a hidden tab missed is not blamed on another tab", { tag: "@all" }, async ({ context, page, stack, firstAdmin, watch }) => {
   watch.expect(/status of 401/);
   await countStreams(context);
   const user = await inviteUser(stack.url, firstAdmin, "Hana Hidden", "operator");
@@ -135,7 +135,7 @@ test("an end that a hidden tab missed is not blamed on another tab", async ({ co
   await expect(page).toHaveURL(/\/login\?.*reason=signed-out$/);
 });
 
-test("a sign-out reaches a paused tab", async ({ context, page, stack, firstAdmin, watch }) => {
+test("a sign-out reaches a paused tab", { tag: "@all" }, async ({ context, page, stack, firstAdmin, watch }) => {
   watch.expect(/status of 401/);
   const user = await inviteUser(stack.url, firstAdmin, "Paula Pause", "operator");
   await signIn(context, stack.url, user);
@@ -152,7 +152,7 @@ test("a sign-out reaches a paused tab", async ({ context, page, stack, firstAdmi
   await expect(other).toHaveURL(/\/login\?.*reason=signed-out-elsewhere$/);
 });
 
-test("a paused tab notices the end of its session", async ({ context, page, stack, firstAdmin, watch }) => {
+test("a paused tab notices the end of its session", { tag: "@all" }, async ({ context, page, stack, firstAdmin, watch }) => {
   watch.expect(/status of 401/);
   const user = await inviteUser(stack.url, firstAdmin, "Pia Pause", "operator");
   await signIn(context, stack.url, user);
@@ -167,7 +167,7 @@ test("a paused tab notices the end of its session", async ({ context, page, stac
   await expect(page).toHaveURL(/\/login\?.*reason=signed-out$/);
 });
 
-test("a changed role changes the open page", async ({ context, page, stack, firstAdmin }) => {
+test("a changed role changes the open page", { tag: "@all" }, async ({ context, page, stack, firstAdmin }) => {
   test.skip(!hasServices, "the role is changed in a shared database");
   const user = await inviteUser(stack.url, firstAdmin, "Rita Role", "operator");
   const job = await makeJob(stack.url, firstAdmin, { name: "Guarded", input: shell("true") });

@@ -6,7 +6,7 @@ import type { BrowserContext, Page } from "@playwright/test";
 import { makeJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
 import { expect, open, test, waitForHydration, waitForLive } from "../fixtures/test";
 
-test.use({ stackName: "versions-of-page" });
+test.use({ stackName: "jobs" });
 
 /** Changes the documents that `target` loads until the returned function is called. */
 async function alterDocuments(target: BrowserContext | Page, alter: (html: string) => string): Promise<() => Promise<void>> {
@@ -58,7 +58,7 @@ test("hydration changes no time of the second page", async ({ admin: page, conte
   expect(await page.locator("time").allTextContents()).toEqual(sent.times);
 });
 
-test("a zone that the browser has left is replaced", async ({ admin: page, context, stack, firstAdmin }) => {
+test("a zone that the browser has left is replaced", { tag: "@all" }, async ({ admin: page, context, stack, firstAdmin }) => {
   const job = await makeJob(stack.url, firstAdmin, { name: "Traveller", input: shell("echo tick") });
   const run = await runJob(stack.url, firstAdmin, job);
   await waitForStatus(stack.url, firstAdmin, run, "completed");
