@@ -9,16 +9,14 @@ export SQLX_OFFLINE := true
 
 SERVER := milvaion-server milvaion-builtin
 TEST_SERVICES := target/debug/milvaion services --data target/test-services --
-# The packages that tests compile, with one set of features: building the binaries alone would compile dependencies twice.
-TESTED := --workspace --exclude milvaion-xtask
 
-.PHONY: help install install-run run test e2e screenshots lint prepare bench chaos seed-10m clean
+.PHONY: help install install-run run test test-all e2e screenshots lint prepare bench chaos seed-10m clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: ## Install what running and testing need (Debian packages, wasm target, npm packages)
-	@sh xtask/install.sh test
+	@sh xtask/install.sh all
 
 install-run: ## Install only what `make run` needs
 	@sh xtask/install.sh run
@@ -35,13 +33,15 @@ run: ## Build and start the server with private services and one worker (PORT=�
 	@export SITE_ROOT="$${SITE_ROOT:-target/site-local}" && \
 		exec setpriv --pdeathsig TERM -- target/local/milvaion run --with-worker target/local/milvaion-worker
 
-test: install ## Run all checks: formatting, lints, Rust tests, fault tests and browser tests, on private services
-	@sh xtask/lint.sh quick
-	@sh xtask/build-tests.sh
-	@$(TEST_SERVICES) sh xtask/test.sh all
+test: ## Run what a change must pass: lints, Rust tests, fault tests and browser tests, on private services
+	@sh xtask/check.sh test
 
-e2e: install ## Run only the browser tests
-	@sh xtask/build-tests.sh
+test-all: ## Run every check: also exhaustive tests, the release browser side, all documents and lints
+	@sh xtask/check.sh all
+
+e2e: ## Run only the browser tests of `make test`
+	@sh xtask/install.sh test
+	@sh xtask/build-tests.sh browser
 	@$(TEST_SERVICES) sh xtask/test.sh browser
 
 screenshots: install ## Take the screenshots in docs/images from real pages
@@ -63,7 +63,9 @@ prepare: install-run ## Record PostgreSQL's description of the server's queries 
 
 # The services of a measurement: private, with synced writes, created empty and deleted at the end.
 BENCH_SERVICES := target/release/milvaion services --data target/bench-services --
-BENCH_PROGRAMS := cargo build --release --package milvaion-server --package milvaion-bench
+# With the worker of the built-in jobs, so that they are compiled with the features of a released program, and cargo uses
+# what another release build has compiled.
+BENCH_PROGRAMS := cargo build --release $(addprefix --package ,$(SERVER)) --package milvaion-bench
 # The other job systems are measured if FIGURE names them, and in a full run unless BENCH_PEERS=0.
 BENCH_NEEDS_PEERS := $(or $(findstring peers,$(FIGURE)),$(if $(FIGURE)$(filter 0,$(BENCH_PEERS)),,yes))
 
@@ -72,9 +74,9 @@ bench: install-run ## Measure the figures of docs/PERFORMANCE.md, peers included
 	@$(if $(BENCH_NEEDS_PEERS),sh end2end/bench/install.sh)
 	@FIGURE="$(FIGURE)" $(BENCH_SERVICES) target/release/bench
 
-# The default set of this command is `long` and takes about two hours; `make test` runs the short set.
-chaos: install-run ## Inject faults and verify that no occurrence is lost (SCENARIO=redis_flushed,rabbitmq_killed COUNT=… SEED=… SET=short SABOTAGE=skip_claim)
-	@cargo build $(TESTED) --bins
+# The default set of this command is `long` and takes about two hours; `make test` runs `smoke`, `make test-all` runs `short`.
+chaos: install-run ## Inject faults and verify that no occurrence is lost (SCENARIO=redis_flushed,rabbitmq_killed COUNT=… SEED=… SET=smoke|short|long SABOTAGE=skip_claim)
+	@. xtask/env.sh && cargo build $$TESTED --bins
 	@target/debug/chaos --set $(or $(SET),long) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(COUNT),--count $(COUNT)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(SABOTAGE),--sabotage $(SABOTAGE))
 

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Installs whatever is missing, and prints what it installs. Each step is skipped if it is done.
 #   install.sh run    what `make run` needs
-#   install.sh test   the same, a browser and Prometheus for the tests, Python packages for the worker in Python and for the
-#                     API, and npm packages for the worker in Node.js
+#   install.sh test   the same, a browser for the tests, and Python packages for the worker in Python
+#   install.sh all    the same, Prometheus, Python packages for the check of the API, and npm packages for the worker in Node.js
 set -eu
 cd "$(dirname "$0")/.."
 purpose=${1:-run}
@@ -23,14 +23,16 @@ has pkg-config || need pkg-config
 if has pkg-config && pkg-config --exists openssl; then :; else need libssl-dev; fi
 has node || need nodejs
 has npm || need npm
-if [ "$purpose" = test ]; then
+if [ "$purpose" != run ]; then
     has chromium-headless-shell || need chromium-headless-shell
-    # For the metrics: the program that checks alert rules, and Prometheus itself.
-    has promtool && has prometheus || need prometheus
     # For the worker in Python. Debian's own Python comes first, because its packages are built for that version.
     python() { for python in /usr/bin/python3 python3; do "$python" -c "import $1" 2>/dev/null && return; done; return 1; }
     python pika || need python3-pika
     python redis || need python3-redis
+fi
+if [ "$purpose" = all ]; then
+    # For the metrics: the program that checks alert rules, and Prometheus itself.
+    has promtool && has prometheus || need prometheus
     # For the tools that are installed from PyPI.
     python3 -c 'import ensurepip, venv' 2>/dev/null || need python3-venv
 fi
@@ -84,7 +86,7 @@ if ! [ -d "$(rustc --print sysroot)/lib/rustlib/$wasm" ]; then
     say "Adding Rust's target $wasm"
     rustup target add "$wasm"
 fi
-if [ "$purpose" = test ]; then
+if [ "$purpose" != run ]; then
     for component in rustfmt clippy; do
         has "cargo-${component#rust}" && cargo "${component#rust}" --version >/dev/null 2>&1 && continue
         has rustup || die "Rust's $component is missing, and adding it needs rustup: install it, then run make again"
@@ -105,13 +107,11 @@ packages() {
         die "npm could not install the packages of $1/: see its message above"
 }
 packages style
-if [ "$purpose" = test ]; then
-    packages end2end
-    packages examples/node-worker
-fi
+if [ "$purpose" != run ]; then packages end2end; fi
+if [ "$purpose" = all ]; then packages examples/node-worker; fi
 
 # --- Python packages, in a folder of their own: the program that checks the API against its document. ---
-if [ "$purpose" = test ]; then
+if [ "$purpose" = all ]; then
     tools=target/tools/api
     if ! [ -f "$tools/installed" ] || [ end2end/api/requirements.txt -nt "$tools/installed" ]; then
         say "Installing Python packages in $tools"

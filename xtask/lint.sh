@@ -1,7 +1,7 @@
 #!/bin/sh
 # Checks formatting, lints, documentation, language, links, licences, sources and unused dependencies.
 #   lint.sh           all checks
-#   lint.sh quick     without those that compile dependencies once more
+#   lint.sh quick     without those that compile our packages and their dependencies once more
 #   lint.sh compiled  only those
 # Each check always runs: a check that is skipped where a tool is missing would be green for the wrong reason.
 set -eu

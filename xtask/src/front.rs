@@ -21,24 +21,25 @@ use crate::{assets, compress, css, files, sizes, sprite, stamp, wasm, wasm::Buil
 /// The file that names the build, in the site root.
 const BUILD_FILE: &str = "build.txt";
 
-/// Returns the folder of the finished build, which is the site root of a server. The build for the own machine has its
-/// own folder, so that `make test` does not replace the files of a server that `make run` started.
-pub(crate) fn site_dir(root: &Path, profile: BuildProfile) -> PathBuf {
-    root.join(match profile {
-        BuildProfile::Dev | BuildProfile::Release => "target/site",
-        BuildProfile::Local => "target/site-local",
-    })
+/// Returns the folder of a finished build, which is the default site root of a server.
+pub(crate) fn site_dir(root: &Path) -> PathBuf {
+    root.join("target/site")
 }
 
-/// Builds the browser side, or prints that it is up to date.
+/// Returns the folder of the build that `make run` serves. It is another one, so that a build for the tests does not
+/// replace the files of a running server.
+pub(crate) fn local_site_dir(root: &Path) -> PathBuf {
+    root.join("target/site-local")
+}
+
+/// Builds the browser side into the folder `site`, or prints that it is up to date.
 ///
 /// # Errors
 /// Returns an error if a source is invalid, an npm package or the WebAssembly target is missing, or a file cannot be
 /// written. The existing build then stays unchanged.
-pub(crate) fn build(root: &Path, profile: BuildProfile) -> Result<()> {
-    let site = site_dir(root, profile);
+pub(crate) fn build(root: &Path, profile: BuildProfile, site: &Path) -> Result<()> {
     let stamp = stamp::for_inputs(root, profile.name())?;
-    if stamp::matches(&site, &stamp) {
+    if stamp::matches(site, &stamp) {
         println!("front: up to date");
         return Ok(());
     }
@@ -71,10 +72,10 @@ pub(crate) fn build(root: &Path, profile: BuildProfile) -> Result<()> {
     let build = name_build(&pkg)?;
     files::write(&new.join(BUILD_FILE), &build)?;
     stamp::write(&new, &stamp)?;
-    swap(&new, &site)?;
+    swap(&new, site)?;
     println!("front: {} build finished in {}", profile.name(), seconds(started.elapsed()));
     // Sizes and their limits mean nothing for a build that was made to be fast.
-    if profile == BuildProfile::Local { Ok(()) } else { sizes::print(&site) }
+    if profile == BuildProfile::Local { Ok(()) } else { sizes::print(site) }
 }
 
 /// Runs one step and prints its duration.

@@ -42,7 +42,7 @@ pub(crate) fn build(root: &Path) -> Result<()> {
 
     let mut command = wasm::cargo_command(root, BuildProfile::Local, &REPORT);
     compile("Step 3 of 5: browser side", &mut command, &mut progress, started)?;
-    front::build(root, BuildProfile::Local)?;
+    front::build(root, BuildProfile::Local, &front::local_site_dir(root))?;
 
     let mut command = cargo(root);
     command.arg("build").args(PROGRAMS).args(["--profile", "local"]).args(REPORT);

@@ -7,14 +7,16 @@
 //!
 //! The task `prepare` records PostgreSQL's description of each query of the server, so that the server compiles on a
 //! machine without a database. The record is in the repository, and the tests fail when it is out of date. The task
-//! `settings` generates the tables of `docs/configuration.md`, and the task `lint` runs the checks that cargo lacks.
+//! `settings` generates the tables of `docs/configuration.md`, the task `lint` runs the checks that cargo lacks, and the
+//! task `budget` limits what the tests may start and how long each may take.
 //!
 //! Reading order: [`front`] lists the steps of the build, and each step is one module named after its product.
 //! [`local`] also builds the rest of what `make run` starts, and [`progress`] counts its crates.
-//! [`prepare`], [`settings`] and the modules of `lint` ([`prose`], [`links`], [`dependencies`]) stand alone. `tokens`
-//! and `colour` are only tests; they check the contrast of the palette.
+//! [`prepare`], [`settings`], [`budget`] and the modules of `lint` ([`prose`], [`links`], [`dependencies`]) stand alone.
+//! `tokens` and `colour` are only tests; they check the contrast of the palette.
 
 mod assets;
+mod budget;
 #[cfg(test)]
 mod colour;
 mod compress;
@@ -44,12 +46,17 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 const USAGE: &str = "usage: cargo xtask <task>
-  front [--release]   build the browser side into target/site (release: optimised and pre-compressed)
+  front [--local | --release]
+                      build the browser side into target/site (local: as for `make run`; release: optimised, pre-compressed)
   local               build everything that `make run` starts, and print the progress
-  sizes [--check]     print the transfer sizes of the pages, or fail if one exceeds its limit (release build)
+  sizes [--estimate | --check]
+                      print the transfer sizes of the pages, estimate those of a release build from a local one, or fail
+                      if one exceeds its limit (release build)
   prepare [--check]   record the server's queries in server/.sqlx, or fail if the record is out of date
   settings [--check]  write the tables of docs/configuration.md, or fail if they are out of date
-  lint                check the language, the links of the documents, and the dependencies";
+  lint                check the language, the links of the documents, and the dependencies
+  budget [--all]      print the times and counts of the last `make test`, and fail if one exceeds its limit (--all: print
+                      those of the last `make test-all`, without limits)";
 
 fn main() -> ExitCode {
     match run() {
@@ -63,19 +70,24 @@ fn main() -> ExitCode {
 
 fn run() -> Result<()> {
     let root = root()?;
+    let site = front::site_dir(&root);
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
-        ["front"] => front::build(&root, wasm::BuildProfile::Dev),
-        ["front", "--release"] => front::build(&root, wasm::BuildProfile::Release),
+        ["front"] => front::build(&root, wasm::BuildProfile::Dev, &site),
+        ["front", "--local"] => front::build(&root, wasm::BuildProfile::Local, &site),
+        ["front", "--release"] => front::build(&root, wasm::BuildProfile::Release, &site),
         ["local"] => local::build(&root),
-        ["sizes"] => sizes::print(&front::site_dir(&root, wasm::BuildProfile::Release)),
-        ["sizes", "--check"] => sizes::check(&front::site_dir(&root, wasm::BuildProfile::Release)),
+        ["sizes"] => sizes::print(&site),
+        ["sizes", "--estimate"] => sizes::estimate(&site),
+        ["sizes", "--check"] => sizes::check(&site),
         ["prepare"] => prepare::write(&root),
         ["prepare", "--check"] => prepare::check(&root),
         ["settings"] => settings::write(&root),
         ["settings", "--check"] => settings::check(&root),
         ["lint"] => lint(&root),
+        ["budget"] => budget::check(&root),
+        ["budget", "--all"] => budget::print(&root),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())
@@ -102,10 +114,11 @@ fn root() -> Result<PathBuf> {
     Ok(root.to_path_buf())
 }
 
-/// Returns a command for the cargo that started this task, with the workspace as its working folder.
+/// Returns a command for the cargo that started this task, with the workspace as its working folder. The tests are compiled
+/// by clippy, which does not optimise as well; programs for users are not.
 fn cargo(root: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(root);
+    command.current_dir(root).env_remove("RUSTC_WORKSPACE_WRAPPER").env_remove("CLIPPY_ARGS");
     command
 }
 
