@@ -123,7 +123,7 @@ pub fn files_schema() -> Value {
     files::schema()
 }
 
-/// The OpenAPI document as JSON. Like the two texts below, it is made on first use, so that a server starts faster.
+/// The OpenAPI document as JSON. Like the two texts below, it is made on first use, so that no start pays for it.
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| document().to_string().into());
 /// The page that shows the OpenAPI document.
 static DOCUMENT_PAGE: LazyLock<Bytes> = LazyLock::new(|| docs::page(&document()).into());
