@@ -263,10 +263,10 @@ async fn refusal_of_one_queue_parks_no_other() {
 mod exhaustive {
     use super::*;
 
-    /// Prints what a reconnect costs with many queues.
+    /// Prints what a reconnect costs with many queues. RabbitMQ takes up to 25 ms to create one.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn ten_thousand_queues_survive_a_reconnect() {
-        const QUEUES: usize = 10_000;
+    async fn thousands_of_queues_survive_a_reconnect() {
+        const QUEUES: usize = 2_000;
         let harness = Harness::new().await;
         let since = tokio::time::Instant::now();
         assert_eq!(harness.publish(QUEUES).await.len(), QUEUES);
