@@ -9,7 +9,7 @@ use chrono_tz::Tz;
 use serde::{Deserialize, Serialize};
 
 use crate::field_error::FieldError;
-use crate::schedule::parse_zone;
+use crate::schedule::{parse_zone, read_zone};
 
 pub mod describe;
 pub mod search;
@@ -32,6 +32,7 @@ pub struct Calendar {
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 100)))]
     pub name: String,
     /// The IANA name of the time zone of the days and times.
+    #[serde(deserialize_with = "read_zone")]
     pub zone: String,
     /// The days that are blacked out as a whole, at most [`MAX_CALENDAR_DATES`].
     #[serde(default)]

@@ -10,6 +10,7 @@
 //! expression again for every due time, so parsing does not allocate.
 
 mod describe;
+mod dialect;
 mod field;
 pub(crate) mod matcher;
 
@@ -18,7 +19,8 @@ use chrono_tz::Tz;
 use thiserror::Error;
 
 use crate::zone;
-use field::{FIELD_NAMES, HOUR_FIELD, MINUTE_FIELD, MONTH_FIELD, SECOND_FIELD};
+pub use dialect::foreign_expression;
+use field::{CronField, FIELD_NAMES, HOUR_FIELD, MINUTE_FIELD, MONTH_FIELD, SECOND_FIELD};
 use matcher::{ANY_MONTHDAY, ANY_WEEKDAY, CronMatcher};
 
 /// The maximum length of an expression, in characters.
@@ -34,6 +36,10 @@ pub struct CronError(pub String);
 pub struct CronExpression {
     matcher: CronMatcher,
     interval: bool,
+    /// True if day-of-month or day-of-week begins with `*`: crontab then requires both to match as well.
+    has_any_day: bool,
+    /// The first of second, minute and hour with a step from `*` that does not divide its range, and the step.
+    uneven_step: Option<(&'static CronField, u32)>,
 }
 
 impl CronExpression {
@@ -55,9 +61,18 @@ impl CronExpression {
                 odd.escape_unicode()
             )));
         }
+        if let Some(odd) = expression.chars().find(|c| !c.is_ascii()) {
+            return Err(CronError(format!(
+                "the expression contains {odd} ({}), perhaps from a text program: type plain spaces, hyphens and asterisks",
+                odd.escape_unicode()
+            )));
+        }
         let expression = expression.trim_matches([' ', '\t']);
         if expression.is_empty() {
             return Err(CronError("the expression is empty: enter for example 0 9 * * MON-FRI".into()));
+        }
+        if expression.contains("TZ=") {
+            return Err(CronError("the time zone has a field of its own: set it there, and remove TZ=".into()));
         }
         let mut fields = [""; 6];
         let mut count = 0;
@@ -87,7 +102,12 @@ impl CronExpression {
             ));
         }
         let interval = fields[..3].iter().any(|field| field.contains(['*', '?', '-', '/']));
-        Ok(Self { matcher, interval })
+        let has_any_day = [fields[3], fields[5]].iter().any(|field| field.starts_with(['*', '?']));
+        let uneven_step = [&SECOND_FIELD, &MINUTE_FIELD, &HOUR_FIELD]
+            .into_iter()
+            .zip(fields)
+            .find_map(|(field, text)| Some((field, field.uneven_step(text)?)));
+        Ok(Self { matcher, interval, has_any_day, uneven_step })
     }
 
     /// Returns the first due time strictly after `after` in `zone`; none if none is left. The calendar ends with the
@@ -127,18 +147,27 @@ impl CronExpression {
         describe::sentence(&self.matcher)
     }
 
-    /// Returns warnings about differences from other cron dialects.
+    /// Returns warnings about differences from other cron dialects, and about steps that do not divide their range.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        if self.matcher.month_days != ANY_MONTHDAY && self.matcher.week_days != ANY_WEEKDAY {
-            vec![
+        let mut warnings = Vec::new();
+        if !self.has_any_day && self.matcher.month_days != ANY_MONTHDAY && self.matcher.week_days != ANY_WEEKDAY {
+            warnings.push(
                 "Day-of-month and day-of-week are both restricted: both must match. Classic crontab would run when \
                  either matches."
                     .into(),
-            ]
-        } else {
-            Vec::new()
+            );
         }
+        if let Some((field, step)) = self.uneven_step {
+            let rest = field.size() % step;
+            warnings.push(format!(
+                "The step {step} of {name} begins again at 0, so the last interval is {rest} {name}{s}: for an equal \
+                 interval, use a schedule of the kind every.",
+                name = field.name,
+                s = if rest == 1 { "" } else { "s" }
+            ));
+        }
+        warnings
     }
 
     #[cfg(test)]
@@ -178,6 +207,9 @@ fn expand_macro(expression: &str) -> Result<&str, CronError> {
     }
     match MACROS.iter().find(|(name, _)| name.eq_ignore_ascii_case(expression)) {
         Some((_, fields)) => Ok(fields),
+        None if expression.starts_with("@every") => {
+            Err(CronError("@every is not a macro: for an equal interval, use a schedule of the kind every".into()))
+        }
         None => {
             let short: String = expression.chars().take(40).collect();
             let names = MACROS.map(|(name, _)| name).join(", ");

@@ -15,6 +15,7 @@ use crate::{
         search::{Blackout, BlackoutSearch},
     },
     cron::CronExpression,
+    instant,
     rules::{BlackoutPolicy, MisfirePolicy, Rules},
     schedule::{Schedule, parse_zone},
 };
@@ -110,8 +111,21 @@ impl<'a> EffectiveSchedule<'a> {
     /// comes from a clock that was ahead, and the job would be silent until then.
     #[must_use]
     pub fn first(&self, last: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        let from = last.filter(|last| (now..now + MAX_AHEAD).contains(last)).unwrap_or(now);
+        if let Some(last) = last.filter(|last| (now..now + MAX_AHEAD).contains(last)) {
+            return self.following(last, last);
+        }
+        // An interval that begins now begins at a base time, or the offset would be taken off and added again.
+        let from = if self.begins_at(now) { now + self.offset } else { now };
         self.following(from, from)
+    }
+
+    /// Returns true if the schedule is an interval that is counted from `now`, and not from the job's start.
+    fn begins_at(&self, now: DateTime<Utc>) -> bool {
+        let Schedule::Every { .. } = self.schedule else { return false };
+        match self.rules.start_at {
+            None => true,
+            Some(start) => self.counts_from_end() && start <= now - self.offset,
+        }
     }
 
     /// Returns true if the next due time is counted from the end of a run.
@@ -148,7 +162,7 @@ impl<'a> EffectiveSchedule<'a> {
     ) -> Option<DateTime<Utc>> {
         let Schedule::Every { seconds, .. } = self.schedule else { return self.following(now, now) };
         let step = i64::try_from(*seconds).ok().and_then(Duration::try_seconds)?;
-        let Some(known) = due.or(last) else { return self.following(now, now) };
+        let Some(known) = due.or(last) else { return self.first(None, now) };
         let steps = (known - now).num_milliseconds().max(0) / step.num_milliseconds().max(1);
         let before = known - step.checked_mul(i32::try_from(steps + 1).ok()?)?;
         self.following(before, now)
@@ -202,7 +216,8 @@ impl<'a> EffectiveSchedule<'a> {
             MisfirePolicy::Skip if !on_time => {
                 let (missed, next) = self.missed(due, now);
                 let note = format!(
-                    "Skipped: missed {} while no scheduler was running. The job's misfire policy is skip.",
+                    "Skipped: missed {}, because no scheduler was running or the cluster was paused. The job's misfire policy \
+                     is skip.",
                     due_times(missed + 1)
                 );
                 DueDecision::skip(note, next)
@@ -254,8 +269,8 @@ impl<'a> EffectiveSchedule<'a> {
             first => {
                 let next = first.copied().or_else(|| self.following(due, now + Duration::microseconds(1)));
                 let note = format!(
-                    "Skipped: missed while no scheduler was running, and outside the job's catch-up limits (at most {} \
-                     runs, at most {} s back).",
+                    "Skipped: missed, because no scheduler was running or the cluster was paused, and outside the job's \
+                     catch-up limits (at most {} runs, at most {} s back).",
                     limit, self.rules.catch_up_window_seconds
                 );
                 DueDecision { catch_up: walk, ..DueDecision::skip(note, next) }
@@ -295,7 +310,7 @@ impl<'a> EffectiveSchedule<'a> {
     }
 
     fn before_end(&self, at: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        Some(at).filter(|at| self.rules.end_at.is_none_or(|end| *at < end))
+        Some(at).filter(|at| instant::is_in_range(*at) && self.rules.end_at.is_none_or(|end| *at < end))
     }
 
     /// Returns the first base time after `after`, not before `least` and not before the start. An interval is counted

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use milvaion_protocol::id::CalendarId;
 
+use crate::instant;
+
 mod policies;
 mod retries;
 
@@ -68,10 +70,10 @@ pub struct ConcurrencyKeyLimit {
 #[serde(rename_all = "camelCase", default)]
 pub struct Rules {
     /// The start: the job is not due before it. An interval is counted from it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "instant::read_optional")]
     pub start_at: Option<DateTime<Utc>>,
     /// The end: the job is not due at it or later.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "instant::read_optional")]
     pub end_at: Option<DateTime<Utc>>,
     /// The maximum jitter, in seconds, 0 to [`MAX_JITTER_SECONDS`]. The delay of one job is always the same.
     #[serde(skip_serializing_if = "is_zero")]
@@ -206,6 +208,11 @@ impl Rules {
         if self.calendars.len() > MAX_CALENDARS {
             errors.push(("calendars", format!("at most {MAX_CALENDARS} calendars are allowed")));
         }
+        for (field, at) in [("start_at", self.start_at), ("end_at", self.end_at)] {
+            if at.is_some_and(|at| !instant::is_in_range(at)) {
+                errors.push((field, instant::OUT_OF_RANGE.into()));
+            }
+        }
         if let (Some(start), Some(end)) = (self.start_at, self.end_at)
             && start >= end
         {
@@ -261,6 +268,8 @@ mod tests {
         let at = DateTime::UNIX_EPOCH;
         let rules = Rules { start_at: Some(at), end_at: Some(at), ..Rules::default() };
         assert_eq!(rules.check().expect_err("invalid")[0].0, "end_at");
+        let rules = Rules { start_at: Some(DateTime::<Utc>::MIN_UTC), ..Rules::default() };
+        assert_eq!(rules.check().expect_err("invalid")[0].0, "start_at");
     }
 
     #[test]

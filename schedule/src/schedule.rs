@@ -7,9 +7,12 @@ use std::str::FromStr;
 
 use chrono::{DateTime, Duration, Utc};
 use chrono_tz::Tz;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::cron::CronExpression;
+use crate::{
+    cron::{CronExpression, foreign_expression},
+    instant,
+};
 
 /// The maximum interval of an `every` schedule, in seconds: 366 days.
 pub const MAX_INTERVAL_SECONDS: u64 = 366 * 24 * 3600;
@@ -24,6 +27,7 @@ pub enum Schedule {
         /// Five or six fields; see [`crate::cron`].
         expression: String,
         /// The IANA name of the time zone.
+        #[serde(default = "utc", deserialize_with = "read_zone")]
         zone: String,
     },
     /// A fixed interval.
@@ -37,10 +41,11 @@ pub enum Schedule {
     },
     /// A single instant.
     Once {
-        /// The instant.
+        /// The instant, in microseconds.
+        #[serde(deserialize_with = "instant::read")]
         at: DateTime<Utc>,
         /// The IANA name of the time zone in which the instant is shown and edited.
-        #[serde(default = "utc", skip_serializing_if = "is_utc")]
+        #[serde(default = "utc", skip_serializing_if = "is_utc", deserialize_with = "read_zone")]
         zone: String,
     },
     /// No due times: the job runs only on request.
@@ -107,7 +112,7 @@ impl Schedule {
     ///
     /// # Errors
     ///
-    /// Returns the first invalid field (`cron`, `zone`, `every`) and a message about it.
+    /// Returns the first invalid field (`cron`, `zone`, `every`, `once`) and a message about it.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         match self {
             Self::Cron { expression, zone } => {
@@ -121,7 +126,24 @@ impl Schedule {
             Self::Every { seconds, .. } if *seconds > MAX_INTERVAL_SECONDS => {
                 Err(("every", "the interval must be at most 366 days: use a cron expression or a single date".into()))
             }
+            Self::Once { at, .. } if !instant::is_in_range(*at) => Err(("once", instant::OUT_OF_RANGE.into())),
             Self::Once { zone, .. } => parse_zone(zone).map(|_| ()).map_err(|message| ("zone", message)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks a schedule that a user or a program defines: like [`check`](Self::check), and it is written for no other
+    /// scheduler. A stored schedule keeps its meaning.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first invalid field and a message about it.
+    pub fn check_new(&self) -> Result<(), (&'static str, String)> {
+        self.check()?;
+        match self {
+            Self::Cron { expression, .. } => {
+                foreign_expression(expression).map_or(Ok(()), |message| Err(("cron", message)))
+            }
             _ => Ok(()),
         }
     }
@@ -185,14 +207,25 @@ fn is_utc(zone: &str) -> bool {
     zone == "UTC"
 }
 
+/// Reads a zone name without the blanks around it, which [`parse_zone`] ignores.
+pub(crate) fn read_zone<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    String::deserialize(deserializer).map(|name| name.trim().to_owned())
+}
+
 /// Parses an IANA zone name.
 ///
 /// # Errors
 ///
 /// Returns an error message with the remedy.
 pub fn parse_zone(name: &str) -> Result<Tz, String> {
-    Tz::from_str(name.trim())
-        .map_err(|_| format!("{} is not a time zone: use an IANA name such as Europe/Warsaw or UTC", quote(name)))
+    let name = name.trim();
+    Tz::from_str(name).map_err(|_| {
+        let remedy = match zone_names().into_iter().find(|zone| zone.eq_ignore_ascii_case(name)) {
+            Some(zone) => format!("write {zone}"),
+            None => "use an IANA name such as Europe/Warsaw or UTC".to_owned(),
+        };
+        format!("{} is not a time zone: {remedy}", quote(name))
+    })
 }
 
 /// Returns every zone name, sorted, for pickers.
@@ -254,10 +287,42 @@ mod tests {
     }
 
     #[test]
+    fn instant_with_seven_decimals_is_due_once() {
+        let json = r#"{"kind":"once","at":"2026-11-27T15:45:56.1234567Z"}"#;
+        let once: Schedule = serde_json::from_str(json).expect("a valid schedule");
+        assert_eq!(once, Schedule::once(at("2026-11-27T15:45:56.123456Z")));
+        assert_eq!(once.next_after(at("2026-11-27T15:45:56.123456Z")), None);
+    }
+
+    #[test]
+    fn instant_that_cannot_be_sent_back_is_refused() {
+        let field = |text: &str| Schedule::once(at(text)).check().map_err(|(field, _)| field);
+        assert_eq!(field("9999-12-31T23:59:59Z"), Ok(()));
+        assert_eq!(field("9999-12-31T23:59:59-14:00"), Err("once"));
+        assert_eq!(field("0000-01-01T00:00:00+14:00"), Err("once"));
+    }
+
+    #[test]
     fn invalid_field_is_named() {
         let invalid = Schedule::Cron { expression: "* * * * *".into(), zone: "Europe/Nowhere".into() };
         assert_eq!(invalid.check().map_err(|(field, _)| field), Err("zone"));
         assert_eq!(Schedule::every(0).check().map_err(|(field, _)| field), Err("every"));
+        let aws = Schedule::Cron { expression: "0 10 * * ? *".into(), zone: "UTC".into() };
+        assert_eq!((aws.check(), aws.check_new().map_err(|(field, _)| field)), (Ok(()), Err("cron")));
+    }
+
+    #[test]
+    fn zone_is_utc_if_it_is_left_out_and_has_no_blanks() {
+        let zone = |json: &str| match serde_json::from_str(json) {
+            Ok(Schedule::Cron { zone, .. }) => zone,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(zone(r#"{"kind":"cron","expression":"0 9 * * *"}"#), "UTC");
+        assert_eq!(zone(r#"{"kind":"cron","expression":"0 9 * * *","zone":" Europe/Warsaw "}"#), "Europe/Warsaw");
+        assert_eq!(
+            parse_zone("europe/warsaw").expect_err("refused"),
+            "europe/warsaw is not a time zone: write Europe/Warsaw"
+        );
     }
 
     #[test]

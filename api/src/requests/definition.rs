@@ -76,7 +76,8 @@ pub(super) fn check_once(schedule: &Schedule, now: DateTime<Utc>, errors: &mut V
 }
 
 impl JobInput {
-    /// Checks everything that needs no service. `now` is given for a new job: its single instant must be in the future.
+    /// Checks everything that needs no service. `now` is given if a single instant must be in the future: for a new job of a
+    /// user or a program, but not of a file, because an export has jobs whose instant has passed.
     ///
     /// # Errors
     ///
@@ -96,7 +97,7 @@ impl JobInput {
         }
         check_target(&self.worker_id, &self.job_type, &mut errors);
         check_input_size(self.job_data.to_string().len(), &mut errors);
-        if let Err((field, message)) = self.schedule.check() {
+        if let Err((field, message)) = self.schedule.check_new() {
             errors.push(FieldError::new(field, message));
         }
         if let Some(now) = now {

@@ -9,6 +9,7 @@ use super::{
 };
 
 /// The bounds and names of a field.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct CronField {
     pub(super) name: &'static str,
     low: u32,
@@ -19,22 +20,15 @@ pub(super) struct CronField {
 const MONTH_NAMES: &[&str] = &["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
 const DAY_NAMES: &[&str] = &["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 
-pub(super) const SECOND_FIELD: CronField = CronField { name: "second", low: 0, high: 59, names: &[] };
-pub(super) const MINUTE_FIELD: CronField = CronField { name: "minute", low: 0, high: 59, names: &[] };
-pub(super) const HOUR_FIELD: CronField = CronField { name: "hour", low: 0, high: 23, names: &[] };
-pub(super) const MONTH_DAY_FIELD: CronField = CronField { name: "day-of-month", low: 1, high: 31, names: &[] };
-pub(super) const MONTH_FIELD: CronField = CronField { name: "month", low: 1, high: 12, names: MONTH_NAMES };
-pub(super) const WEEK_DAY_FIELD: CronField = CronField { name: "day-of-week", low: 0, high: 7, names: DAY_NAMES };
+pub(super) static SECOND_FIELD: CronField = CronField { name: "second", low: 0, high: 59, names: &[] };
+pub(super) static MINUTE_FIELD: CronField = CronField { name: "minute", low: 0, high: 59, names: &[] };
+pub(super) static HOUR_FIELD: CronField = CronField { name: "hour", low: 0, high: 23, names: &[] };
+pub(super) static MONTH_DAY_FIELD: CronField = CronField { name: "day-of-month", low: 1, high: 31, names: &[] };
+pub(super) static MONTH_FIELD: CronField = CronField { name: "month", low: 1, high: 12, names: MONTH_NAMES };
+pub(super) static WEEK_DAY_FIELD: CronField = CronField { name: "day-of-week", low: 0, high: 7, names: DAY_NAMES };
 
 /// The names of the fields, in their order.
-pub(super) const FIELD_NAMES: [&str; 6] = [
-    SECOND_FIELD.name,
-    MINUTE_FIELD.name,
-    HOUR_FIELD.name,
-    MONTH_DAY_FIELD.name,
-    MONTH_FIELD.name,
-    WEEK_DAY_FIELD.name,
-];
+pub(super) const FIELD_NAMES: [&str; 6] = ["second", "minute", "hour", "day-of-month", "month", "day-of-week"];
 
 impl CronField {
     /// Parses a field of numbers, names, lists, ranges and steps into bits.
@@ -95,6 +89,17 @@ impl CronField {
         number(text).filter(|n| (self.low..=self.high).contains(n)).ok_or_else(|| self.invalid(text))
     }
 
+    /// Returns the number of values of the field.
+    pub(super) const fn size(&self) -> u32 {
+        self.high + 1 - self.low
+    }
+
+    /// Returns the step of a valid text such as `*/45` if the field's size is no multiple of it.
+    pub(super) fn uneven_step(&self, text: &str) -> Option<u32> {
+        let step = number(text.strip_prefix("*/")?)?;
+        (!self.size().is_multiple_of(step)).then_some(step)
+    }
+
     fn step(&self, text: Option<&str>) -> Result<u32, CronError> {
         let Some(text) = text else { return Ok(1) };
         number(text)
@@ -110,6 +115,14 @@ impl CronField {
     }
 
     fn invalid(&self, got: &str) -> CronError {
+        if got.starts_with('H') {
+            return CronError(format!(
+                "{} takes {}: got {}; jobs are spread by their jitter instead",
+                self.name,
+                self.range(),
+                clip(got)
+            ));
+        }
         CronError(format!("{} takes {}: got {}", self.name, self.range(), clip(got)))
     }
 }

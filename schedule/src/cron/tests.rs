@@ -48,7 +48,11 @@ fn error_names_the_field_and_the_remedy() {
     assert!(refused("0 0 * *").contains("got 4; day-of-week is missing"));
     assert!(refused("0 0 0 1 1 * 2027").contains("got 7; there is no year field"));
     assert!(refused("0 9\n* * *").contains("line break"));
-    assert!(refused("0 9\u{a0}* * *").contains("5 fields"));
+    assert!(refused("0 9\u{a0}* * *").contains("contains \u{a0} (\\u{a0})"));
+    assert!(refused("0 9 * * 1–5").contains("plain spaces, hyphens and asterisks"));
+    assert!(refused("CRON_TZ=Europe/Warsaw 0 9 * * *").contains("a field of its own"));
+    assert!(refused("@every 5m").contains("the kind every"));
+    assert!(refused("H 9 * * *").contains("minute takes 0–59: got H; jobs are spread by their jitter"));
     assert!(refused(" \t ").contains("empty"));
 }
 
@@ -75,7 +79,23 @@ fn both_restricted_days_must_match_with_a_warning() {
         next("0 0 13 * FRI", "UTC", "2026-01-01T00:00:00Z", 2),
         ["2026-02-13T00:00:00+00:00", "2026-03-13T00:00:00+00:00"]
     );
-    assert_eq!(CronExpression::parse("0 0 13 * FRI").expect("a valid expression").warnings().len(), 1);
+    let warnings = |expression: &str| CronExpression::parse(expression).expect(expression).warnings().len();
+    assert_eq!(warnings("0 0 13 * FRI"), 1);
+    assert_eq!(warnings("0 0 */2 * FRI"), 0, "crontab requires both here, too");
+}
+
+#[test]
+fn step_that_does_not_divide_its_range_has_a_warning() {
+    let warning = |expression: &str| CronExpression::parse(expression).expect(expression).warnings().pop();
+    let uneven = warning("*/45 * * * *").expect("a warning");
+    assert!(
+        uneven.starts_with("The step 45 of minute begins again at 0, so the last interval is 15 minutes"),
+        "{uneven}"
+    );
+    assert!(warning("0 */5 * * *").is_some_and(|warning| warning.contains("4 hours")));
+    for expression in ["*/15 * * * *", "0 */6 * * *", "5/7 * * * *", "* * * * *"] {
+        assert_eq!(warning(expression), None, "{expression}");
+    }
 }
 
 #[test]

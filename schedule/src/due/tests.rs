@@ -248,6 +248,53 @@ fn jitter_is_constant_for_a_job() {
     assert!(seen.len() > 30, "fifty jobs have only {} different jitters", seen.len());
 }
 
+#[test]
+fn jitter_spreads_intervals_that_begin_together() {
+    let now = at(MIDNIGHT);
+    let rules = Rules { jitter_seconds: 1_800, ..Rules::default() };
+    for from in [IntervalAnchor::Fire, IntervalAnchor::End] {
+        let schedule = Schedule::Every { seconds: 3_600, from };
+        let mut seen = std::collections::BTreeSet::new();
+        for n in 0..50_u8 {
+            let effective = EffectiveSchedule::new(JobId::from_parts(now, [n; 10]), &schedule, &rules, &[]);
+            let first = effective.first(None, now).expect("a first due time");
+            assert!((3_600..=5_400).contains(&(first - now).num_seconds()), "{first}");
+            assert_eq!(effective.following(first, first), Some(first + Duration::hours(1)));
+            seen.insert(first);
+        }
+        assert!(seen.len() > 30, "fifty jobs have only {} different jitters", seen.len());
+    }
+}
+
+#[test]
+fn interval_with_a_start_is_counted_from_it_with_jitter() {
+    let now = at(MIDNIGHT);
+    let schedule = Schedule::every(3_600);
+    let id = JobId::from_parts(now, [7; 10]);
+    let due = |start: DateTime<Utc>, jitter_seconds| {
+        let rules = Rules { jitter_seconds, start_at: Some(start), ..Rules::default() };
+        EffectiveSchedule::new(id, &schedule, &rules, &[]).first(None, now).expect("a first due time")
+    };
+    let offset = jitter(id, 600);
+    for minutes in [-90, -1, 0, 1, 90] {
+        let start = now + Duration::minutes(minutes);
+        let first = due(start, 600);
+        assert_eq!((first - offset - start).num_seconds() % 3_600, 0, "{first}");
+        assert!(first >= now && first - now <= Duration::minutes(90) + offset, "{first}");
+    }
+}
+
+#[test]
+fn no_due_time_is_after_the_year_9999() {
+    let schedule = cron("59 23 31 12 *");
+    let rules = Rules { jitter_seconds: 86_400, ..Rules::default() };
+    let last = at("9999-12-31T23:59:00Z");
+    for n in 0..50_u8 {
+        let effective = EffectiveSchedule::new(JobId::from_parts(last, [n; 10]), &schedule, &rules, &[]);
+        assert!(effective.first(None, at("9999-06-01T00:00:00Z")).is_none_or(instant::is_in_range));
+    }
+}
+
 fn weekend() -> Calendar {
     let day = |weekday| WeeklyWindow { weekday, from: chrono::NaiveTime::MIN, to: chrono::NaiveTime::MIN };
     Calendar { name: "Weekend".into(), zone: "UTC".into(), dates: Vec::new(), windows: vec![day(6), day(0)] }

@@ -19,6 +19,7 @@
 pub(crate) mod batch;
 mod decide;
 mod live_row;
+mod stuck;
 mod unreadable;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -37,6 +38,7 @@ use uuid::Uuid;
 
 pub use batch::DispatchReport;
 pub use decide::CatchUps;
+use stuck::StuckCheck;
 pub use unreadable::UnreadableJobs;
 
 use super::{
@@ -130,6 +132,7 @@ impl Dispatcher {
             .await;
         let mut deferred_until: Option<DateTime<Utc>> = None;
         let mut batch = self.config.dispatch_batch;
+        let mut stuck = StuckCheck::default();
         while !stop.is_cancelled() {
             let may_work = self.leadership.borrow_and_update().may_work();
             if !may_work {
@@ -159,7 +162,8 @@ impl Dispatcher {
                             "fired due jobs"
                         );
                     }
-                    statuses.record_tick(NAME, since.elapsed(), 3 * MAX_SLEEP, None);
+                    let trouble = stuck.after(&self, &report).await;
+                    statuses.record_tick(NAME, since.elapsed(), 3 * MAX_SLEEP, trouble);
                     self.pulse.expect_within(Duration::ZERO);
                     if let Some(left) = report.held_for {
                         left.min(MAX_SLEEP)

@@ -12,7 +12,10 @@ use std::{
 use chrono::{DateTime, Offset, SecondsFormat, Utc};
 use chrono_tz::Tz;
 use clap::Subcommand;
-use milvaion_schedule::{cron::CronExpression, schedule::parse_zone};
+use milvaion_schedule::{
+    cron::{CronExpression, foreign_expression},
+    schedule::parse_zone,
+};
 use milvaion_server::clock::Clock;
 
 use super::CliError;
@@ -82,7 +85,7 @@ fn evaluate(command: CronCommand, now: DateTime<Utc>) -> Result<String, String> 
             let cron = CronExpression::parse(&expression).map_err(|error| error.to_string())?;
             let zone = parse_zone(&tz)?;
             let mut text = format!("{} Time zone: {zone}.\n", cron.describe());
-            for warning in cron.warnings() {
+            for warning in foreign_expression(&expression).into_iter().chain(cron.warnings()) {
                 text += &format!("Warning: {warning}\n");
             }
             text += "Next:\n";

@@ -185,7 +185,9 @@ impl HealthCheck {
                     item(DISPATCHER_PART, HealthState::Down, "is starting")
                 }
                 ServiceHealth::Healthy => item(DISPATCHER_PART, HealthState::Ok, "runs on schedule"),
-                ServiceHealth::Failing(_) => item(DISPATCHER_PART, HealthState::Warn, "retries; its last tick failed"),
+                ServiceHealth::Failing(reason) => {
+                    item(DISPATCHER_PART, HealthState::Warn, &format!("retries: {}", excerpt(&reason)))
+                }
                 ServiceHealth::Standby => {
                     item(DISPATCHER_PART, HealthState::Ok, "is on standby; another server is the leader")
                 }
@@ -211,7 +213,7 @@ fn excerpt(reason: &str) -> String {
 
 /// Replaces details that contain errors or names of the installation, because outsiders may read them.
 fn hide_internals(item: &mut HealthItem) {
-    if item.state == HealthState::Warn && [DATABASE_PART, TASKS_PART].contains(&item.name.as_str()) {
+    if item.state == HealthState::Warn && [DATABASE_PART, DISPATCHER_PART, TASKS_PART].contains(&item.name.as_str()) {
         item.detail = "works with restrictions; the log and the dashboard have the details".into();
     }
 }

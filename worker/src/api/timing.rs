@@ -86,7 +86,7 @@ impl Timing {
 fn check_cron(cron: &Cron, label: &str, errors: &mut ConfigErrors) {
     let schedule =
         milvaion_schedule::schedule::Schedule::Cron { expression: cron.expression.clone(), zone: cron.zone.clone() };
-    if let Err((field, reason)) = schedule.check() {
+    if let Err((field, reason)) = schedule.check_new() {
         errors.add(format!("{label} has an invalid {field}: {reason}."));
     }
 }

@@ -55,7 +55,7 @@ impl JobForm {
                 )]);
             }
         };
-        schedule.check().map_err(|(field, message)| vec![FieldError::new(field, message)])?;
+        schedule.check_new().map_err(|(field, message)| vec![FieldError::new(field, message)])?;
         Ok(schedule)
     }
 

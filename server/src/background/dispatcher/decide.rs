@@ -158,6 +158,12 @@ impl Dispatcher {
                 passed.push(DueTimeMove { id: job.id, version: job.version, was, next });
                 continue;
             }
+            // It would be due again at once and for ever, and with enough others it would fill every batch.
+            if decision.next_fire_at.is_some_and(|next| next <= job.next_fire_at) {
+                self.unreadable.note(job, "a due time after the present one");
+                report.unreadable += 1;
+                continue;
+            }
             runs.push(NewScheduledRun {
                 job_id: job.id,
                 version: job.version,
