@@ -7,6 +7,8 @@
 //! Each partition begins where the one before ends. A retention that changes, and with it the width, can neither leave a
 //! gap nor overlap: the first partition of the new width reaches from the end of the last old one to the next bound of
 //! its own calendar.
+//!
+//! Operators detach partitions to archive them. A gap that this leaves is filled only where rows may still be written.
 
 use chrono::{DateTime, Datelike, Days, Duration, Months, NaiveDate, NaiveTime, Utc};
 
@@ -79,11 +81,14 @@ pub fn missing_partitions(
 ) -> Vec<PartitionBounds> {
     let first = width.bound_before(now - MAX_FIRST_AGE);
     let mut missing = Vec::new();
-    // A clock that was ahead when the first partition was created.
-    if let Some((from, _)) = existing.first().filter(|(from, _)| first < *from) {
-        missing.push((first, *from));
+    let mut from = existing.iter().rfind(|(from, _)| *from <= first).map_or(first, |(_, to)| *to);
+    // A clock that was ahead when the first partition was created, or a partition that was detached, leaves a gap.
+    for (next, to) in existing.iter().filter(|(next, _)| first < *next) {
+        if from < *next {
+            missing.push((from, *next));
+        }
+        from = *to;
     }
-    let mut from = existing.last().map_or(first, |(_, to)| *to);
     while from <= now + AHEAD {
         // After a long downtime, one wide partition covers it.
         let to = width.bound_after(from.max(now - MAX_FIRST_AGE));
@@ -156,6 +161,22 @@ mod tests {
             now += Duration::days(step);
             all = extended(all, days, now);
         }
+    }
+
+    #[test]
+    fn detached_partition_is_created_again_while_rows_may_be_written() {
+        let (begin, now) = (at("2026-11-20T12:00:00"), at("2026-11-25T12:00:00"));
+        let all = extended(extended(Vec::new(), 30, begin), 30, now);
+        let without = |day: &str| {
+            let mut left = all.clone();
+            left.retain(|(from, _)| *from != at(day));
+            assert_eq!(left.len() + 1, all.len(), "{all:?}");
+            missing_partitions(&left, PartitionWidth::Day, now)
+        };
+        for day in ["2026-11-24T00:00:00", "2026-11-25T00:00:00", "2026-12-01T00:00:00"] {
+            assert_eq!(without(day), [(at(day), at(day) + Duration::days(1))]);
+        }
+        assert!(without("2026-11-21T00:00:00").is_empty(), "an archived day is not created again");
     }
 
     #[test]

@@ -4,36 +4,42 @@
 //! noticed by the clock. A clock that is wrong when all servers start is noticed here: more than a day has passed since the
 //! last look. Nothing is deleted then for a day, in which the clock can be corrected. An installation that was off for
 //! longer deletes a day later than it could.
+//!
+//! A step that fails, such as one on a table that a user has locked, does not stop the others. The tick then fails at its
+//! end with the names of the failed steps.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
+use tokio::time::Instant;
 
 use crate::{
     clock::Clock,
     command::sign_in::{DEVICE_RETENTION, FAILED_SIGN_IN_RETENTION},
     config::retention::RetentionConfig,
     engine::{RunsOn, Service, context::Context},
+    error::chain,
     store::{
-        Store,
+        Result, Store,
         api_requests::API_REQUEST_RETENTION,
-        partitions::{PARTITIONED_TABLES, PartitionDropOutcome, PartitionedTable},
+        create::IDEMPOTENCY_KEY_RETENTION,
+        partitions::{PARTITIONED_TABLES, PartitionDropOutcome},
         redeliveries::REDELIVERY_MEMORY,
-        stats::FOLD_BATCH,
+        retention::{DELETE_BATCH_SIZE, ExpiringTable},
     },
 };
 
 /// The retention of the statistics per minute.
-const STATS_RETENTION: chrono::Duration = chrono::Duration::days(90);
+const STATS_RETENTION: TimeDelta = TimeDelta::days(90);
 
 /// The age from which the statistics are kept per quarter of an hour: longer than the longest window with finer bars.
-pub const STATS_MINUTES_RETENTION: chrono::Duration = chrono::Duration::hours(25);
+pub const STATS_MINUTES_RETENTION: TimeDelta = TimeDelta::hours(25);
 
 /// The retention of an invite after it was used or has expired.
-const INVITE_RETENTION: chrono::Duration = chrono::Duration::days(30);
+const INVITE_RETENTION: TimeDelta = TimeDelta::days(30);
 
 /// The retention of a worker instance after its last heartbeat. Each start of a worker process is a new instance.
-const INSTANCE_RETENTION: chrono::Duration = chrono::Duration::days(1);
+const INSTANCE_RETENTION: TimeDelta = TimeDelta::days(1);
 
 /// The background task that maintains the database.
 #[derive(Debug)]
@@ -65,60 +71,140 @@ pub struct MaintenanceReport {
     pub needed: Vec<String>,
     /// Expired partitions that were kept because they were being read.
     pub busy: Vec<String>,
-    /// Expired failures deleted.
-    pub failures: u64,
-    /// Expired dead letters deleted.
-    pub dead_letters: u64,
-    /// Expired idempotency keys of manual runs deleted.
-    pub trigger_keys: u64,
-    /// Free uniqueness keys deleted.
-    pub uniqueness_keys: u64,
-    /// Checkpoints of ended occurrences deleted.
-    pub checkpoints: u64,
-    /// Expired idempotency keys of API requests deleted.
-    pub api_requests: u64,
+    /// The number of rows deleted, by table; of the statistics, also those merged by quarter of an hour.
+    pub deleted: BTreeMap<&'static str, u64>,
     /// Jobs whose due time belongs to another version, so that they are never due. They indicate a bug.
     pub mismatched_due_times: i64,
-    /// Expired records of late starts deleted.
-    pub late_starts: u64,
-    /// Expired notes about unreadable reports deleted.
-    pub run_notes: u64,
-    /// Expired sessions deleted.
-    pub sessions: u64,
-    /// Rows of the minute statistics deleted.
-    pub stats: u64,
-    /// Expired counts of failed sign-ins deleted.
-    pub sign_in_attempts: u64,
-    /// Known devices deleted, long after their last sign-in.
-    pub devices: u64,
-    /// Invites deleted, long after they were used or had expired.
-    pub invites: u64,
-    /// Expired links for a new passphrase deleted.
-    pub resets: u64,
-    /// Expired counts of redelivered messages deleted.
-    pub redeliveries: u64,
     /// True if nothing was deleted, because the time has jumped.
     pub is_held: bool,
-    /// Worker instances deleted, long after their last heartbeat.
-    pub instances: u64,
+    /// True if more rows have expired than one tick deletes.
+    pub has_more: bool,
+}
+
+/// A tick under way.
+struct MaintenanceTick {
+    /// The instant from which on no step begins a second batch.
+    slice_end: Instant,
+    report: MaintenanceReport,
+    /// The names of the steps that failed.
+    failed: Vec<&'static str>,
+}
+
+impl MaintenanceTick {
+    fn new(slice_end: Instant) -> Self {
+        Self { slice_end, report: MaintenanceReport::default(), failed: Vec::new() }
+    }
+
+    /// Returns the result of a step, or `None` if it failed.
+    fn step<T>(&mut self, name: &'static str, result: Result<T>) -> Option<T> {
+        result
+            .inspect_err(|error| {
+                tracing::warn!(step = name, error = %chain(error), "step {name} of the maintenance failed");
+                self.failed.push(name);
+            })
+            .ok()
+    }
+
+    /// Records what became of the expired partitions of a table.
+    fn drops(&mut self, table: &'static str, outcomes: Result<Vec<(String, PartitionDropOutcome)>>) {
+        for (partition, outcome) in self.step(table, outcomes).unwrap_or_default() {
+            match outcome {
+                PartitionDropOutcome::Removed => self.report.dropped.push(partition),
+                PartitionDropOutcome::Locked => self.report.busy.push(partition),
+                PartitionDropOutcome::IsNeeded => self.report.needed.push(partition),
+            }
+        }
+    }
+
+    /// Records a batch of rows deleted from a table. Returns true if another one follows in this tick. Each table gets at
+    /// least one batch, so that a backlog of one does not keep the others from being cleaned.
+    fn continues(&mut self, table: &'static str, rows: Result<u64>) -> bool {
+        let rows = self.step(table, rows).unwrap_or_default();
+        if rows > 0 {
+            *self.report.deleted.entry(table).or_default() += rows;
+        }
+        let is_full = rows >= DELETE_BATCH_SIZE.unsigned_abs();
+        let is_over = Instant::now() >= self.slice_end;
+        self.report.has_more |= is_full && is_over;
+        is_full && !is_over
+    }
+
+    /// Returns the report, or an error with the names of the steps that failed.
+    fn end(self) -> anyhow::Result<MaintenanceReport> {
+        anyhow::ensure!(self.failed.is_empty(), "steps failed (the log has their errors): {}", self.failed.join(", "));
+        Ok(self.report)
+    }
 }
 
 impl Maintenance {
-    async fn drop_expired(
-        &self,
-        table: PartitionedTable,
-        now: DateTime<Utc>,
-        report: &mut MaintenanceReport,
-    ) -> anyhow::Result<()> {
-        let before = now - self.store.retention_of(table);
-        for (partition, outcome) in self.store.drop_partitions(table, before).await? {
-            match outcome {
-                PartitionDropOutcome::Removed => report.dropped.push(partition),
-                PartitionDropOutcome::Locked => report.busy.push(partition),
-                PartitionDropOutcome::IsNeeded => report.needed.push(partition),
-            }
+    /// Creates partitions and looks for inconsistencies, which no clock can make wrong.
+    async fn prepare(&self, now: DateTime<Utc>, tick: &mut MaintenanceTick) {
+        // Partitions come first, because the next day cannot be written without them.
+        let created = self.store.ensure_partitions(now).await;
+        tick.report.partitions = tick.step("new partitions", created).unwrap_or_default();
+        let mismatched = self.store.count_mismatched_due_times().await;
+        tick.report.mismatched_due_times = tick.step("due times", mismatched).unwrap_or_default();
+        if tick.report.mismatched_due_times > 0 {
+            tracing::error!(
+                jobs = tick.report.mismatched_due_times,
+                "{} jobs have a due time of another version and are never due; save each of them once",
+                tick.report.mismatched_due_times
+            );
         }
-        Ok(())
+    }
+
+    /// Returns true if expired data may be deleted: the clock is right, as far as can be seen.
+    async fn may_delete(&self, now: DateTime<Utc>, tick: &mut MaintenanceTick) -> bool {
+        // After a clock step, everything may look expired, and dropped data cannot be restored.
+        if self.clock.is_settling() {
+            return false;
+        }
+        let noted = self.store.note_maintenance(now).await;
+        let Some(held_until) = tick.step("clock", noted) else { return false };
+        if let Some(until) = held_until {
+            tracing::warn!(
+                held_until = %until,
+                "no expired data is deleted until {until}: more than a day has passed since the last time, and the clock \
+                 of PostgreSQL may be ahead; set it back if it is wrong"
+            );
+            tick.report.is_held = true;
+        }
+        held_until.is_none()
+    }
+
+    /// Deletes what has expired. Partitions come first: they hold the most rows, and dropping one takes the same time for
+    /// any number of them.
+    async fn delete_expired(&self, now: DateTime<Utc>, tick: &mut MaintenanceTick) {
+        for table in PARTITIONED_TABLES {
+            let before = now - self.store.retention_of(table);
+            tick.drops(table.name(), self.store.drop_partitions(table, before).await);
+        }
+        tick.drops("audit_log", self.store.drop_audit_months(now - self.retention.audit).await);
+        // An occurrence that ended today may have a late start of yesterday.
+        let of_occurrences = self.retention.occurrences + TimeDelta::days(1);
+        for (table, retention) in [
+            (ExpiringTable::Sessions, TimeDelta::zero()),
+            (ExpiringTable::Invites, INVITE_RETENTION),
+            (ExpiringTable::PassphraseResets, TimeDelta::zero()),
+            (ExpiringTable::SignInThrottle, FAILED_SIGN_IN_RETENTION),
+            (ExpiringTable::KnownDevices, DEVICE_RETENTION),
+            (ExpiringTable::WorkerInstances, INSTANCE_RETENTION),
+            (ExpiringTable::Redeliveries, REDELIVERY_MEMORY),
+            (ExpiringTable::TriggerKeys, IDEMPOTENCY_KEY_RETENTION),
+            (ExpiringTable::ApiRequests, API_REQUEST_RETENTION),
+            (ExpiringTable::FailedOccurrences, self.retention.failed),
+            (ExpiringTable::DeadLetters, self.retention.dead_letters),
+            (ExpiringTable::LateStarts, of_occurrences),
+            (ExpiringTable::RunNotes, of_occurrences),
+            (ExpiringTable::StatsFolded, STATS_RETENTION),
+        ] {
+            while tick.continues(table.name(), self.store.delete_expired(table, now - retention).await) {}
+        }
+        let before = now - STATS_MINUTES_RETENTION;
+        while tick.continues(ExpiringTable::StatsFolded.name(), self.store.merge_old_stats(before).await) {}
+        while tick.continues("run_checkpoints", self.store.delete_old_checkpoints(now).await) {}
+        // The last one, because it looks at all keys in one call.
+        tick.continues("run_uniqueness", self.store.delete_free_uniqueness_keys(now).await);
     }
 }
 
@@ -134,63 +220,48 @@ impl Service for Maintenance {
 
     async fn tick(&mut self) -> anyhow::Result<MaintenanceReport> {
         let now = self.clock.now();
-        // Partitions come first, because the next day cannot be written without them.
-        let mut report =
-            MaintenanceReport { partitions: self.store.ensure_partitions(now).await?, ..MaintenanceReport::default() };
-        report.mismatched_due_times = self.store.count_mismatched_due_times().await?;
-        if report.mismatched_due_times > 0 {
-            tracing::error!(
-                jobs = report.mismatched_due_times,
-                "{} jobs have a due time of another version and are never due; save each of them once",
-                report.mismatched_due_times
-            );
+        let mut tick = MaintenanceTick::new(Self::slice_end());
+        self.prepare(now, &mut tick).await;
+        if self.may_delete(now, &mut tick).await {
+            self.delete_expired(now, &mut tick).await;
         }
-        // After a clock step, everything may look expired, and dropped data cannot be restored.
-        if self.clock.is_settling() {
-            return Ok(report);
-        }
-        if let Some(until) = self.store.note_maintenance(now).await? {
-            tracing::warn!(
-                held_until = %until,
-                "no expired data is deleted until {until}: more than a day has passed since the last time, and the clock \
-                 of PostgreSQL may be ahead; set it back if it is wrong"
-            );
-            report.is_held = true;
-            return Ok(report);
-        }
-        report.sessions = self.store.delete_expired_sessions(now).await?;
-        report.stats = self.store.delete_old_stats(now - STATS_RETENTION).await?;
-        while self.store.merge_old_stats(now - STATS_MINUTES_RETENTION).await? >= FOLD_BATCH {}
-        report.sign_in_attempts = self.store.delete_old_sign_in_attempts(now - FAILED_SIGN_IN_RETENTION).await?;
-        report.devices = self.store.delete_old_devices(now - DEVICE_RETENTION).await?;
-        report.invites = self.store.delete_old_invites(now - INVITE_RETENTION).await?;
-        report.resets = self.store.delete_expired_resets(now).await?;
-        report.redeliveries = self.store.delete_old_redeliveries(now - REDELIVERY_MEMORY).await?;
-        report.instances = self.store.delete_old_instances(now - INSTANCE_RETENTION).await?;
-        report.trigger_keys = self.store.delete_old_trigger_keys(now).await?;
-        report.uniqueness_keys = self.store.delete_free_uniqueness_keys(now).await?;
-        report.checkpoints = self.store.delete_old_checkpoints(now).await?;
-        report.api_requests = self.store.delete_old_api_requests(now - API_REQUEST_RETENTION).await?;
-        report.failures = self.store.delete_old_failures(now - self.retention.failed).await?;
-        report.dead_letters = self.store.delete_old_dead_letters(now - self.retention.dead_letters).await?;
-        for (partition, outcome) in self.store.drop_audit_months(now - self.retention.audit).await? {
-            match outcome {
-                PartitionDropOutcome::Removed => report.dropped.push(partition),
-                PartitionDropOutcome::Locked | PartitionDropOutcome::IsNeeded => report.busy.push(partition),
-            }
-        }
-        // An occurrence that ended today may have a late start of yesterday.
-        let late_starts_before = now - self.retention.occurrences - chrono::Duration::days(1);
-        report.late_starts = self.store.delete_old_late_starts(late_starts_before).await?;
-        report.run_notes = self.store.delete_old_run_notes(late_starts_before).await?;
-        for table in PARTITIONED_TABLES {
-            self.drop_expired(table, now, &mut report).await?;
-        }
-        Ok(report)
+        tick.end()
+    }
+
+    fn has_more(report: &MaintenanceReport) -> bool {
+        report.has_more
     }
 
     fn is_notable(report: &MaintenanceReport) -> bool {
         // A partition may be needed for months.
         MaintenanceReport { needed: Vec::new(), is_held: false, ..report.clone() } != MaintenanceReport::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StoreError;
+
+    const FULL: u64 = DELETE_BATCH_SIZE.unsigned_abs();
+
+    #[test]
+    fn failed_step_is_named_and_stops_no_other() {
+        let mut tick = MaintenanceTick::new(Instant::now() + Duration::from_secs(60));
+        tick.drops("history", Err(StoreError::Exhausted));
+        assert!(!tick.continues("sessions", Err(StoreError::Exhausted)));
+        assert!(tick.continues("invites", Ok(FULL)) && !tick.continues("invites", Ok(1)));
+        assert_eq!(tick.report.deleted, BTreeMap::from([("invites", FULL + 1)]));
+        let error = tick.end().expect_err("two steps failed").to_string();
+        assert!(error.ends_with(": history, sessions"), "{error}");
+    }
+
+    #[test]
+    fn backlog_beyond_the_slice_is_left_to_the_next_tick() {
+        let mut tick = MaintenanceTick::new(Instant::now());
+        assert!(!tick.continues("sessions", Ok(FULL - 1)));
+        assert!(!tick.report.has_more);
+        assert!(!tick.continues("invites", Ok(FULL)));
+        assert!(Maintenance::has_more(&tick.end().expect("no step failed")));
     }
 }

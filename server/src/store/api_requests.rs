@@ -113,15 +113,4 @@ impl Store {
             .await?;
         Ok(())
     }
-
-    /// Deletes the requests that arrived before `before`. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn delete_old_api_requests(&self, before: DateTime<Utc>) -> Result<u64> {
-        let deleted =
-            sqlx::query!("DELETE FROM api_requests WHERE created_at < $1", before).execute(self.pool()).await?;
-        Ok(deleted.rows_affected())
-    }
 }

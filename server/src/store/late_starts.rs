@@ -186,15 +186,6 @@ impl Store {
             .await?;
         Ok(rows.into_iter().map(|row| (row.attempt, row.instance_id, row.at)).collect())
     }
-
-    /// Deletes late starts from before an instant. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
-    pub async fn delete_old_late_starts(&self, before: DateTime<Utc>) -> Result<u64> {
-        Ok(sqlx::query!("DELETE FROM late_starts WHERE at < $1", before).execute(self.pool()).await?.rows_affected())
-    }
 }
 
 /// Returns the status histories and the ends of occurrences.

@@ -237,16 +237,4 @@ impl Store {
             None
         })
     }
-
-    /// Deletes idempotency keys older than [`IDEMPOTENCY_KEY_RETENTION`]. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn delete_old_trigger_keys(&self, now: DateTime<Utc>) -> Result<u64> {
-        let deleted = sqlx::query!("DELETE FROM trigger_keys WHERE created_at < $1", now - IDEMPOTENCY_KEY_RETENTION)
-            .execute(self.pool())
-            .await?;
-        Ok(deleted.rows_affected())
-    }
 }

@@ -36,6 +36,7 @@ mod readable;
 pub mod redeliveries;
 pub mod reports;
 pub mod request_token;
+pub mod retention;
 pub mod rules;
 pub mod slots;
 pub mod sources;

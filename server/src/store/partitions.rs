@@ -4,6 +4,9 @@
 //! concurrently before it is dropped; none of these steps waits for readers of the table, or lets others wait, for longer
 //! than two seconds. There is no default partition, which would forbid both.
 //!
+//! Operators detach partitions too, to archive them. What they have detached is never dropped: the server marks a partition
+//! by its comment before it detaches it, and drops a detached table only if it has the mark.
+//!
 //! The bounds are read from the catalogue, never from names or settings; `domain::partitions` says which are missing.
 
 use std::time::Duration as StdDuration;
@@ -19,10 +22,8 @@ use crate::domain::partitions::{PartitionBounds, PartitionWidth, missing_partiti
 const AUDIT_DAYS_AHEAD: i64 = 62;
 /// Retention of the receipts of requested occurrences.
 pub const RECEIPT_RETENTION: Duration = Duration::days(7);
-/// Maximum number of rows that one statement deletes, so that no statement holds its locks for long.
-const DELETE_BATCH_SIZE: i64 = 1_000;
-/// Maximum number of such statements in one call; the rest follows in the next call.
-const MAX_DELETE_BATCHES: usize = 500;
+/// The comment of a partition that the server has begun to detach. It holds no quotation mark.
+pub const DROP_MARK: &str = "milvaion: expired, the server detaches and drops this partition";
 /// The longest time that VACUUM may take on one table.
 const VACUUM_LIMIT: StdDuration = StdDuration::from_secs(600);
 
@@ -59,7 +60,9 @@ pub const PARTITIONED_TABLES: [PartitionedTable; 4] =
     [PartitionedTable::History, PartitionedTable::Logs, PartitionedTable::Inputs, PartitionedTable::Receipts];
 
 impl PartitionedTable {
-    const fn table(self) -> &'static str {
+    /// Returns the name of the table.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             Self::History => "history",
             Self::Logs => "occurrence_logs",
@@ -71,7 +74,7 @@ impl PartitionedTable {
     /// Returns the name of the partition that begins on a day.
     #[must_use]
     pub fn partition(self, first_day: NaiveDate) -> String {
-        format!("{}_{}", self.table(), first_day.format("%Y%m%d"))
+        format!("{}_{}", self.name(), first_day.format("%Y%m%d"))
     }
 }
 
@@ -83,6 +86,8 @@ struct Partition {
     to: DateTime<Utc>,
     /// True if a detachment was interrupted.
     is_detaching: bool,
+    /// True if the server began to detach it, and not an operator.
+    is_marked: bool,
 }
 
 /// The result of dropping a partition whose retention has ended.
@@ -143,7 +148,8 @@ impl Store {
                 partitions(&mut tx, table).await?.into_iter().map(|partition| (partition.from, partition.to)).collect();
             for (from, to) in missing_partitions(&existing, width, now) {
                 // Names and bounds are built from dates, never from user input.
-                let (parent, name) = (table.table(), table.partition(from.date_naive()));
+                let parent = table.name();
+                let name = free_name(&mut tx, &table.partition(from.date_naive())).await?;
                 let (from, to) = (from.to_rfc3339(), to.to_rfc3339());
                 tx.execute(AssertSqlSafe(format!("CREATE TABLE {name} (LIKE {parent} INCLUDING ALL)"))).await?;
                 let attach =
@@ -173,39 +179,42 @@ impl Store {
         }
     }
 
-    /// Drops the partitions of a table that ended at or before `before`, oldest first. Returns the name of each with the
-    /// outcome.
+    /// Drops the partitions of a table that ended at or before `before`, oldest first, and what an interrupted drop has left.
+    /// Returns the name of each with the outcome.
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails, also if an operator has begun to detach a partition
+    /// and not completed it, because PostgreSQL detaches one at a time.
     pub async fn drop_partitions(
         &self,
         table: PartitionedTable,
         before: DateTime<Utc>,
     ) -> Result<Vec<(String, PartitionDropOutcome)>> {
         let mut connection = self.pool().acquire().await?;
+        let mut outcomes = Vec::new();
+        let detached = connection.run(async |connection| detached_partitions(connection, table).await).await?;
+        for name in detached {
+            let dropped = connection.run(async |connection| drop_table(connection, &name).await).await;
+            outcomes.push(drop_outcome(name, dropped)?);
+        }
         let mut existing = connection.run(async |connection| partitions(connection, table).await).await?;
-        existing.retain(|partition| partition.to <= before || partition.is_detaching);
+        existing.retain(|partition| if partition.is_detaching { partition.is_marked } else { partition.to <= before });
         // PostgreSQL detaches one partition at a time.
         existing.sort_by_key(|partition| (!partition.is_detaching, partition.from));
-        connection.run(async |connection| drop_detached(connection, table).await).await?;
-        let mut outcomes = Vec::new();
         for partition in existing {
-            let is_needed = table == PartitionedTable::Inputs && self.has_run_with_input(&partition).await?;
-            let outcome = if is_needed {
-                PartitionDropOutcome::IsNeeded
-            } else {
-                let dropped =
-                    connection.run(async |connection| drop_partition(connection, table, &partition).await).await;
-                match dropped {
-                    Ok(()) => PartitionDropOutcome::Removed,
-                    Err(error) if is_lock_timeout(&error) => PartitionDropOutcome::Locked,
-                    Err(error) => return Err(error.into()),
-                }
-            };
-            outcomes.push((partition.name, outcome));
-            if outcome == PartitionDropOutcome::Locked {
+            if table == PartitionedTable::Inputs && self.has_run_with_input(&partition).await? {
+                outcomes.push((partition.name, PartitionDropOutcome::IsNeeded));
+                continue;
+            }
+            let mut done = connection.run(async |connection| detach(connection, table, &partition).await).await;
+            if done.is_ok() {
+                done = connection.run(async |connection| drop_table(connection, &partition.name).await).await;
+            }
+            let outcome = drop_outcome(partition.name, done)?;
+            let is_locked = outcome.1 == PartitionDropOutcome::Locked;
+            outcomes.push(outcome);
+            if is_locked {
                 break;
             }
         }
@@ -262,28 +271,18 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn drop_audit_months(&self, before: DateTime<Utc>) -> Result<Vec<(String, PartitionDropOutcome)>> {
+        let partitions = self.partition_names("audit_log").await?;
+        let mut connection = self.pool().acquire().await?;
         let mut outcomes = Vec::new();
-        for partition in self.partition_names("audit_log").await? {
+        for partition in partitions {
             let month = partition.strip_prefix("audit_log_").map(|digits| format!("{digits}01"));
             let first = month.and_then(|day| NaiveDate::parse_from_str(&day, "%Y%m%d").ok());
             // A month ends at the midnight of the first day of the next month.
             let Some(end) = first.and_then(|first| first.checked_add_months(Months::new(1))) else { continue };
-            if midnight(end) > before {
-                continue;
+            if midnight(end) <= before {
+                let dropped = connection.run(async |connection| drop_table(connection, &partition).await).await;
+                outcomes.push(drop_outcome(partition, dropped)?);
             }
-            let mut tx = self.pool().begin().await?;
-            tx.execute("SET LOCAL lock_timeout = '2s'").await?;
-            // The name is built from a date, never from user input.
-            let dropped = tx.execute(AssertSqlSafe(format!("DROP TABLE {partition}"))).await;
-            let outcome = match dropped {
-                Ok(_) => {
-                    tx.commit().await?;
-                    PartitionDropOutcome::Removed
-                }
-                Err(error) if is_lock_timeout(&error) => PartitionDropOutcome::Locked,
-                Err(error) => return Err(error.into()),
-            };
-            outcomes.push((partition, outcome));
         }
         Ok(outcomes)
     }
@@ -301,58 +300,6 @@ impl Store {
         .fetch_all(self.pool())
         .await?)
     }
-
-    /// Deletes failures older than `before`, a thousand at a time. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn delete_old_failures(&self, before: DateTime<Utc>) -> Result<u64> {
-        let mut total = 0;
-        for _ in 0..MAX_DELETE_BATCHES {
-            let deleted = sqlx::query!(
-                "DELETE FROM failed_occurrences WHERE occurrence_id IN
-                    (SELECT occurrence_id FROM failed_occurrences WHERE failed_at < $1 ORDER BY failed_at LIMIT $2
-                        FOR UPDATE SKIP LOCKED)",
-                before,
-                DELETE_BATCH_SIZE
-            )
-            .execute(self.pool())
-            .await?
-            .rows_affected();
-            total += deleted;
-            if deleted < DELETE_BATCH_SIZE.unsigned_abs() {
-                break;
-            }
-        }
-        Ok(total)
-    }
-
-    /// Deletes dead letters older than `before`, a thousand at a time. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn delete_old_dead_letters(&self, before: DateTime<Utc>) -> Result<u64> {
-        let mut total = 0;
-        for _ in 0..MAX_DELETE_BATCHES {
-            let deleted = sqlx::query!(
-                "DELETE FROM dead_letters WHERE id IN
-                    (SELECT id FROM dead_letters WHERE received_at < $1 ORDER BY received_at LIMIT $2
-                        FOR UPDATE SKIP LOCKED)",
-                before,
-                DELETE_BATCH_SIZE
-            )
-            .execute(self.pool())
-            .await?
-            .rows_affected();
-            total += deleted;
-            if deleted < DELETE_BATCH_SIZE.unsigned_abs() {
-                break;
-            }
-        }
-        Ok(total)
-    }
 }
 
 /// Returns the partitions of a table, in the order of time.
@@ -360,8 +307,9 @@ async fn partitions(connection: impl PgExecutor<'_>, table: PartitionedTable) ->
     sqlx::query_as!(
         Partition,
         r#"SELECT name AS "name!", bounds[1]::timestamptz AS "from!", bounds[2]::timestamptz AS "to!",
-                  is_detaching AS "is_detaching!"
+                  is_detaching AS "is_detaching!", is_marked AS "is_marked!"
              FROM (SELECT c.relname AS name, i.inhdetachpending AS is_detaching,
+                          coalesce(obj_description(c.oid, 'pg_class') = $2, false) AS is_marked,
                           regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''(.*)''\) TO \(''(.*)''\)') AS bounds
                      FROM pg_inherits i
                      JOIN pg_class c ON c.oid = i.inhrelid
@@ -369,46 +317,93 @@ async fn partitions(connection: impl PgExecutor<'_>, table: PartitionedTable) ->
                     WHERE p.relname = $1
                       AND p.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())) c
             ORDER BY 2"#,
-        table.table()
+        table.name(),
+        DROP_MARK
     )
     .fetch_all(connection)
     .await
 }
 
-/// Detaches and drops a partition. Waits at most two seconds for each lock.
-async fn drop_partition(
+/// Returns a name that no table has: `name`, or one that begins with it if an operator has detached the partition of that
+/// name and kept it.
+async fn free_name(connection: impl PgExecutor<'_>, name: &str) -> sqlx::Result<String> {
+    sqlx::query_scalar!(
+        r#"SELECT c.name AS "name!" FROM generate_series(1, 100) n
+            CROSS JOIN LATERAL (SELECT $1::text || CASE WHEN n > 1 THEN '_' || n ELSE '' END AS name) c
+            WHERE to_regclass(c.name) IS NULL ORDER BY n LIMIT 1"#,
+        name
+    )
+    .fetch_one(connection)
+    .await
+}
+
+/// Marks and detaches a partition. Waits at most two seconds for each lock.
+async fn detach(connection: &mut PgConnection, table: PartitionedTable, partition: &Partition) -> sqlx::Result<()> {
+    connection.execute("SET lock_timeout = '2s'").await?;
+    let done = mark_and_detach(connection, table, partition).await;
+    connection.execute("RESET lock_timeout").await?;
+    done
+}
+
+/// Marks and detaches a partition, or completes its detachment. One that was not even begun leaves no mark, because an
+/// operator may detach the partition next.
+async fn mark_and_detach(
     connection: &mut PgConnection,
     table: PartitionedTable,
     partition: &Partition,
 ) -> sqlx::Result<()> {
-    let (parent, name) = (table.table(), &partition.name);
-    let how = if partition.is_detaching { "FINALIZE" } else { "CONCURRENTLY" };
-    connection.execute("SET lock_timeout = '2s'").await?;
     // The names come from the catalogue.
-    let mut done =
-        connection.execute(AssertSqlSafe(format!("ALTER TABLE {parent} DETACH PARTITION {name} {how}"))).await;
-    if done.is_ok() {
-        done = connection.execute(AssertSqlSafe(format!("DROP TABLE {name}"))).await;
+    let (parent, name) = (table.name(), &partition.name);
+    if partition.is_detaching {
+        let finalize = format!("ALTER TABLE {parent} DETACH PARTITION {name} FINALIZE");
+        return connection.execute(AssertSqlSafe(finalize)).await.map(drop);
     }
+    connection.execute(AssertSqlSafe(format!("COMMENT ON TABLE {name} IS '{DROP_MARK}'"))).await?;
+    let detach = format!("ALTER TABLE {parent} DETACH PARTITION {name} CONCURRENTLY");
+    let done = connection.execute(AssertSqlSafe(detach)).await.map(drop);
+    if done.is_err() {
+        let is_attached = |other: &Partition| other.name == *name && !other.is_detaching;
+        if partitions(&mut *connection, table).await?.iter().any(is_attached) {
+            connection.execute(AssertSqlSafe(format!("COMMENT ON TABLE {name} IS NULL"))).await?;
+        }
+    }
+    done
+}
+
+/// Drops a table. Waits at most two seconds for its lock.
+async fn drop_table(connection: &mut PgConnection, name: &str) -> sqlx::Result<()> {
+    connection.execute("SET lock_timeout = '2s'").await?;
+    // The name comes from the catalogue.
+    let done = connection.execute(AssertSqlSafe(format!("DROP TABLE {name}"))).await;
     connection.execute("RESET lock_timeout").await?;
     done.map(drop)
 }
 
-/// Drops tables that were detached from a table and not dropped, because the process ended in between.
-async fn drop_detached(connection: &mut PgConnection, table: PartitionedTable) -> sqlx::Result<()> {
-    let detached = sqlx::query_scalar!(
-        r#"SELECT c.relname AS "name!" FROM pg_class c
-            WHERE c.relkind = 'r' AND NOT c.relispartition AND c.relname ~ ('^' || $1::text || '_[0-9]{8}$')
-              AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"#,
-        table.table()
-    )
-    .fetch_all(&mut *connection)
-    .await?;
-    for name in detached {
-        // The name comes from the catalogue.
-        connection.execute(AssertSqlSafe(format!("DROP TABLE {name}"))).await?;
+/// Logs that a partition was dropped, and returns its name with the outcome.
+fn drop_outcome(name: String, done: sqlx::Result<()>) -> Result<(String, PartitionDropOutcome)> {
+    match done {
+        Ok(()) => {
+            tracing::info!(partition = name, "the expired partition {name} was dropped");
+            Ok((name, PartitionDropOutcome::Removed))
+        }
+        Err(error) if is_lock_timeout(&error) => Ok((name, PartitionDropOutcome::Locked)),
+        Err(error) => Err(error.into()),
     }
-    Ok(())
+}
+
+/// Returns the tables that the server has detached from a table and not dropped, because the process ended in between or a
+/// reader held a lock.
+async fn detached_partitions(connection: impl PgExecutor<'_>, table: PartitionedTable) -> sqlx::Result<Vec<String>> {
+    sqlx::query_scalar!(
+        r#"SELECT c.relname AS "name!" FROM pg_class c
+            WHERE c.relkind = 'r' AND NOT c.relispartition AND starts_with(c.relname, $1::text || '_')
+              AND obj_description(c.oid, 'pg_class') = $2
+              AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"#,
+        table.name(),
+        DROP_MARK
+    )
+    .fetch_all(connection)
+    .await
 }
 
 /// Returns true if a statement failed because a lock was not granted in time.

@@ -70,21 +70,4 @@ impl Store {
         .await?;
         Ok(())
     }
-
-    /// Deletes counts from before an instant. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn delete_old_redeliveries(&self, before: DateTime<Utc>) -> Result<u64> {
-        let deleted = sqlx::query!(
-            "DELETE FROM redeliveries
-              WHERE message_hash = ANY(ARRAY(SELECT message_hash FROM redeliveries WHERE last_at < $1
-                                                FOR UPDATE SKIP LOCKED))",
-            before
-        )
-        .execute(self.pool())
-        .await?;
-        Ok(deleted.rows_affected())
-    }
 }

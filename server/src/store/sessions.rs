@@ -348,22 +348,6 @@ impl Store {
         }
         Ok(Some(ended))
     }
-
-    /// Deletes sessions that have expired by `now`, ended ones included. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn delete_expired_sessions(&self, now: DateTime<Utc>) -> Result<u64> {
-        Ok(sqlx::query!(
-            "DELETE FROM sessions
-              WHERE id_hash IN (SELECT id_hash FROM sessions WHERE expires_at <= $1 FOR UPDATE SKIP LOCKED)",
-            now
-        )
-        .execute(self.pool())
-        .await?
-        .rows_affected())
-    }
 }
 
 /// Ends sessions of a user for a reason. The user must be locked. An ended session holds no data any more. Returns the

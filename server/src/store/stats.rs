@@ -9,7 +9,7 @@
 
 use chrono::{DateTime, Utc};
 
-use super::{Result, Store};
+use super::{Result, Store, retention::DELETE_BATCH_SIZE};
 
 /// The most deltas that one statement folds.
 pub const FOLD_BATCH: i64 = 20_000;
@@ -44,13 +44,13 @@ impl Store {
         Ok(folded)
     }
 
-    /// Merges the counts of minutes before an instant by quarter of an hour. Returns the number of merged rows. More are
-    /// left if it is 20,000.
+    /// Merges the counts of minutes before an instant by quarter of an hour, at most [`DELETE_BATCH_SIZE`]. Returns the
+    /// number of merged rows.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; nothing was merged then.
-    pub async fn merge_old_stats(&self, before: DateTime<Utc>) -> Result<i64> {
+    pub async fn merge_old_stats(&self, before: DateTime<Utc>) -> Result<u64> {
         let merged = sqlx::query_scalar!(
             r#"WITH taken AS (
                    DELETE FROM stats_folded
@@ -69,27 +69,10 @@ impl Store {
                )
                SELECT count(*) AS "n!" FROM taken"#,
             before,
-            FOLD_BATCH
+            DELETE_BATCH_SIZE
         )
         .fetch_one(self.pool())
         .await?;
-        Ok(merged)
-    }
-
-    /// Deletes counts of minutes before an instant. Returns the number of deleted rows.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn delete_old_stats(&self, before: DateTime<Utc>) -> Result<u64> {
-        let deleted = sqlx::query!(
-            "DELETE FROM stats_folded
-              WHERE (minute, status) IN (SELECT minute, status FROM stats_folded WHERE minute < $1
-                                          FOR UPDATE SKIP LOCKED)",
-            before
-        )
-        .execute(self.pool())
-        .await?;
-        Ok(deleted.rows_affected())
+        Ok(merged.unsigned_abs())
     }
 }

@@ -148,13 +148,4 @@ impl Store {
         };
         Ok(rows.into_iter().map(|row| note(row.attempt, row.instance_id, row.at, row.text)).collect())
     }
-
-    /// Deletes notes about reports from before an instant. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn delete_old_run_notes(&self, before: DateTime<Utc>) -> Result<u64> {
-        Ok(sqlx::query!("DELETE FROM run_notes WHERE at < $1", before).execute(self.pool()).await?.rows_affected())
-    }
 }

@@ -298,23 +298,6 @@ impl Store {
         }
         Ok(workers)
     }
-
-    /// Deletes the worker instances that have sent no heartbeat since `before`, with their job types; the job types of
-    /// their workers stay. Returns the number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then none was deleted.
-    pub async fn delete_old_instances(&self, before: DateTime<Utc>) -> Result<u64> {
-        Ok(sqlx::query!(
-            "DELETE FROM worker_instances
-              WHERE id = ANY(ARRAY(SELECT id FROM worker_instances WHERE last_heartbeat_at < $1 FOR UPDATE SKIP LOCKED))",
-            before
-        )
-        .execute(self.pool())
-        .await?
-        .rows_affected())
-    }
 }
 
 /// Returns the rules and schedules that the code of an instance declares, by job type. A job type that declares nothing is

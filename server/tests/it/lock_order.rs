@@ -13,7 +13,7 @@ use milvaion_server::{
     clock::Clock,
     domain::transition::fold,
     error::chain,
-    store::{Result, Store, due_times::DueTimeMove},
+    store::{Result, Store, due_times::DueTimeMove, retention::ExpiringTable},
 };
 use milvaion_test_support::{
     database::{self, TestConnection},
@@ -88,7 +88,10 @@ async fn change_instances(rounds: usize) {
         ("pull back", |store, _, now| {
             Box::pin(async move { store.pull_back_instants(now - Duration::days(1), now, 1_000).await.map(drop) })
         }),
-        ("delete", |store, _, now| Box::pin(async move { store.delete_old_instances(now).await.map(drop) })),
+        ("delete", |store, _, now| {
+            let until = now - Duration::microseconds(1);
+            Box::pin(async move { store.delete_expired(ExpiringTable::WorkerInstances, until).await.map(drop) })
+        }),
     ];
     meet(&url, &instances, statements, "", rounds).await;
 }
@@ -181,7 +184,10 @@ async fn count_redeliveries(rounds: usize) {
             Box::pin(async move { store.begin_redeliveries(&hashes, Uuid::from_u128(1), now).await.map(drop) })
         }),
         ("end", |store, hashes, _| Box::pin(async move { store.end_redeliveries(&hashes).await })),
-        ("delete", |store, _, now| Box::pin(async move { store.delete_old_redeliveries(now).await.map(drop) })),
+        ("delete", |store, _, now| {
+            let until = now - Duration::microseconds(1);
+            Box::pin(async move { store.delete_expired(ExpiringTable::Redeliveries, until).await.map(drop) })
+        }),
     ];
     meet(&url, &hashes, statements, "", rounds).await;
 }

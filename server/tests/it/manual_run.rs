@@ -1,5 +1,7 @@
 //! Manual runs, which a repeated request does not duplicate, and the cancellation of occurrences in every state.
 
+use std::collections::BTreeSet;
+
 use chrono::Duration;
 use futures::StreamExt;
 use milvaion_api::requests::JobInput;
@@ -20,9 +22,12 @@ use milvaion_server::{
     lifecycle::Server,
     store::{
         Store,
+        cancel::CancelPosition,
+        create::IDEMPOTENCY_KEY_RETENTION,
         jobs::AuditStamp,
         lost_runs::LostRunUpdate,
         manual_runs::{CreatedOccurrence, ManualRunOutcome, ManualRunRefusal, NewManualRun},
+        retention::ExpiringTable,
     },
 };
 use milvaion_test_support::{database, jobs, runs, server_env, wait, worker_env};
@@ -148,12 +153,18 @@ async fn running_occurrence_is_cancelled_by_its_worker() {
         store.cancel(&ids, None, edit).await.expect("the query succeeds").is_empty(),
         "the request is recorded once"
     );
-    assert_eq!(store.open_cancel_requests(10).await.expect("the query succeeds").len(), 2);
+    // Both were requested at the same time.
+    let start = CancelPosition::default();
+    let page = store.open_cancel_requests(start, 1).await.expect("the query succeeds");
+    let rest = store.open_cancel_requests(page[0].position(), 10).await.expect("the query succeeds");
+    let found: BTreeSet<OccurrenceId> = page.iter().chain(&rest).map(|one| one.id).collect();
+    assert_eq!((page.len(), rest.len()), (1, 1));
+    assert_eq!(found, BTreeSet::from(ids), "a page begins behind the one before");
     assert_eq!(count(&mut db, "stats_minute WHERE status = 'cancelled'").await, 0, "nothing has ended yet");
 
     assert_eq!(report(&store, &clock, first.id, OccurrenceStatus::Cancelled).await, 1);
     assert_eq!(report(&store, &clock, second.id, OccurrenceStatus::Completed).await, 1);
-    assert!(store.open_cancel_requests(10).await.expect("the query succeeds").is_empty());
+    assert!(store.open_cancel_requests(start, 10).await.expect("the query succeeds").is_empty());
 }
 
 #[tokio::test]
@@ -240,7 +251,12 @@ async fn cancel_request_is_repeated_until_the_run_ends() {
     assert!(stored.is_some_and(|text| text.contains(&run.to_string())));
 
     assert_eq!(report(&server.store, &server.clock, run, OccurrenceStatus::Cancelled).await, 1);
-    let mut task = CancellationRepeater { jobs: server.jobs.clone(), late_runs: LateRuns::default(), pending: 1 };
+    let mut task = CancellationRepeater {
+        jobs: server.jobs.clone(),
+        late_runs: LateRuns::default(),
+        pending: 1,
+        after: CancelPosition::default(),
+    };
     assert_eq!(task.tick().await.expect("the query succeeds").requested, 0);
     assert!(task.period() > std::time::Duration::from_secs(1), "with no request to repeat, the period is long");
     server.stop().await;
@@ -257,10 +273,15 @@ async fn cancel_request_of_a_requeued_run_cancels_it() {
         server.jobs.cancel(&jobs::admin(), id, "").await.expect("it is requested");
         assert_eq!(lose(&server.store, &server.clock, id, lost).await, 1);
         // The server's own task or this one does it; the second of them has nothing to do.
-        CancellationRepeater { jobs: server.jobs.clone(), late_runs: LateRuns::default(), pending: 0 }
-            .tick()
-            .await
-            .expect("the query succeeds");
+        CancellationRepeater {
+            jobs: server.jobs.clone(),
+            late_runs: LateRuns::default(),
+            pending: 0,
+            after: CancelPosition::default(),
+        }
+        .tick()
+        .await
+        .expect("the query succeeds");
         let row = runs::ended(&server, id).await.row;
         assert_eq!(row.status, OccurrenceStatus::Cancelled);
         // The lost run detector would write another note.
@@ -302,7 +323,8 @@ async fn manual_runs_with_one_key_are_one_run() {
     let later = clock.now() + Duration::days(8);
     let again = store.insert_manual_run(&keyed(job_id), later).await.expect("the query succeeds");
     assert!(matches!(again, ManualRunOutcome::Created(_)));
-    assert_eq!(store.delete_old_trigger_keys(later).await.expect("the query succeeds"), 1);
+    let expired = later - IDEMPOTENCY_KEY_RETENTION;
+    assert_eq!(store.delete_expired(ExpiringTable::TriggerKeys, expired).await.expect("the query succeeds"), 1);
 }
 
 #[tokio::test]

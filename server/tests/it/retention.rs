@@ -8,14 +8,14 @@ use milvaion_protocol::{
 };
 use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
-    background::maintenance::Maintenance,
+    background::maintenance::{Maintenance, MaintenanceReport},
     clock::Clock,
     config::retention::RetentionConfig,
     engine::Service,
     store::{
         Store,
         manual_runs::NewManualRun,
-        partitions::{PartitionDropOutcome, PartitionedTable},
+        partitions::{DROP_MARK, PartitionDropOutcome, PartitionedTable},
     },
 };
 use milvaion_test_support::{
@@ -75,6 +75,11 @@ impl RetentionHarness {
     async fn exists(&self, id: OccurrenceId) -> bool {
         self.store.occurrence(id, 1, self.clock.now()).await.expect("the query succeeds").is_some()
     }
+}
+
+/// Returns the number of rows that a tick deleted from each of some tables.
+fn deleted<const N: usize>(report: &MaintenanceReport, tables: [&str; N]) -> [u64; N] {
+    tables.map(|table| report.deleted.get(table).copied().unwrap_or_default())
 }
 
 #[tokio::test]
@@ -178,8 +183,10 @@ async fn changed_retention_leaves_no_gap_and_no_overlap() {
 }
 
 #[tokio::test]
-async fn reader_delays_only_the_drop() {
+async fn reader_delays_only_the_drop_and_operators_keep_what_they_detach() {
     let harness = RetentionHarness::new().await;
+    operator_keeps_a_detached_partition(&harness).await;
+    drop_that_cannot_begin_leaves_no_mark(&harness).await;
     let (yesterday, now) = (harness.today() - Days::new(1), harness.clock.now());
     let mut reader = PgConnection::connect(&harness.url).await.expect("PostgreSQL responds");
     let mut tx = reader.begin().await.expect("a transaction");
@@ -200,8 +207,45 @@ async fn reader_delays_only_the_drop() {
     assert!(harness.exists(id).await);
 }
 
+/// A server has ended between the detachment and the drop of a partition, and an operator has archived another one.
+async fn operator_keeps_a_detached_partition(harness: &RetentionHarness) {
+    let finish = async || {
+        let id = harness.occurrence().await;
+        harness.complete(id).await;
+        assert!(harness.exists(id).await);
+    };
+    finish().await;
+    let [archived, ours] = [0, 1].map(|days| PartitionedTable::History.partition(harness.today() + Days::new(days)));
+    harness.execute(&format!("COMMENT ON TABLE {ours} IS '{DROP_MARK}'")).await;
+    for partition in [&archived, &ours] {
+        harness.execute(&format!("ALTER TABLE history DETACH PARTITION {partition}")).await;
+    }
+    let nothing_expired = harness.clock.now() - Duration::days(2);
+    let drop = async || {
+        harness.store.drop_partitions(PartitionedTable::History, nothing_expired).await.expect("the query succeeds")
+    };
+    assert_eq!(drop().await, [(ours, PartitionDropOutcome::Removed)]);
+    // The partition of today is created again, beside the table that has its name.
+    finish().await;
+    assert_eq!(drop().await, []);
+    assert_eq!(harness.execute(&format!("SELECT 1 FROM {archived}")).await, 1);
+}
+
+/// An operator may detach the partition next.
+async fn drop_that_cannot_begin_leaves_no_mark(harness: &RetentionHarness) {
+    let mut other = PgConnection::connect(&harness.url).await.expect("PostgreSQL responds");
+    let mut tx = other.begin().await.expect("a transaction");
+    let lock = "LOCK TABLE ONLY history IN SHARE UPDATE EXCLUSIVE MODE";
+    sqlx::query(lock).execute(&mut *tx).await.expect("it can be locked");
+    let outcomes = harness.store.drop_partitions(PartitionedTable::History, harness.clock.now()).await;
+    assert_eq!(outcomes.expect("the query succeeds")[0].1, PartitionDropOutcome::Locked);
+    let marked = format!("SELECT 1 FROM pg_description WHERE description = '{DROP_MARK}'");
+    assert_eq!(harness.execute(&marked).await, 0);
+    tx.rollback().await.expect("rolled back");
+}
+
 #[tokio::test]
-async fn old_failures_dead_letters_and_keys_are_deleted() {
+async fn old_failures_dead_letters_and_keys_are_deleted_whatever_else_fails() {
     let mut harness = RetentionHarness::new().await;
     let now = harness.clock.now();
     let insert = |age: i64, n: usize| {
@@ -220,10 +264,17 @@ async fn old_failures_dead_letters_and_keys_are_deleted() {
     harness.execute(&insert(181, 2_500)).await;
     harness.execute(&insert(8, 3)).await;
     harness.execute(&insert(6, 2)).await;
+    let refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$";
+    harness.execute(refuse).await;
+    harness.execute("CREATE TRIGGER refuses BEFORE DELETE ON failed_occurrences EXECUTE FUNCTION refuse()").await;
+    let error = harness.maintenance.tick().await.expect_err("a step fails").to_string();
+    assert!(error.ends_with(": failed_occurrences"), "{error}");
+    harness.execute("DROP TRIGGER refuses ON failed_occurrences").await;
+    let tables = ["failed_occurrences", "dead_letters", "trigger_keys"];
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
-    assert_eq!((report.failures, report.dead_letters, report.trigger_keys), (2_500, 2_500, 2_503));
+    assert_eq!(deleted(&report, tables), [2_500, 0, 0], "the other steps were done");
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
-    assert_eq!((report.failures, report.dead_letters, report.trigger_keys), (0, 0, 0));
+    assert_eq!(deleted(&report, tables), [0, 0, 0]);
     assert_eq!(harness.execute("SELECT 1 FROM failed_occurrences").await, 5);
     assert_eq!(harness.execute("SELECT 1 FROM dead_letters").await, 5);
     assert_eq!(harness.execute("SELECT 1 FROM trigger_keys").await, 2);
@@ -242,7 +293,7 @@ async fn instances_of_workers_are_deleted_a_day_after_their_last_heartbeat() {
     hello("young").await;
     harness.pass(Duration::hours(23) + Duration::seconds(1)).await;
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
-    assert_eq!(report.instances, 1);
+    assert_eq!(deleted(&report, ["worker_instances"]), [1]);
     assert_eq!(harness.execute("SELECT 1 FROM worker_instances WHERE id = 'young'").await, 1);
     assert_eq!(harness.execute("SELECT 1 FROM instance_job_types").await, 1);
     assert_eq!(harness.execute("SELECT 1 FROM worker_job_types").await, 1, "the worker still has its job types");
@@ -286,17 +337,14 @@ async fn clock_step_drops_nothing() {
     harness.pass(Duration::days(200)).await;
     harness.clock.hold();
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
-    assert_eq!(
-        (report.dead_letters, report.trigger_keys, report.dropped),
-        (0, 0, Vec::new()),
-        "a clock that may be wrong deletes nothing"
-    );
+    let nothing = report.deleted.is_empty() && report.dropped.is_empty();
+    assert!(nothing, "a clock that may be wrong deletes nothing: {report:?}");
     assert!(report.partitions > 0, "partitions are created, which does no harm");
     // The time for which dispatching is held, and a minute in which other servers may not have noticed the step.
     harness.clock.advance(Duration::seconds(89));
-    assert_eq!(harness.maintenance.tick().await.expect("the tick succeeds").dead_letters, 0);
+    assert!(harness.maintenance.tick().await.expect("the tick succeeds").deleted.is_empty());
     harness.clock.advance(Duration::seconds(1));
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
-    assert_eq!((report.dead_letters, report.trigger_keys), (1, 1));
+    assert_eq!(deleted(&report, ["dead_letters", "trigger_keys"]), [1, 1]);
     assert!(!report.dropped.is_empty(), "{report:?}");
 }

@@ -1,5 +1,6 @@
 //! Counts of reached statuses: what a page reads does not depend on what was folded.
 
+use milvaion_server::store::retention::ExpiringTable;
 use milvaion_test_support::database::{self, TestConnection};
 
 /// Folds `deltas` deltas on two servers at once. Their minutes and statuses repeat after 360 of them.
@@ -37,7 +38,7 @@ async fn fold(deltas: i64) {
     assert_eq!(connection.count("SELECT sum(count)::bigint FROM stats_minute").await, 2 * counts);
     // 90 minutes and 8 statuses have 360 pairs in common.
     let tomorrow = milvaion_server::clock::machine_now() + chrono::TimeDelta::days(1);
-    assert_eq!(store.delete_old_stats(tomorrow).await.expect("deleted"), 360);
+    assert_eq!(store.delete_expired(ExpiringTable::StatsFolded, tomorrow).await.expect("deleted"), 360);
     assert_eq!(connection.count("SELECT sum(count)::bigint FROM stats_minute").await, counts, "deltas are not deleted");
 }
 

@@ -306,19 +306,6 @@ impl Store {
         tx.commit().await?;
         Ok(true)
     }
-
-    /// Deletes links that expired before `before`, used or not; the audit log keeps their history. Returns their
-    /// number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
-    pub async fn delete_old_invites(&self, before: DateTime<Utc>) -> Result<u64> {
-        Ok(sqlx::query!("DELETE FROM invites WHERE expires_at < $1", before)
-            .execute(self.pool())
-            .await?
-            .rows_affected())
-    }
 }
 
 /// Returns the number of open invitations other than `id`.

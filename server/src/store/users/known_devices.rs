@@ -168,16 +168,4 @@ impl Store {
         .await?;
         Ok(forgotten.rows_affected())
     }
-
-    /// Deletes devices without a sign-in since `before`. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn delete_old_devices(&self, before: DateTime<Utc>) -> Result<u64> {
-        Ok(sqlx::query!("DELETE FROM known_devices WHERE last_used_at < $1", before)
-            .execute(self.pool())
-            .await?
-            .rows_affected())
-    }
 }

@@ -161,16 +161,4 @@ impl Store {
         tx.commit().await?;
         Ok(true)
     }
-
-    /// Deletes links that have expired by `now`. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn delete_expired_resets(&self, now: DateTime<Utc>) -> Result<u64> {
-        Ok(sqlx::query!("DELETE FROM passphrase_resets WHERE expires_at <= $1", now)
-            .execute(self.pool())
-            .await?
-            .rows_affected())
-    }
 }

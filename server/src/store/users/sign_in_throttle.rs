@@ -160,16 +160,4 @@ impl Store {
         let until = |slot: &i32| locked.iter().find(|row| row.slot == *slot).map(|row| row.locked_until);
         Ok(slots.iter().map(until).collect())
     }
-
-    /// Deletes counts without an attempt since `before`. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn delete_old_sign_in_attempts(&self, before: DateTime<Utc>) -> Result<u64> {
-        Ok(sqlx::query!("DELETE FROM sign_in_throttle WHERE last_at < $1", before)
-            .execute(self.pool())
-            .await?
-            .rows_affected())
-    }
 }

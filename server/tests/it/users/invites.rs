@@ -5,7 +5,10 @@ use std::sync::Arc;
 use chrono::TimeDelta;
 use milvaion_api::permissions::Role;
 use milvaion_app::error::AppError;
-use milvaion_server::command::{invite, sign_in::FAILED_SIGN_IN_RETENTION, team};
+use milvaion_server::{
+    command::{invite, sign_in::FAILED_SIGN_IN_RETENTION, team},
+    store::retention::ExpiringTable,
+};
 
 use super::harness::{UserHarness, VALID_PASSPHRASE, by, seconds, token};
 use crate::alert_channels::CapturedLog;
@@ -244,12 +247,6 @@ async fn sign_in_limit_holds_per_client_address() {
 
     // The attempts of twenty accounts and two addresses were counted, and all counts are deleted.
     harness.clock.advance(FAILED_SIGN_IN_RETENTION + seconds(1));
-    assert_eq!(
-        harness
-            .store
-            .delete_old_sign_in_attempts(harness.clock.now() - FAILED_SIGN_IN_RETENTION)
-            .await
-            .expect("deleted"),
-        22
-    );
+    let expired = harness.clock.now() - FAILED_SIGN_IN_RETENTION;
+    assert_eq!(harness.store.delete_expired(ExpiringTable::SignInThrottle, expired).await.expect("deleted"), 22);
 }

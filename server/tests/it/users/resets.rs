@@ -5,7 +5,10 @@ use std::sync::Arc;
 use chrono::TimeDelta;
 use milvaion_api::permissions::{Permission, Role};
 use milvaion_app::error::AppError;
-use milvaion_server::command::{reset, team};
+use milvaion_server::{
+    command::{reset, team},
+    store::retention::ExpiringTable,
+};
 
 use super::harness::{UserHarness, VALID_PASSPHRASE, by, token};
 
@@ -76,11 +79,12 @@ async fn reset_link_ends_by_a_new_one_revocation_or_expiry() {
     let late = create().await;
     clock.advance(TimeDelta::hours(24) - TimeDelta::seconds(1));
     assert!(is_valid(&late).await);
-    assert_eq!(store.delete_expired_resets(clock.now()).await.expect("deleted"), 0);
+    let delete = async || store.delete_expired(ExpiringTable::PassphraseResets, clock.now()).await.expect("deleted");
+    assert_eq!(delete().await, 0);
     clock.advance(TimeDelta::seconds(1));
     assert!(!is_valid(&late).await);
     assert!(matches!(harness.reset(&late, NEW_PASSPHRASE).await, Err(AppError::NotFound(_))));
-    assert_eq!(store.delete_expired_resets(clock.now()).await.expect("deleted"), 1);
+    assert_eq!(delete().await, 1);
     for invalid in ["", "x", &"x".repeat(100)] {
         assert!(!is_valid(invalid).await);
     }

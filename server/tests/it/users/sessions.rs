@@ -14,7 +14,10 @@ use milvaion_server::{
         guard::{self, StreamUser, authorize},
         session::{self, SessionOrigin},
     },
-    store::sessions::{MAX_SESSIONS_PER_USER, SessionEnd},
+    store::{
+        retention::ExpiringTable,
+        sessions::{MAX_SESSIONS_PER_USER, SessionEnd},
+    },
 };
 use tower_sessions::session::Id;
 
@@ -59,7 +62,8 @@ async fn session_ends_after_12_idle_hours_or_7_days() {
     let id = harness.session_of(&ana).await;
     harness.clock.advance(TimeDelta::hours(12));
     assert_eq!(harness.authorize(Some(id), Permission::Read).await, Err(AppError::SignedOut));
-    assert_eq!(harness.store.delete_expired_sessions(harness.clock.now()).await.expect("deleted"), 1);
+    let deleted = harness.store.delete_expired(ExpiringTable::Sessions, harness.clock.now()).await;
+    assert_eq!(deleted.expect("deleted"), 1);
 
     let id = harness.session_of(&ana).await;
     for hours in (0..7 * 24).step_by(8) {
@@ -155,7 +159,8 @@ async fn revoked_session_keeps_its_reason_until_expiry() {
     assert_eq!(stream(id).await, StreamUser::Ended(StreamEndReason::Revoked));
     let (row, reason) = harness.store.session_with_end(&hash).await.expect("read").expect("the row is kept");
     assert_eq!((row.data, reason), (serde_json::json!({}), Some(SessionEnd::Revoked)));
-    assert_eq!(harness.store.delete_expired_sessions(row.expires_at).await.expect("deleted"), 2);
+    let deleted = harness.store.delete_expired(ExpiringTable::Sessions, row.expires_at).await;
+    assert_eq!(deleted.expect("deleted"), 2);
 
     assert_eq!(harness.audited(&format!("user:{}", ana.id)).await, ["user.end-sessions", "setup"]);
 }

@@ -22,7 +22,7 @@ use milvaion_server::{
         session,
     },
     lifecycle::Server,
-    store::users::ThrottleSlot,
+    store::{retention::ExpiringTable, users::ThrottleSlot},
 };
 use milvaion_test_support::{
     database::{self, TestConnection},
@@ -96,7 +96,7 @@ async fn attack(attempts: u32, expected: std::ops::Range<i64>) {
 
     harness.clock.advance(FAILED_SIGN_IN_RETENTION + seconds(1));
     let expired = harness.clock.now() - FAILED_SIGN_IN_RETENTION;
-    harness.store.delete_old_sign_in_attempts(expired).await.expect("deleted");
+    harness.store.delete_expired(ExpiringTable::SignInThrottle, expired).await.expect("deleted");
     assert_eq!(connection.count("SELECT count(*) FROM sign_in_throttle").await, 0);
 }
 
@@ -217,7 +217,7 @@ async fn twenty_devices_are_known_for_180_days() {
     harness.clock.advance(seconds(10));
     assert_ne!(harness.remember(&ana, Some(&devices[2])).await, devices[2], "unused for 180 days");
     let expired = harness.clock.now() - DEVICE_RETENTION + seconds(1);
-    harness.store.delete_old_devices(expired).await.expect("deleted");
+    harness.store.delete_expired(ExpiringTable::KnownDevices, expired).await.expect("deleted");
     assert_eq!(connection.count("SELECT count(*) FROM known_devices").await, 2);
 }
 

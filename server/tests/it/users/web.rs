@@ -20,6 +20,7 @@ use milvaion_server::{
         headers::headers_layer,
         session::{self, SessionOrigin},
     },
+    store::retention::ExpiringTable,
 };
 use tower::ServiceExt;
 use tower_sessions::Session;
@@ -121,7 +122,7 @@ async fn anonymous_reads_create_no_session() {
         assert_eq!(text(response).await, "anonymous");
     }
     let far = harness.clock.now() + TimeDelta::days(365);
-    assert_eq!(harness.store.delete_expired_sessions(far).await.expect("deleted"), 0);
+    assert_eq!(harness.store.delete_expired(ExpiringTable::Sessions, far).await.expect("deleted"), 0);
 }
 
 #[tokio::test]

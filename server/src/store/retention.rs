@@ -1,0 +1,88 @@
+//! The deletion of rows after their retention. The tables with the most rows drop whole [partitions](super::partitions)
+//! instead.
+//!
+//! Each statement deletes a bounded number of rows. One without a bound takes longer the more rows have expired; once it
+//! exceeds the time limit of a statement, it fails each time and the table only grows.
+
+use chrono::{DateTime, Utc};
+
+use super::{Result, Store};
+
+/// The most rows that one statement deletes. If it deletes as many, more may have expired.
+pub const DELETE_BATCH_SIZE: i64 = 1_000;
+
+/// Defines the tables, each with the column that dates its rows. A macro, so that the build checks every statement.
+macro_rules! expiring_tables {
+    ($($(#[$doc:meta])* $variant:ident: $table:tt, $date:tt;)*) => {
+        /// A table whose rows are deleted one by one when they expire.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum ExpiringTable {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl ExpiringTable {
+            /// Returns the name of the table.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $table,)*
+                }
+            }
+        }
+
+        impl Store {
+            /// Deletes at most [`DELETE_BATCH_SIZE`] rows that are dated `until` or before, oldest first. Rows that another
+            /// statement has locked are left to the next call. Returns their number.
+            ///
+            /// # Errors
+            ///
+            /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then none was deleted.
+            pub async fn delete_expired(&self, table: ExpiringTable, until: DateTime<Utc>) -> Result<u64> {
+                let done = match table {
+                    $(ExpiringTable::$variant => {
+                        sqlx::query!(
+                            "DELETE FROM " + $table + " WHERE ctid = ANY (ARRAY (SELECT ctid FROM " + $table + " WHERE "
+                                + $date + " <= $1 ORDER BY " + $date + " LIMIT $2 FOR UPDATE SKIP LOCKED))",
+                            until,
+                            DELETE_BATCH_SIZE
+                        )
+                        .execute(self.pool())
+                        .await?
+                    })*
+                };
+                Ok(done.rows_affected())
+            }
+        }
+    };
+}
+
+expiring_tables! {
+    /// Sessions, ended ones included, by their expiry.
+    Sessions: "sessions", "expires_at";
+    /// Invites, used ones included, by their expiry; the audit log keeps their history.
+    Invites: "invites", "expires_at";
+    /// Links for a new passphrase, by their expiry.
+    PassphraseResets: "passphrase_resets", "expires_at";
+    /// Counts of failed sign-ins, by the last attempt.
+    SignInThrottle: "sign_in_throttle", "last_at";
+    /// Known devices, by the last sign-in.
+    KnownDevices: "known_devices", "last_used_at";
+    /// Worker instances with their job types, by the last heartbeat. The job types of their workers stay.
+    WorkerInstances: "worker_instances", "last_heartbeat_at";
+    /// Counts of redelivered messages, by the last delivery.
+    Redeliveries: "redeliveries", "last_at";
+    /// Idempotency keys of manual runs, by the request.
+    TriggerKeys: "trigger_keys", "created_at";
+    /// Idempotency keys of API requests with the stored answers, by the request.
+    ApiRequests: "api_requests", "created_at";
+    /// Failures, resolved ones included, by the time of the failure.
+    FailedOccurrences: "failed_occurrences", "failed_at";
+    /// Dead letters, resolved ones included, by their arrival.
+    DeadLetters: "dead_letters", "received_at";
+    /// Late starts, by the report of the start.
+    LateStarts: "late_starts", "at";
+    /// Notes about unreadable reports, by their arrival.
+    RunNotes: "run_notes", "at";
+    /// Folded counts of statuses, by their minute.
+    StatsFolded: "stats_folded", "minute";
+}
