@@ -41,7 +41,11 @@ pub(crate) fn check_number(text: &str, stored: &Value) -> Result<(), String> {
 }
 
 /// Checks every number of a valid JSON text.
-fn check_numbers(json: &str) -> Result<(), String> {
+///
+/// # Errors
+///
+/// Returns a message with the path of the first number that would be rounded.
+pub fn check_numbers(json: &str) -> Result<(), String> {
     let bytes = json.as_bytes();
     let mut steps: Vec<JsonStep> = Vec::new();
     let (mut at, mut string) = (0, "");

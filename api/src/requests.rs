@@ -13,7 +13,7 @@ mod definition;
 mod job_form;
 mod user;
 
-pub use crate::exact_json::parse_exact as parse_exact_json;
+pub use crate::exact_json::{check_numbers as check_exact_json, parse_exact as parse_exact_json};
 pub use definition::json_field;
 pub use job_form::{JobForm, parse_input_json};
 pub use milvaion_schedule::field_error::FieldError;

@@ -116,7 +116,7 @@ pub struct ApplyFiles {
     /// The files, at most 500 with at most 1,000 documents together. Each is applied completely or not at all, and none is
     /// applied if a document of any is invalid.
     pub files: Vec<DefinitionFile>,
-    /// Deletes jobs that no document names any more; without it, none is deleted.
+    /// Deletes jobs that no document names any more; without it, none is deleted. It needs at least one document.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prune: Option<Prune>,
 }

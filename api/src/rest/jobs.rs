@@ -48,6 +48,30 @@ pub struct NewJob {
     pub definition: JobInput,
 }
 
+/// The definition that a PUT gives a job.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct PutJob {
+    /// The definition, with `is_active` as for a new job.
+    #[serde(flatten)]
+    pub definition: JobInput,
+    // It follows the definition, so that its schema replaces that of the definition's field.
+    /// True if the schedule is active; false while the job is paused. Without it, a new job is active, and an existing one
+    /// keeps its state.
+    #[serde(default)]
+    pub is_active: Option<bool>,
+}
+
+impl PutJob {
+    /// Returns the complete definition. `before` is that of the existing job; none for a new one.
+    #[must_use]
+    pub fn complete(&self, before: Option<&JobInput>) -> JobInput {
+        let is_active = self.is_active.unwrap_or_else(|| before.is_none_or(|before| before.is_active));
+        JobInput { is_active, ..self.definition.clone() }
+    }
+}
+
 /// A job in a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -211,4 +235,28 @@ pub struct CompareQuery {
     /// The later version.
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub to: i32,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn put_without_a_state_keeps_a_pause() {
+        let put = |is_active: Value| -> PutJob {
+            let body = json!({
+                "displayName": "Report", "workerId": "w", "jobType": "t", "schedule": { "kind": "manual" },
+                "isActive": is_active,
+            });
+            serde_json::from_value(body).expect("a definition")
+        };
+        let paused = put(false.into()).complete(None);
+        assert!(!paused.is_active);
+        let states = [Value::Null, true.into(), false.into()].map(|is_active| put(is_active).complete(Some(&paused)));
+        assert_eq!(states.map(|job| job.is_active), [false, true, false]);
+        assert!(put(Value::Null).complete(None).is_active, "a new job is active");
+        assert_eq!(put(Value::Null).complete(Some(&paused)), paused);
+    }
 }

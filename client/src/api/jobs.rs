@@ -125,7 +125,8 @@ impl Client {
         }
     }
 
-    /// Changes the definition of a job, of which `expected` is the version if it is given.
+    /// Changes the definition of a job, of which `expected` is the version if it is given. Its `is_active` pauses or resumes
+    /// the job.
     ///
     /// # Errors
     ///
@@ -134,7 +135,8 @@ impl Client {
         self.put(&["jobs", &id.to_string()], job, expected).await?.json()
     }
 
-    /// Creates the job with a key, or changes its definition, of which `expected` is the version if it is given.
+    /// Creates the job with a key, or changes its definition, of which `expected` is the version if it is given. Its
+    /// `is_active` pauses or resumes the job.
     ///
     /// # Errors
     ///

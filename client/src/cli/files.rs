@@ -69,7 +69,7 @@ pub struct FileOptions {
     #[arg(short = 'f', long = "file", value_name = "PATH", required = true, num_args = 1..)]
     pub paths: Vec<PathBuf>,
     /// Deletes jobs that came from a file, have the tag of --selector, and are in none of these files. Calendars and alert
-    /// rules are never deleted.
+    /// rules are never deleted. Files without any document are refused, because all jobs with the tag would be deleted.
     #[arg(long, requires = "selector")]
     pub prune: bool,
     /// The jobs that --prune may delete: `tag=TAG`.
@@ -142,6 +142,14 @@ async fn plan(session: &Session<'_>, options: &FileOptions, files: &[ParsedFile]
         return Err(CliError::Usage(format!(
             "The files have {documents} documents, at most {MAX_DOCUMENTS} are applied at once. Give fewer files, such as one folder."
         )));
+    }
+    // Such as the empty output of a program that failed.
+    if documents == 0 && options.prune {
+        return Err(CliError::Usage(
+            "The files have no documents, so --prune would delete all jobs with the tag that came from files. Check the input. \
+             If no job is to be left, delete the last ones on their pages."
+                .into(),
+        ));
     }
     session.client.plan_files(&request(options, files, None)).await.map_err(|error| located(error, files))
 }

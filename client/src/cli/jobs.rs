@@ -8,6 +8,7 @@ use std::{
 
 use clap::Subcommand;
 use milvaion_api::{
+    requests::parse_exact_json,
     rest::{
         CancelDelayed, CancelDelayedResult, Job, JobQuery, JobSummary, OccurrenceDetail, PauseRequest, RunJob,
         VersionQuery,
@@ -232,10 +233,8 @@ pub(super) fn read_input(argument: &str, console: &mut Console) -> Result<Value,
         }
         None => ("--input".to_owned(), argument.to_owned()),
     };
-    serde_json::from_str(&text).map_err(|error| {
-        CliError::Usage(format!(
-            "{name} is not valid JSON: {error}. A text needs quotation marks; a file needs an @ before its name."
-        ))
+    parse_exact_json("the input", &text).map_err(|error| {
+        CliError::Usage(format!("{name}: {error}. A text needs quotation marks; a file needs an @ before its name."))
     })
 }
 

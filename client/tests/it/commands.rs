@@ -308,9 +308,16 @@ async fn enqueue_refuses_arguments_before_a_request() {
         assert_eq!(parsed.expect_err("invalid").exit_code(), 2, "{arguments:?}");
     }
     let server = FakeServer::start(|_, _| problem(500, "There is no request.")).await;
-    let input = Shell::signed_in(&server.url).run(&["enqueue", "mail.send", "--input", "a@b.c"]).await;
-    assert_eq!(input.code, 2);
-    assert!(input.messages.contains("--input is not valid JSON"), "{}", input.messages);
+    for (input, expected) in [
+        ("a@b.c", "--input: the input is not JSON: "),
+        (r#"{"id": 18446744073709551616}"#, "--input: /id: 18446744073709551616 would be rounded to "),
+    ] {
+        for command in [&["enqueue", "mail.send"][..], &["jobs", "run", "mail.send"]] {
+            let outcome = Shell::signed_in(&server.url).run(&[command, &["--input", input]].concat()).await;
+            assert_eq!(outcome.code, 2);
+            assert!(outcome.messages.contains(expected), "{}", outcome.messages);
+        }
+    }
     assert!(server.received().is_empty());
 }
 

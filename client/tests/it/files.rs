@@ -15,6 +15,7 @@ fn plan(deleted: &[&str]) -> Value {
     changed["changes"] =
         json!([{ "field": "rules.maxRetries", "after": 3 }, { "field": "tags", "before": [], "after": ["\u{1b}[2J"] }]);
     changed["more"] = true.into();
+    changed["warnings"] = json!(["schedule.at has passed"]);
     changed["edited"] = json!({ "at": "2026-11-25T10:00:00Z", "by": "ann@example.com" });
     let mut taken = entry("old", "unchanged");
     taken["takenFrom"] = "dashboard".into();
@@ -31,7 +32,7 @@ async fn plan_shows_fields_edits_and_deletions() {
     assert_eq!(
         outcome.output,
         "standard input\n  ~ job report\n      rules.maxRetries: default -> 3\n      tags: [] -> [\"\\u001b[2J\"]\n      and further \
-         fields\n      edited by ann@example.com at 2026-11-25 10:00:00 (2 h ago): the file overwrites the edit\n  = job old\n      \
+         fields\n      schedule.at has passed\n      edited by ann@example.com at 2026-11-25 10:00:00 (2 h ago): the file overwrites the edit\n  = job old\n      \
          defined in the dashboard until now, from now on by this file\nDeleted, because no file has them:\n  - job gone (\"Gone\", \
          from a.yaml)\n"
     );
@@ -60,6 +61,13 @@ async fn deletion_of_jobs_needs_consent() {
     let arguments = ["apply", "-f", path.to_str().expect("UTF-8"), "--prune", "--selector", "tag=x"];
     let script = Shell::signed_in(&server.url).run(&arguments).await;
     assert_eq!(script.code, 2);
+    for (command, input) in [("apply", ""), ("apply", "# kind: Job\n---\n"), ("diff", "")] {
+        let empty = [command, "-f", "-", "--prune", "--selector", "tag=x"];
+        let refused = Shell::signed_in(&server.url).with_input(input).run(&empty).await;
+        assert_eq!(refused.code, 2);
+        assert!(refused.messages.contains("The files have no documents"), "{}", refused.messages);
+    }
+    assert_eq!(server.received().len(), 1, "an empty input is not sent");
     let refused = Shell::signed_in(&server.url).with_answer("\n").run(&arguments).await;
     assert_eq!(refused.code, 1);
     assert!(refused.messages.contains("Delete 1 job that no file has? [y/N]"), "{}", refused.messages);

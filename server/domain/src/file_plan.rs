@@ -2,8 +2,10 @@
 
 use std::collections::HashSet;
 
+use chrono::{DateTime, Utc};
 use milvaion_api::{requests::JobInput, versions::VersionDiff};
 use milvaion_protocol::id::CalendarId;
+use milvaion_schedule::schedule::Schedule;
 use serde_json::Value;
 
 use super::diff::diff;
@@ -55,6 +57,17 @@ pub fn with_calendar_names(job: &JobInput, name_of: impl Fn(CalendarId) -> Strin
     value
 }
 
+/// Returns the warnings about a job of a file, which is stored as `before` says; none for a new one. A single due time that
+/// has passed is a warning and no error: an export has such jobs, and is applied to other installations.
+pub fn job_warnings(before: Option<&JobInput>, job: &JobInput, now: DateTime<Utc>) -> Vec<String> {
+    match &job.schedule {
+        Schedule::Once { at, .. } if *at <= now && before.is_none_or(|before| before.schedule != job.schedule) => {
+            vec!["schedule.at has passed, so the schedule does not run this job".into()]
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// Returns the changed fields of a document, with long values cut. `budget` is the number of bytes that are left for
 /// changes; without any, the fields are left out.
 pub fn bounded_diff(before: &Value, after: &Value, budget: &mut usize) -> VersionDiff {
@@ -102,6 +115,19 @@ mod tests {
         assert_eq!(file_order(&files), Ok(vec![2, 3, 1, 0]));
         assert_eq!(file_order(&[file(&[], &[]), file(&[], &[])]), Ok(vec![0, 1]));
         assert_eq!(file_order(&[file(&["a"], &["b"]), file(&["b"], &["a"])]), Err(0));
+    }
+
+    #[test]
+    fn passed_due_time_of_a_new_schedule_is_a_warning() {
+        let now = DateTime::UNIX_EPOCH;
+        let once = |seconds| {
+            let schedule = Schedule::once(now + chrono::Duration::seconds(seconds));
+            JobInput::schedule_only(schedule, milvaion_schedule::rules::Rules::default())
+        };
+        assert_eq!(job_warnings(None, &once(0), now).len(), 1);
+        assert_eq!(job_warnings(Some(&once(1)), &once(0), now).len(), 1);
+        assert!(job_warnings(Some(&once(0)), &once(0), now).is_empty(), "the job has run, or was warned of before");
+        assert!(job_warnings(None, &once(1), now).is_empty());
     }
 
     #[test]

@@ -3,14 +3,16 @@
 //! The dashboard saves a form, which carries the version that the user saw. A program usually wants a job to be as its
 //! file says, whatever it was before. It may name a version too, and then nothing is overwritten unseen.
 
-use chrono::{DateTime, SubsecRound, Utc};
+use chrono::{DateTime, Utc};
 use milvaion_api::{
     events::LiveEvent,
     requests::{FieldError, JobInput},
+    rest::PutJob,
     sources::JobSourceKind,
 };
 use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_protocol::id::{CalendarId, JobId};
+use milvaion_schedule::instant::stored;
 use serde_json::Value;
 
 use super::jobs::{JobCommands, check_input, not_found, strip_nul};
@@ -91,7 +93,7 @@ impl JobCommands {
         me: &RequestUser,
         id: JobId,
         expected: Option<i32>,
-        job: &JobInput,
+        job: &PutJob,
     ) -> Result<SavedDefinition, AppError> {
         let before = self.store.job(id).await?.ok_or_else(not_found)?;
         if let Some(expected) = expected.filter(|expected| *expected != before.version) {
@@ -100,7 +102,7 @@ impl JobCommands {
                 before.version
             )));
         }
-        let job = self.check_definition(job, false).await?;
+        let job = self.check_definition(&job.complete(Some(&before.definition)), false).await?;
         if job == before.definition {
             return Ok(SavedDefinition::Unchanged(id));
         }
@@ -122,7 +124,7 @@ impl JobCommands {
         me: &RequestUser,
         key: &str,
         expected: Option<i32>,
-        job: &JobInput,
+        job: &PutJob,
     ) -> Result<SavedDefinition, AppError> {
         if let Some(id) = self.store.job_id_of_key(key).await? {
             return self.replace_definition(me, id, expected, job).await;
@@ -132,7 +134,7 @@ impl JobCommands {
                 "There is no job with the key {key}, so it is not at version {expected}. Leave the version out to create it."
             )));
         }
-        match self.create_definition(me, Some(key), job).await {
+        match self.create_definition(me, Some(key), &job.complete(None)).await {
             Ok(id) => Ok(SavedDefinition::Created(id)),
             // Another request has created it in this moment.
             Err(AppError::Conflict(reason)) => match self.store.job_id_of_key(key).await? {
@@ -162,8 +164,8 @@ impl JobCommands {
     }
 }
 
-/// Checks a definition completely and returns it as it is stored. `new_at` is now, for a new job; `schema` is that of the
-/// input, if it is known; `is_known` returns true for calendars that exist.
+/// Checks a definition completely and returns it as it is stored. `new_at` is now, if a single instant must be in the future;
+/// `schema` is that of the input, if it is known; `is_known` returns true for calendars that exist.
 pub(super) fn checked_definition(
     job: &JobInput,
     new_at: Option<DateTime<Utc>>,
@@ -180,9 +182,9 @@ pub(super) fn checked_definition(
         }
     }
     job.tags = tags;
-    // PostgreSQL stores microseconds. With more digits, the same definition would look like a change each time.
+    // With more digits than are stored, the same definition would look like a change each time. The form reads them.
     for at in [&mut job.rules.start_at, &mut job.rules.end_at] {
-        *at = at.map(|at| at.trunc_subsecs(6));
+        *at = at.map(stored);
     }
     let mut errors = job.check(new_at).err().unwrap_or_default();
     if let Some(schema) = schema

@@ -6,16 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use milvaion_api::events::LiveEvent;
-use milvaion_protocol::{
-    id::OccurrenceId,
-    message::{
-        IngestMessage, IngestOutcome, IngestReply, IngestResult, MAX_INGEST_OCCURRENCES, MAX_MESSAGE_BYTES,
-        NewOccurrence,
-    },
+use milvaion_api::{events::LiveEvent, requests::check_exact_json};
+use milvaion_protocol::message::{
+    IngestOutcome, IngestReply, IngestResult, MAX_INGEST_OCCURRENCES, MAX_MESSAGE_BYTES, NewOccurrence,
 };
 use milvaion_telemetry::occurrences::{SpanStart, record_creation};
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -118,14 +114,15 @@ impl EnqueueConsumer {
             return Ok(());
         }
         // The occurrences as they were published, also those that cannot be read.
-        let raw: RawIngestMessage = serde_json::from_slice(body)?;
-        let mut by_reason: BTreeMap<&str, Vec<Vec<&Value>>> = BTreeMap::new();
+        let raw: RawIngestMessage<'_> = serde_json::from_slice(body)?;
+        let mut by_reason: BTreeMap<&str, Vec<Vec<&RawValue>>> = BTreeMap::new();
         let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
-        for (result, occurrence) in reply.results.iter().zip(&raw.occurrences).filter(|(result, _)| refused(result)) {
+        let results = reply.results.iter().zip(raw.occurrences);
+        for (result, occurrence) in results.filter(|(result, _)| refused(result)) {
             let reason = result.reason.as_deref().unwrap_or("It was rejected.");
             let parts = by_reason.entry(reason).or_default();
             let size = sizes.entry(reason).or_default();
-            let bytes = occurrence.to_string().len() + 1;
+            let bytes = occurrence.get().len() + 1;
             // A dead letter keeps a part of a long body only.
             if parts.is_empty() || *size + bytes > MAX_STORED_BODY_BYTES - 1_024 {
                 parts.push(Vec::new());
@@ -137,9 +134,9 @@ impl EnqueueConsumer {
             }
         }
         for (reason, parts) in by_reason {
-            for part in parts {
-                let body = json!({ "occurrences": part, "producer": raw.producer }).to_string();
-                self.store_dead_letter(body.as_bytes(), reason).await?;
+            for occurrences in parts {
+                let body = serde_json::to_vec(&RawIngestMessage { occurrences, producer: raw.producer.clone() })?;
+                self.store_dead_letter(&body, reason).await?;
             }
         }
         Ok(())
@@ -165,12 +162,14 @@ impl EnqueueConsumer {
     }
 }
 
-/// A message whose occurrences are not interpreted yet, so that one that cannot be read spoils no other.
-#[derive(serde::Deserialize)]
-struct RawIngestMessage {
-    occurrences: Vec<Value>,
-    #[serde(default)]
-    producer: String,
+/// A message whose occurrences are texts, so that one that cannot be read spoils no other, and that a dead letter has the
+/// numbers as they were published.
+#[derive(serde::Deserialize, serde::Serialize)]
+struct RawIngestMessage<'a> {
+    #[serde(borrow)]
+    occurrences: Vec<&'a RawValue>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    producer: Option<String>,
 }
 
 /// The occurrences of a message, each readable or with its result, and the name of the producer.
@@ -181,27 +180,33 @@ fn read(body: &[u8]) -> Result<ReadMessage, String> {
     if body.len() > MAX_MESSAGE_BYTES {
         return Err(format!("The message has {} bytes; the maximum is {MAX_MESSAGE_BYTES}.", body.len()));
     }
-    let raw = match serde_json::from_slice::<IngestMessage>(body) {
-        Ok(message) => return bounded(message.occurrences.into_iter().map(Ok).collect(), message.producer),
-        Err(error) => serde_json::from_slice::<RawIngestMessage>(body).map_err(|_| {
-            format!("The message cannot be read: {error}. Publish it as the schema ingest-message demands.")
-        })?,
-    };
-    let occurrences = raw.occurrences.into_iter().map(|value| {
-        let id = value.get("id").and_then(Value::as_str).and_then(|text| text.parse().ok());
-        serde_json::from_value::<NewOccurrence>(value).map_err(|error| {
-            rejected(id.unwrap_or_else(OccurrenceId::default), format!("The occurrence cannot be read: {error}."))
-        })
-    });
-    bounded(occurrences.collect(), raw.producer)
-}
-
-fn bounded(occurrences: Vec<Result<NewOccurrence, IngestResult>>, producer: String) -> Result<ReadMessage, String> {
-    if occurrences.len() > MAX_INGEST_OCCURRENCES {
-        let count = occurrences.len();
+    let raw: RawIngestMessage<'_> = serde_json::from_slice(body).map_err(|error| {
+        format!("The message cannot be read: {error}. Publish it as the schema ingest-message demands.")
+    })?;
+    let count = raw.occurrences.len();
+    if count > MAX_INGEST_OCCURRENCES {
         return Err(format!("The message has {count} occurrences; the maximum is {MAX_INGEST_OCCURRENCES}."));
     }
+    let occurrences = raw.occurrences.iter().map(|occurrence| read_occurrence(occurrence.get())).collect();
+    let producer = raw.producer.unwrap_or_default();
     Ok((occurrences, clean(producer.chars().take(MAX_PRODUCER_CHARS).collect())))
+}
+
+/// Reads an occurrence, or returns the result that refuses it. A number that would be rounded is refused, as in requests and
+/// forms: the job would receive another id or amount than was published. A reason has neither a position nor the number, so
+/// that equal mistakes have one reason.
+fn read_occurrence(json: &str) -> Result<NewOccurrence, IngestResult> {
+    let occurrence: NewOccurrence = serde_json::from_str(json).map_err(|error| {
+        let value = serde_json::from_str::<Value>(json);
+        let id = value.as_ref().ok().and_then(|value| value.get("id")?.as_str()?.parse().ok());
+        let error = value.and_then(serde_json::from_value::<NewOccurrence>).err().unwrap_or(error);
+        rejected(id.unwrap_or_default(), format!("The occurrence cannot be read: {error}."))
+    })?;
+    check_exact_json(json).map_err(|message| {
+        let path = message.split_once(": ").map_or("", |(path, _)| path.trim_start_matches('/'));
+        rejected(occurrence.id, format!("{path}: the number has more digits than can be stored. Send it as text."))
+    })?;
+    Ok(occurrence)
 }
 
 impl BatchHandler for EnqueueConsumer {
@@ -248,6 +253,20 @@ mod tests {
         let refused = occurrences[1].as_ref().expect_err("a number is no key");
         assert_eq!((refused.id.to_string().as_str(), refused.outcome), (id, IngestOutcome::Rejected));
         assert!(occurrences[2].as_ref().expect_err("a number").reason.is_some());
+    }
+
+    #[test]
+    fn occurrence_whose_input_would_be_rounded_is_refused() {
+        let id = "01932f3c-0000-7000-8000-000000000001";
+        let one = |number: &str| format!(r#"{{"id":"{id}","jobKey":"a","input":{{"id":{number}}}}}"#);
+        let (rounded, exact) = (one("18446744073709551616"), one("18446744073709551615"));
+        let body = format!(r#"{{"occurrences":[{rounded},{exact}]}}"#);
+        let (occurrences, _) = read(body.as_bytes()).expect("the message is readable");
+        let refused = occurrences[0].as_ref().expect_err("the number has too many digits");
+        let reason = refused.reason.as_deref().unwrap_or_default();
+        assert!(reason.starts_with("input/id: the number has more digits"), "{reason}");
+        assert_eq!((refused.id.to_string().as_str(), refused.outcome), (id, IngestOutcome::Rejected));
+        assert!(occurrences[1].is_ok());
     }
 
     #[test]

@@ -55,6 +55,9 @@ pub struct DocumentPlan {
     pub changes: Vec<FieldChange>,
     /// True if there are further changed fields.
     pub more: bool,
+    /// Warnings about the job as it will be, for example about a single due time that has passed.
+    #[serde(default)]
+    pub warnings: Vec<String>,
     /// The source of the job until now, if it came from no file and belongs to this one from now on.
     pub taken_from: Option<JobSourceKind>,
     /// The first edit after the file was last applied, which the file does not have.

@@ -2,6 +2,10 @@
 //!
 //! A file comes from a repository, and perhaps from a stranger's pull request: the parser stops at a number of nodes, of
 //! aliases and of levels, so that a small file cannot become gigabytes of memory.
+//!
+//! Values have the types of the core schema of YAML 1.2, in which `NO`, `off` and `1_000` are texts. A number that would be
+//! stored in another spelling is refused with its line, because it may be a code of which each digit counts: `01234` would
+//! become 1234, `3.10` would become 3.1, and a long id would be rounded.
 
 use std::{collections::HashMap, fmt};
 
@@ -14,7 +18,7 @@ use serde::{
     de::{MapAccess, SeqAccess, Visitor},
 };
 use serde_json::{Map, Number, Value};
-use serde_saphyr::Spanned;
+use serde_saphyr::{Location, Spanned};
 
 /// The maximum number of values in a file.
 const MAX_NODES: usize = 500_000;
@@ -24,6 +28,8 @@ const MAX_ALIASES: usize = 1_000;
 const MAX_ALIAS_EVENTS: usize = 100_000;
 /// The maximum number of levels.
 const MAX_DEPTH: usize = 64;
+/// The maximum number of refused numbers of a document that are reported at once.
+const MAX_REFUSED_NUMBERS: usize = 20;
 
 /// A file with its documents.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +54,7 @@ impl ParsedFile {
     ///
     /// # Errors
     ///
-    /// Returns a message with the place of the error.
+    /// Returns messages with the places of the errors.
     pub(super) fn parse(name: &str, text: &str) -> Result<Self, String> {
         let options = serde_saphyr::options! {
             budget: serde_saphyr::budget! {
@@ -62,12 +68,23 @@ impl ParsedFile {
             alias_limits: serde_saphyr::alias_limits! {
                 max_total_replayed_events: MAX_ALIAS_EVENTS,
             },
+            strict_booleans: true,
+            underscored_numbers_as_strings: true,
+            reject_unsupported_tags: true,
             with_snippet: false,
         };
         let parsed: Vec<Spanned<Node>> = serde_saphyr::from_multiple_with_options(text, options)
             .map_err(|error| format!("{name} is not valid YAML: {}", error.without_snippet()))?;
-        let documents = parsed.into_iter().map(ParsedDocument::new).collect();
+        let (documents, refused): (Vec<_>, Vec<_>) =
+            parsed.into_iter().map(|node| ParsedDocument::new(node, text)).unzip();
         let file = Self { name: name.to_owned(), documents };
+        let mut errors = Vec::new();
+        for (index, numbers) in refused.iter().enumerate() {
+            errors.extend(numbers.iter().map(|(field, message)| file.describe(index, field, message)));
+        }
+        if !errors.is_empty() {
+            return Err(errors.join("\n"));
+        }
         for (index, document) in file.documents.iter().enumerate() {
             let kind = document.value.get("kind").and_then(Value::as_str);
             let kinds = DocumentKind::ALL.map(DocumentKind::as_str);
@@ -94,10 +111,11 @@ impl ParsedFile {
 }
 
 impl ParsedDocument {
-    fn new(node: Spanned<Node>) -> Self {
-        let mut lines = HashMap::new();
-        let value = convert(node, "", &mut lines);
-        Self { value, lines }
+    /// Converts a document of the file `text`. Also returns the fields with refused numbers, each with a message.
+    fn new(node: Spanned<Node>, text: &str) -> (Self, Vec<(String, String)>) {
+        let mut conversion = Conversion { text, lines: HashMap::new(), refused: Vec::new() };
+        let value = conversion.convert(node, "");
+        (Self { value, lines: conversion.lines }, conversion.refused)
     }
 
     /// Returns the line of a field, or of the nearest field around it.
@@ -124,26 +142,63 @@ enum Node {
     Fields(Vec<(String, Spanned<Node>)>),
 }
 
-fn convert(node: Spanned<Node>, path: &str, lines: &mut HashMap<String, u64>) -> Value {
-    let line = node.referenced.line();
-    if line > 0 {
-        lines.insert(path.to_owned(), line);
-    }
-    let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-    match node.value {
-        Node::Scalar(value) => value,
-        Node::Items(items) => {
-            let items = items.into_iter().enumerate();
-            items.map(|(index, item)| convert(item, &below(&index.to_string()), lines)).collect::<Vec<_>>().into()
+/// The conversion of a document to JSON.
+struct Conversion<'a> {
+    /// The text of the file.
+    text: &'a str,
+    lines: HashMap<String, u64>,
+    /// The fields with refused numbers, each with a message.
+    refused: Vec<(String, String)>,
+}
+
+impl Conversion<'_> {
+    fn convert(&mut self, node: Spanned<Node>, path: &str) -> Value {
+        let line = node.referenced.line();
+        if line > 0 {
+            self.lines.insert(path.to_owned(), line);
         }
-        Node::Fields(fields) => {
-            let fields = fields.into_iter().map(|(name, field)| {
-                let value = convert(field, &below(&name), lines);
-                (name, value)
-            });
-            Value::Object(fields.collect::<Map<_, _>>())
+        let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+        match node.value {
+            Node::Scalar(value) => {
+                if let Value::Number(number) = &value {
+                    self.check_number(number, node.defined, path);
+                }
+                value
+            }
+            Node::Items(items) => {
+                let items = items.into_iter().enumerate();
+                items.map(|(index, item)| self.convert(item, &below(&index.to_string()))).collect::<Vec<_>>().into()
+            }
+            Node::Fields(fields) => {
+                let fields = fields.into_iter().map(|(name, field)| {
+                    let value = self.convert(field, &below(&name));
+                    (name, value)
+                });
+                Value::Object(fields.collect::<Map<_, _>>())
+            }
         }
     }
+
+    /// Refuses a number that would be stored in another spelling than it has at `place`, or than an export gives it.
+    fn check_number(&mut self, number: &Number, place: Location, path: &str) {
+        let written = spelling(self.text, place).unwrap_or_default();
+        let stored = number.to_string();
+        let is_exported = || serde_saphyr::to_string(number).is_ok_and(|exported| exported.trim_end() == written);
+        if written != stored && !is_exported() && self.refused.len() < MAX_REFUSED_NUMBERS {
+            let message = format!(
+                "is {written:.40}, which would be stored as {stored}: put it in quotation marks to keep it as text"
+            );
+            self.refused.push((path.to_owned(), message));
+        }
+    }
+}
+
+/// Returns the text of a value in its file.
+fn spelling(text: &str, place: Location) -> Option<&str> {
+    let span = place.span();
+    let start = usize::try_from(span.byte_offset()?).ok()?;
+    let length = usize::try_from(span.byte_len()?).ok()?;
+    text.get(start..start.checked_add(length)?)
 }
 
 impl<'de> Deserialize<'de> for Node {
@@ -248,6 +303,48 @@ mod tests {
         assert_eq!(error("kind: Pod\n"), "a.yaml, document 1, line 1: kind must be one of Job, Calendar, AlertRule");
         assert!(error("just text").contains("document 1, line 1: kind must be"));
         assert!(error("kind: Job\nkey: .nan\n").contains("a.yaml is not valid YAML"));
+    }
+
+    #[test]
+    fn values_have_the_types_of_the_core_schema() {
+        let text =
+            "kind: Job\nkey: a\njobData: {country: NO, y: y, off: off, n: 1_000, ok: true, none: ~, at: 12:30:45}\n";
+        let file = ParsedFile::parse("a.yaml", text).expect("valid YAML");
+        let expected = json!({
+            "country": "NO", "y": "y", "off": "off", "n": "1_000", "ok": true, "none": null, "at": "12:30:45",
+        });
+        assert_eq!(file.documents[0].value["jobData"], expected);
+        assert!(ParsedFile::parse("a.yaml", "kind: Job\nkey: !env KEY\n").is_err(), "a tag without a meaning");
+    }
+
+    #[test]
+    fn number_that_would_be_stored_in_another_spelling_is_refused() {
+        let numbers =
+            ["01234", "007", "01443e5", "1443e53", "18446744073709551616", "3.10", "+48", "0x1F", "0o17", "-0", ".5"];
+        for number in numbers {
+            let file = |input: &str| format!("kind: Job\nkey: a\njobData:\n  é: é\n  n: [{input}]\n");
+            let error = ParsedFile::parse("a.yaml", &file(number)).expect_err(number);
+            let start = "a.yaml, document 1 (a), line 5: jobData.n.0 is";
+            assert!(error.starts_with(&format!("{start} {number}, which would be stored as ")), "{error}");
+            let quoted = ParsedFile::parse("a.yaml", &file(&format!("\"{number}\""))).expect("valid YAML");
+            assert_eq!(quoted.documents[0].value["jobData"]["n"][0], json!(number));
+        }
+        let two = ParsedFile::parse("a.yaml", "kind: Job\nkey: 007\npriority: 03\n").expect_err("refused");
+        assert_eq!(two.lines().count(), 2, "{two}");
+    }
+
+    #[test]
+    fn number_is_kept_as_it_is_written() {
+        let numbers = ["0", "7", "-12", "1.5", "1.0", "-0.0", "18446744073709551615", "-9223372036854775808"];
+        let exported = [1e21, -1e-7, 123_456.789, f64::MAX, f64::MIN_POSITIVE];
+        let exported = exported.map(|number| serde_saphyr::to_string(&number).expect("YAML").trim_end().to_owned());
+        for number in numbers.map(str::to_owned).into_iter().chain(exported) {
+            let text = format!("kind: Job\nkey: a\njobData:\n  n: &n {number}\n  again: *n\n");
+            let file = ParsedFile::parse("a.yaml", &text).unwrap_or_else(|error| panic!("{error}"));
+            let input = &file.documents[0].value["jobData"];
+            assert_eq!(input["n"].to_string().parse::<f64>(), number.parse::<f64>());
+            assert_eq!(input["n"], input["again"]);
+        }
     }
 
     #[test]

@@ -61,6 +61,9 @@ fn document_text(session: &Session<'_>, document: &DocumentPlan) -> String {
     if document.more {
         add("and further fields".into(), Color::Plain);
     }
+    for warning in &document.warnings {
+        add(warning.clone(), Color::Yellow);
+    }
     if let Some(edited) = &document.edited {
         let at = times::moment(edited.at, session.now, session.console.environment.to_local);
         add(format!("edited by {} at {at}: the file overwrites the edit", edited.by), Color::Red);

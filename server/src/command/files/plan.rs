@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use chrono::{DateTime, Utc};
 use milvaion_api::{
     alerts::MAX_ALERT_RULES,
     requests::JobInput,
@@ -20,7 +21,9 @@ use serde_json::Value;
 use super::{DocumentErrors, FilesCaller, FilesError, Place, rules::PlannedRule};
 use crate::{
     command::{calendars::checked_calendar, definitions::checked_definition, jobs::JobCommands},
-    domain::file_plan::{FileCalendars, MAX_CHANGES_BYTES, bounded_diff, file_order, with_calendar_names},
+    domain::file_plan::{
+        FileCalendars, MAX_CHANGES_BYTES, bounded_diff, file_order, job_warnings, with_calendar_names,
+    },
     store::{calendars::CalendarSet, jobs::StoredJob, sources::JobOfFile},
 };
 
@@ -144,6 +147,7 @@ impl JobCommands {
                 }
             }
         }
+        let now = self.clock.now();
         let mut schemas: HashMap<(String, String), Option<Value>> = HashMap::new();
         let mut seen: HashSet<JobId> = HashSet::new();
         for (place, document) in documents(request) {
@@ -159,7 +163,7 @@ impl JobCommands {
                     errors.add(place, "id", "another document has this id: remove the line, or the other document");
                 }
                 deny_other_tags(caller, &planned)?;
-                reports.insert((place.file, place.document), planned.report(&stored, &mut budget));
+                reports.insert((place.file, place.document), planned.report(&stored, &mut budget, now));
                 files[place.file].jobs.push(planned);
                 // A thousand checks are a second of work, during which other requests go on.
                 tokio::task::yield_now().await;
@@ -280,8 +284,8 @@ impl JobCommands {
                 ),
             }
         }
-        let new_at = before.is_none().then(|| self.clock.now());
-        let job = match checked_definition(&job, new_at, schema, |_| true) {
+        // Without the time: an export has jobs whose single instant has passed, and must be applicable elsewhere.
+        let job = match checked_definition(&job, None, schema, |_| true) {
             Ok(job) => job,
             Err(wrong) => {
                 errors.extend_job(place, wrong);
@@ -372,6 +376,7 @@ impl ComparedCalendar {
             outcome: PlannedOutcome::Created,
             changes: Vec::new(),
             more: false,
+            warnings: Vec::new(),
             taken_from: None,
             edited: None,
         };
@@ -390,14 +395,15 @@ impl ComparedCalendar {
 }
 
 impl PlannedJob {
-    /// Returns the report of the change.
-    fn report(&self, stored: &Stored, budget: &mut usize) -> DocumentPlan {
+    /// Returns the report of the change at `now`.
+    fn report(&self, stored: &Stored, budget: &mut usize, now: DateTime<Utc>) -> DocumentPlan {
         let mut report = DocumentPlan {
             kind: DocumentKind::Job,
             name: self.key.clone(),
             outcome: self.outcome,
             changes: Vec::new(),
             more: false,
+            warnings: job_warnings(self.before.as_ref().map(|before| &before.definition), &self.job, now),
             taken_from: None,
             edited: None,
         };
@@ -429,6 +435,14 @@ fn check_request(request: &ApplyFiles) -> Result<Vec<usize>, FilesError> {
     if files > MAX_FILES || total > MAX_DOCUMENTS {
         let message = format!(
             "has {files} files with {total} documents, at most {MAX_FILES} and {MAX_DOCUMENTS} are allowed: send fewer files"
+        );
+        return Err(FilesError::Documents(vec![ProblemField { field: "files".into(), message }]));
+    }
+    if let Some(prune) = request.prune.as_ref().filter(|_| total == 0) {
+        let message = format!(
+            "has no documents, so prune would delete all jobs with the tag {} that came from files: check the program that \
+             writes the documents, and delete the last jobs of a tag one by one",
+            prune.tag
         );
         return Err(FilesError::Documents(vec![ProblemField { field: "files".into(), message }]));
     }

@@ -69,6 +69,7 @@ impl JobCommands {
             outcome: PlannedOutcome::Created,
             changes: Vec::new(),
             more: false,
+            warnings: Vec::new(),
             taken_from: None,
             edited: None,
         };

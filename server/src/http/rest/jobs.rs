@@ -9,7 +9,7 @@ use milvaion_api::{
     requests::JobInput,
     rest::{
         CancelDelayed, CancelDelayedResult, CompareQuery, DuplicateJob, Job, JobAuditQuery, JobQuery, JobSummary,
-        NewJob, OccurrenceDetail, Page, PauseRequest, RunJob, VersionQuery,
+        NewJob, OccurrenceDetail, Page, PauseRequest, PutJob, RunJob, VersionQuery,
     },
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
 };
@@ -258,16 +258,16 @@ async fn create(state: ApiState, call: Call<Nothing, Nothing, NewJob>) -> ApiRes
     Ok(show(&state, &call, id).await?.location(format!("/jobs/{id}")))
 }
 
-async fn replace(state: ApiState, call: Call<JobPath, Nothing, JobInput>) -> ApiResult<Job> {
-    require_own_tag(call.tag.as_deref(), &call.body)?;
+async fn replace(state: ApiState, call: Call<JobPath, Nothing, PutJob>) -> ApiResult<Job> {
+    require_own_tag(call.tag.as_deref(), &call.body.definition)?;
     let expected = call.expected_version()?;
     let saved = state.jobs.replace_definition(&call.me, call.path.id, expected, &call.body).await;
     saved.map_err(|error| ApiError::from(error).of_expected(expected.is_some()))?;
     show(&state, &call, call.path.id).await
 }
 
-async fn put_by_key(state: ApiState, call: Call<KeyPath, Nothing, JobInput>) -> ApiResult<Job> {
-    require_own_tag(call.tag.as_deref(), &call.body)?;
+async fn put_by_key(state: ApiState, call: Call<KeyPath, Nothing, PutJob>) -> ApiResult<Job> {
+    require_own_tag(call.tag.as_deref(), &call.body.definition)?;
     let expected = call.expected_version()?;
     let saved = state.jobs.put_definition(&call.me, &call.path.key, expected, &call.body).await;
     let saved = saved.map_err(|error| ApiError::from(error).of_expected(expected.is_some()))?;

@@ -13,6 +13,7 @@ async fn files_are_applied_as_a_whole() {
     one_bad_document_saves_nothing(&files).await;
     calendars_are_saved_before_the_jobs_that_name_them(&files).await;
     file_without_a_state_keeps_a_pause(&files).await;
+    job_whose_single_due_time_has_passed_is_created(&files).await;
     alert_rule_is_created_changed_and_checked(&files).await;
     number_of_documents_is_bounded(&files).await;
     plan_of_many_changes_is_bounded(&files, 80).await;
@@ -64,7 +65,6 @@ async fn one_bad_document_saves_nothing(files: &Files) {
             with(job("bad-2"), "schedule", json!({ "kind": "cron", "expression": "61 * * * *", "zone": "UTC" })),
             "schedule.expression",
         ),
-        (with(job("bad-2"), "schedule", json!({ "kind": "once", "at": "2020-01-01T00:00:00Z" })), "schedule.at"),
         (with(job("bad-2"), "rules", json!({ "calendars": ["Missing"] })), "rules.calendars.0"),
         (with(job("bad-2"), "key", "No spaces".into()), "key"),
         (with(job("bad-2"), "kind", "Pod".into()), "kind"),
@@ -133,6 +133,19 @@ async fn file_without_a_state_keeps_a_pause(files: &Files) {
     assert_eq!(outcomes(&plan), ["changed \"paused\""]);
     let stored = files.stored("paused").await.ok();
     assert!(stored["isActive"] == true && !stored["nextDueAt"].is_null(), "{stored}");
+}
+
+async fn job_whose_single_due_time_has_passed_is_created(files: &Files) {
+    let past = with(job("past"), "schedule", json!({ "kind": "once", "at": "2020-01-01T00:00:00Z" }));
+    let request = file("a.yaml", &[past]);
+    let plan = files.apply(&request).await.ok();
+    assert_eq!(outcomes(&plan), ["created \"past\""]);
+    assert_eq!(plan["files"][0]["documents"][0]["warnings"].as_array().map(Vec::len), Some(1), "{plan}");
+    let stored = files.stored("past").await.ok();
+    assert_eq!((&stored["isActive"], &stored["nextDueAt"]), (&json!(true), &Value::Null));
+    let again = files.plan(&request).await.ok();
+    assert_eq!(outcomes(&again), ["unchanged \"past\""]);
+    assert_eq!(again["files"][0]["documents"][0]["warnings"], json!([]), "the plan that created it has warned");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

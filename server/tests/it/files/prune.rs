@@ -55,6 +55,12 @@ async fn all_files_of_a_request_protect_their_jobs(files: &Files) {
     );
     assert_eq!(files.apply(&bad).await.status, StatusCode::UNPROCESSABLE_ENTITY);
     assert_eq!(files.keys("moved-").await.len(), 2, "a bad document deletes nothing");
+    for files_of_empty in [json!([]), json!([{ "name": "a.yaml", "documents": [] }])] {
+        let empty = json!({ "files": files_of_empty, "prune": { "tag": "z" } });
+        assert_eq!(files.plan(&empty).await.invalid_fields(), ["files"]);
+        assert_eq!(files.apply(&empty).await.invalid_fields(), ["files"], "an empty input deletes nothing");
+    }
+    assert_eq!(files.keys("moved-").await.len(), 2);
     let empty = json!({ "files": [], "prune": { "tag": "" } });
     assert_eq!(files.apply(&empty).await.invalid_fields(), ["prune.tag"], "there is no prune without a tag");
     assert_eq!(files.apply(&Value::Null).await.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);

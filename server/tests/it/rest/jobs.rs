@@ -58,6 +58,15 @@ async fn put_by_key_creates_once_and_then_replaces(harness: &ApiHarness) {
     let changed = harness.call(&token, "PUT", path, echo("Every night")).await;
     assert_eq!((changed.status, changed.header("etag")), (StatusCode::OK, "\"2\""));
     assert_eq!(changed.body["id"], created.body["id"]);
+    let id = created.body["id"].as_str().expect("an id");
+    harness.call(&token, "POST", &format!("/jobs/{id}/pause"), json!({ "reason": "incident" })).await.ok();
+    for path in [path, &format!("/jobs/{id}")] {
+        let kept = harness.call(&token, "PUT", path, echo(path)).await.ok();
+        assert_eq!((&kept["isActive"], &kept["pausedReason"]), (&json!(false), &json!("incident")));
+    }
+    let mut active = echo("Every night");
+    active["isActive"] = true.into();
+    assert_eq!(harness.call(&token, "PUT", path, active).await.ok()["isActive"], true);
 
     let mut same_key = echo("Another");
     same_key["key"] = "nightly.report".into();
