@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""The smallest possible worker: it receives messages, and reports the start and the end of each run.
+"""The smallest possible worker: it registers, receives messages, and reports the start and the end of each run.
 
-"What may be left out" in docs/protocol/README.md lists what is missing here, and the consequences. The worker does not
-register, so the dashboard shows no live worker. It sends no heartbeats, so a run of more than 15 seconds counts as
-lost. It claims nothing, so a message that is delivered twice runs twice, which the server detects and shows.
+"What may be left out" in docs/protocol/README.md lists what is missing here, and the consequences. The worker claims
+nothing, so a message that is delivered twice runs twice, which the server detects and shows. A run has a thread of its
+own, because the connection must send heartbeats meanwhile: without them, a run of more than 15 seconds counts as lost
+and is started again.
 """
 
 import datetime
 import json
 import os
+import threading
+import time
 import uuid
 
 import pika
@@ -16,7 +19,8 @@ import pika
 PREFIX = os.environ.get("MILVAION_PREFIX", "milvaion")
 WORKER, JOB_TYPE = os.environ.get("MILVAION_WORKER_ID", "minimal"), "echo"  # no `_`, `.` or capitals: see "Names"
 INSTANCE = f"{WORKER}-{uuid.uuid4().hex[:8]}"
-STATUS, QUEUE = f"{PREFIX}.status", f"{PREFIX}.jobs.{WORKER}.{JOB_TYPE}"
+STATUS, REGISTRATION, QUEUE = f"{PREFIX}.status", f"{PREFIX}.registration", f"{PREFIX}.jobs.{WORKER}.{JOB_TYPE}"
+HEARTBEAT_SECONDS = 5
 
 connection = pika.BlockingConnection(pika.URLParameters(os.environ["AMQP_URL"]))
 channel = connection.channel()
@@ -29,11 +33,24 @@ channel.queue_bind(QUEUE, f"{PREFIX}.jobs", f"{WORKER}.{JOB_TYPE}.*")
 channel.basic_qos(prefetch_count=1)
 
 
-def report(message, status, **more):
+def send(queue, **fields):
     at = datetime.datetime.now(datetime.timezone.utc).isoformat()
-    source = {"occurrenceId": message["occurrenceId"], "attempt": message["attempt"], "instanceId": INSTANCE}
-    body = json.dumps({**source, "status": status, "timestamp": at, **more}).encode()
-    channel.basic_publish(STATUS, STATUS, body, pika.BasicProperties(delivery_mode=2), mandatory=True)
+    body = json.dumps({"instanceId": INSTANCE, "timestamp": at, **fields}).encode()
+    channel.basic_publish(queue, queue, body, pika.BasicProperties(delivery_mode=2), mandatory=True)
+
+
+def report(message, status, **more):
+    send(STATUS, occurrenceId=message["occurrenceId"], attempt=message["attempt"], status=status, **more)
+
+
+class Heartbeat:
+    due = 0.0
+
+    @classmethod
+    def send_if_due(cls, *running):
+        if time.monotonic() >= cls.due:
+            cls.due = time.monotonic() + HEARTBEAT_SECONDS
+            send(REGISTRATION, kind="heartbeat", workerId=WORKER, running=running)
 
 
 def read(body):
@@ -59,13 +76,26 @@ def run(_channel, method, _properties, body):
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return channel.basic_reject(method.delivery_tag, requeue=False)  # It becomes a dead letter.
     report(message, 1)
-    try:
-        result = json.dumps(message["jobData"])
-        report(message, 2, result=result)
-    except Exception as error:
-        report(message, 3, exception=repr(error))
+    end = {}
+
+    def job():
+        try:
+            end.update(status=2, result=json.dumps(message["jobData"]))
+        except Exception as error:
+            end.update(status=3, exception=repr(error))
+
+    thread = threading.Thread(target=job, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(HEARTBEAT_SECONDS / 10)
+        connection.process_data_events()  # Answers the heartbeats of the broker; delivers nothing within a delivery.
+        Heartbeat.send_if_due(message["occurrenceId"])
+    report(message, **end)
     return channel.basic_ack(method.delivery_tag)  # Late: if this process dies first, another one receives the message.
 
 
+send(REGISTRATION, kind="hello", workerId=WORKER, capacity=1, jobTypes=[{"jobType": JOB_TYPE, "concurrency": 1}])
 channel.basic_consume(QUEUE, run)
-channel.start_consuming()
+while True:
+    Heartbeat.send_if_due()
+    connection.process_data_events(time_limit=HEARTBEAT_SECONDS / 5)

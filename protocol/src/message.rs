@@ -43,6 +43,9 @@ pub const MAX_LOG_LINE_BYTES: usize = 8 * 1024;
 pub const MAX_NOTICE_BYTES: usize = 500;
 /// The maximum size of a checkpoint, in bytes of JSON.
 pub const MAX_CHECKPOINT_BYTES: usize = 32 * 1024;
+/// The line after which an exception quotes the last output of a program. Quoted lines differ between failures with one
+/// cause, so the server groups failures without them, except for stack traces.
+pub const LAST_OUTPUT_HEADING: &str = "its last output:";
 /// The interval between two heartbeats of an instance, in seconds.
 pub const HEARTBEAT_INTERVAL_SECONDS: u64 = 5;
 /// The time without a heartbeat after which an instance counts as lost, in seconds.

@@ -202,7 +202,10 @@ fn add(change: &mut AttemptChange, mut report: StatusReport) {
         change.duration_ms = report.duration_ms.and_then(|ms| i64::try_from(ms).ok());
         change.note = report.exception.as_deref().map(first_line);
         let failed = matches!(report.status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut);
-        change.fingerprint = failed.then(|| fingerprint(report.exception.as_deref().unwrap_or_default()));
+        // A timeout is its own cause. What follows its first line says how far the run came.
+        let is_timeout = report.status == OccurrenceStatus::TimedOut;
+        let cause = if is_timeout { change.note.as_deref() } else { report.exception.as_deref() };
+        change.fingerprint = failed.then(|| fingerprint(cause.unwrap_or_default()));
         change.permanent = report.permanent;
         change.retry_after = report.retry_after_ms.map(Duration::from_millis);
     }
@@ -347,6 +350,17 @@ mod tests {
         assert!(with(Value::from("x".repeat(MAX_CHECKPOINT_BYTES - 2))));
         assert!(!with(Value::from("x".repeat(MAX_CHECKPOINT_BYTES - 1))));
         assert!(!with(Value::from("\0")));
+    }
+
+    #[test]
+    fn timeouts_are_one_group_wherever_the_run_stopped() {
+        let fingerprint = |status, text: &str| {
+            let report = StatusReport { exception: Some(text.to_owned()), ..report(1, status, 1) };
+            fold(vec![report])[0].fingerprint.clone()
+        };
+        let (one, other) = ("timed out after 5 s\nstopped in a.csv", "timed out after 9 s\nstopped in b.csv");
+        assert_eq!(fingerprint(OccurrenceStatus::TimedOut, one), fingerprint(OccurrenceStatus::TimedOut, other));
+        assert_ne!(fingerprint(OccurrenceStatus::Failed, one), fingerprint(OccurrenceStatus::Failed, other));
     }
 
     #[test]

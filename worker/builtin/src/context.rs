@@ -8,7 +8,7 @@
 use std::{any::Any, fmt, future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt;
-use milvaion_worker::{CancellationToken, Job, JobContext, JobError, LogLevel};
+use milvaion_worker::{CancellationToken, Job, JobContext, JobError, LogLevel, StopReason};
 use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, value::RawValue};
@@ -56,6 +56,7 @@ pub(crate) struct BuiltinError {
 enum BuiltinErrorKind {
     Retry,
     RetryAfter(Duration),
+    TimedOut,
     Permanent,
 }
 
@@ -70,6 +71,11 @@ impl BuiltinError {
         Self { text: text.to_string(), kind: BuiltinErrorKind::RetryAfter(pause) }
     }
 
+    /// Returns the error of a run that exceeded the timeout in its input. Another attempt may succeed.
+    pub(crate) fn timed_out(text: impl fmt::Display) -> Self {
+        Self { text: text.to_string(), kind: BuiltinErrorKind::TimedOut }
+    }
+
     /// Returns a permanent error: every attempt would fail in the same way.
     pub(crate) fn permanent(text: impl fmt::Display) -> Self {
         Self { text: text.to_string(), kind: BuiltinErrorKind::Permanent }
@@ -78,6 +84,11 @@ impl BuiltinError {
     /// Returns the same error with `text` before its own text.
     pub(crate) fn with_context(self, text: impl fmt::Display) -> Self {
         Self { text: format!("{text}: {}", self.text), ..self }
+    }
+
+    /// Returns the same error with `text` after its own text.
+    pub(crate) fn with_remark(self, text: impl fmt::Display) -> Self {
+        Self { text: format!("{}; {text}", self.text), ..self }
     }
 
     /// Returns true if no further attempt follows.
@@ -91,7 +102,7 @@ impl BuiltinError {
     pub(crate) fn retry_delay(&self) -> Option<Duration> {
         match self.kind {
             BuiltinErrorKind::RetryAfter(pause) => Some(pause),
-            BuiltinErrorKind::Retry | BuiltinErrorKind::Permanent => None,
+            BuiltinErrorKind::Retry | BuiltinErrorKind::TimedOut | BuiltinErrorKind::Permanent => None,
         }
     }
 
@@ -101,6 +112,7 @@ impl BuiltinError {
         match self.kind {
             BuiltinErrorKind::Retry => JobError::new(text),
             BuiltinErrorKind::RetryAfter(pause) => JobError::retry_after(pause, text),
+            BuiltinErrorKind::TimedOut => JobError::timed_out(text),
             BuiltinErrorKind::Permanent => JobError::permanent(text),
         }
     }
@@ -156,6 +168,11 @@ impl BuiltinContext {
     /// one second at the latest if the worker stops.
     pub(crate) fn cancelled(&self) -> &CancellationToken {
         self.ctx.cancelled()
+    }
+
+    /// Returns true if the run has to end because the timeout of its job has expired.
+    pub(crate) fn is_timed_out(&self) -> bool {
+        matches!(self.ctx.stop_reason(), Some(StopReason::Timeout { .. }))
     }
 
     /// Returns the id of the occurrence, which is the same in all its attempts.

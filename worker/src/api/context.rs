@@ -350,8 +350,8 @@ impl JobContext {
     /// `ctx.cancelled().is_cancelled()` checks it. The run is dropped [`GRACE`](crate::Job::GRACE) later, at the point where
     /// it awaits.
     ///
-    /// A job that ends in time can say how far it came with the text of its error, which the log of the occurrence shows as a
-    /// warning. The status and its reason remain those of the stop, except for work that was completed.
+    /// A job that ends in time can say how far it came with the text of its error, which the log of the occurrence shows, and
+    /// after a timeout its error too. The status and its reason remain those of the stop, except for work that was completed.
     #[must_use]
     pub fn cancelled(&self) -> &CancellationToken {
         &self.inner.cancelled

@@ -21,6 +21,7 @@ use crate::api::error::chain;
 /// |---|---|---|
 /// | `?`, [`new`](Self::new) | yes | the next attempt after the job's backoff, if a retry is left |
 /// | [`retry_after`](Self::retry_after) | yes | the next attempt after the given delay, if a retry is left |
+/// | [`timed_out`](Self::timed_out) | yes | the same, but the attempt is *Timed out* |
 /// | [`permanent`](Self::permanent) | yes | none: the occurrence has failed |
 /// | [`snooze`](Self::snooze) | no | the next attempt after the given delay, up to 10,000 attempts per occurrence |
 /// | [`cancelled`](Self::cancelled) | no | none: the occurrence is cancelled |
@@ -32,6 +33,7 @@ pub struct JobError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum JobErrorKind {
     Retryable(Option<Duration>),
+    TimedOut,
     Permanent,
     Snooze(Duration),
     Cancelled,
@@ -49,6 +51,13 @@ impl JobError {
     #[must_use]
     pub fn retry_after(pause: Duration, text: impl fmt::Display) -> Self {
         Self { text: text.to_string(), kind: JobErrorKind::Retryable(Some(pause)) }
+    }
+
+    /// Creates a retryable failure of a job that has exceeded a time limit of its own, such as one in its input. The attempt
+    /// ends as if the timeout of the job had expired, so that alert rules and lists of timeouts contain it.
+    #[must_use]
+    pub fn timed_out(text: impl fmt::Display) -> Self {
+        Self { text: text.to_string(), kind: JobErrorKind::TimedOut }
     }
 
     /// Creates a failure that a retry cannot fix, such as an invalid input or a closed account.
@@ -83,6 +92,12 @@ impl JobError {
         matches!(self.kind, JobErrorKind::Permanent)
     }
 
+    /// Returns true for a [time limit](Self::timed_out) that the job has exceeded.
+    #[must_use]
+    pub const fn is_timed_out(&self) -> bool {
+        matches!(self.kind, JobErrorKind::TimedOut)
+    }
+
     /// Returns true for a [`snooze`](Self::snooze), which is not a failure.
     #[must_use]
     pub const fn is_snooze(&self) -> bool {
@@ -102,7 +117,7 @@ impl JobError {
         match self.kind {
             JobErrorKind::Retryable(delay) => delay,
             JobErrorKind::Snooze(delay) => Some(delay),
-            JobErrorKind::Permanent | JobErrorKind::Cancelled => None,
+            JobErrorKind::TimedOut | JobErrorKind::Permanent | JobErrorKind::Cancelled => None,
         }
     }
 }
@@ -156,12 +171,10 @@ pub(crate) enum Outcome {
         /// The reason, for users.
         reason: String,
     },
-    /// The timeout expired.
+    /// The timeout, or a time limit of the job itself, expired.
     TimedOut {
-        /// The timeout in seconds.
-        seconds: u64,
-        /// True if the run did not end within its grace period and was dropped.
-        ignored: bool,
+        /// The text of the error, for users.
+        exception: String,
     },
     /// The worker stopped before the run ended.
     Interrupted,
@@ -206,11 +219,7 @@ impl Outcome {
             Self::Cancelled { reason } => {
                 OutcomeReport { exception: fit(reason), ..blank(OccurrenceStatus::Cancelled) }
             }
-            Self::TimedOut { seconds, ignored } => {
-                let how = if ignored { "; it did not stop when requested and was dropped" } else { "" };
-                let exception = format!(
-                    "timed out: the run was ended after {seconds} s{how}; increase the timeout of the job if it needs longer"
-                );
+            Self::TimedOut { exception } => {
                 OutcomeReport { exception: fit(exception), ..blank(OccurrenceStatus::TimedOut) }
             }
             Self::Interrupted => OutcomeReport {
@@ -232,6 +241,7 @@ impl From<Result<Option<String>, JobError>> for Outcome {
             Ok(result) => Self::Done { result },
             Err(JobError { text, kind }) => match kind {
                 JobErrorKind::Retryable(retry_after) => Self::Failed { permanent: false, retry_after, exception: text },
+                JobErrorKind::TimedOut => Self::TimedOut { exception: text },
                 JobErrorKind::Permanent => Self::Failed { permanent: true, retry_after: None, exception: text },
                 JobErrorKind::Snooze(pause) => Self::Snoozed { pause, reason: text },
                 JobErrorKind::Cancelled => Self::Cancelled { reason: text },
@@ -262,6 +272,8 @@ mod tests {
         let read = |error: JobError| (error.is_permanent(), error.is_snooze(), error.is_cancelled(), error.delay());
         assert_eq!(read(JobError::new("later")), (false, false, false, None));
         assert_eq!(read(JobError::retry_after(minute, "later")), (false, false, false, Some(minute)));
+        assert_eq!(read(JobError::timed_out("slow")), (false, false, false, None));
+        assert!(JobError::timed_out("slow").is_timed_out() && !JobError::new("later").is_timed_out());
         assert_eq!(read(JobError::permanent("never")), (true, false, false, None));
         assert_eq!(read(JobError::snooze(minute, "not yet")), (false, true, false, Some(minute)));
         assert_eq!(read(JobError::cancelled("not needed")), (false, false, true, None));
@@ -276,6 +288,13 @@ mod tests {
         assert_eq!(Outcome::Interrupted.into_report().status, OccurrenceStatus::Queued);
         let gone = Outcome::from(Err(JobError::cancelled("the order was withdrawn"))).into_report();
         assert_eq!(gone.status, OccurrenceStatus::Cancelled);
+    }
+
+    #[test]
+    fn own_time_limit_ends_as_timed_out() {
+        let report = Outcome::from(Err(JobError::timed_out("the program took longer than 5 s"))).into_report();
+        assert_eq!((report.status, report.permanent), (OccurrenceStatus::TimedOut, false));
+        assert_eq!(report.exception.as_deref(), Some("the program took longer than 5 s"));
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //! | this attempt has ended, or a later one was claimed | a duplicate: acknowledged |
 //! | a possible duplicate, and Redis or the server does not answer | returned to its queue |
 //! | a possible duplicate, and Redis lost its data less than a lease ago | claimed again until a lease has passed |
-//! | not a duplicate, and Redis does not answer | runs once the server has recorded its start, unless the server denies it |
+//! | not a duplicate, and Redis does not answer, or did not a moment ago | runs once the server has recorded its start, unless the server denies it |
 //! | not a duplicate, and neither Redis nor a server answers within a second | runs once the broker has confirmed its *Running* report |
 //! | not a duplicate, but Redis has lost its data since the message was published | as a possible duplicate: runs if the server permits it |
 //!
@@ -48,6 +48,7 @@ use crate::{
     delivery::lru_set::AttemptLruSet,
     delivery::permits::{Permit, PrioritySemaphore},
     faults::seams::{SEAMS, Seams},
+    net::redis::RedisUnavailable,
     reporting::outbox::WriteGate,
 };
 
@@ -70,6 +71,9 @@ const SHUTDOWN_CLAIM_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 const FALLBACK_CLAIM_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause of fallback claim checks after one was not answered.
 const FALLBACK_CLAIM_CHECK_PAUSE: Duration = Duration::from_secs(10);
+/// Time after a claim without an answer for which first deliveries do not wait for Redis: each would hold its permit for a
+/// second. Then one of them tries again.
+const SILENT_REDIS_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum time within which a delivery that was returned for lack of a permit must be redelivered to count as the same
 /// delivery. The broker restores its position in the queue and delivers it to the next free consumer, which takes
 /// milliseconds. A message that is redelivered later may have started elsewhere.
@@ -97,6 +101,8 @@ pub(crate) struct Admission {
 /// State that outlives a single delivery.
 pub(crate) struct AdmissionState {
     fallback_paused_until: Option<Instant>,
+    /// The time until which Redis counts as unavailable, since a claim was not answered; `None` after an answer.
+    redis_silent_until: Option<Instant>,
     returned: AttemptLruSet,
     /// The next wait for a permit of deliveries that were returned for lack of one.
     permit_waits: LruCache<AttemptKey, Duration>,
@@ -106,9 +112,29 @@ impl Default for AdmissionState {
     fn default() -> Self {
         Self {
             fallback_paused_until: None,
+            redis_silent_until: None,
             returned: AttemptLruSet::default(),
             permit_waits: LruCache::new(MAX_REMEMBERED_WAITS),
         }
+    }
+}
+
+impl AdmissionState {
+    /// Returns true if a first delivery tries to claim its attempt at `now`. Of the deliveries after a pause, one tries.
+    fn tries_redis(&mut self, now: Instant) -> bool {
+        match self.redis_silent_until {
+            None => true,
+            Some(until) if now < until => false,
+            Some(_) => {
+                self.redis_silent_until = Some(now + SILENT_REDIS_PAUSE);
+                true
+            }
+        }
+    }
+
+    /// Records at `now` whether Redis has left a claim without an answer.
+    fn record_claim(&mut self, is_unanswered: bool, now: Instant) {
+        self.redis_silent_until = is_unanswered.then(|| now + SILENT_REDIS_PAUSE);
     }
 }
 
@@ -223,7 +249,7 @@ impl Admission {
             // A returned delivery may have begun elsewhere too. It needs no claim check, because the claim would show that;
             // a Redis that lost its data shows it when the holder has renewed the claim.
             let claim = ClaimRequest { attempt, may_be_duplicate: may_be_duplicate || origin != DeliveryOrigin::First };
-            match SEAMS.claim_answer(self.claim_batcher.claim(claim).await) {
+            match SEAMS.claim_answer(self.claim(claim).await) {
                 Ok(ClaimResult::Granted { cancel, since }) => {
                     let request = cancel.map(|text| CancelRequest::read(&text));
                     if let Some(request) = request.filter(|request| request.applies_to(message.attempt)) {
@@ -310,6 +336,17 @@ impl Admission {
                 }
             }
         }
+    }
+
+    /// Claims an attempt. A first delivery does not wait for a Redis that has just left another claim without an answer.
+    async fn claim(&self, claim: ClaimRequest) -> Result<ClaimResult, RedisUnavailable> {
+        if !claim.may_be_duplicate && !self.state().tries_redis(Instant::now()) {
+            return Err(RedisUnavailable::Timeout);
+        }
+        let answer = self.claim_batcher.claim(claim).await;
+        let is_unanswered = answer.as_ref().is_err_and(RedisUnavailable::is_timeout);
+        self.state().record_claim(is_unanswered, Instant::now());
+        answer
     }
 
     /// Marks an attempt as ended, so that a late duplicate is dropped.
@@ -472,6 +509,40 @@ mod tests {
         let mut delete = redis::cmd("DEL");
         delete.arg(keys.claims_since()).arg(keys.running(message.occurrence_id));
         delete.query_async::<()>(&mut redis).await.expect("deleted");
+    }
+
+    #[test]
+    fn one_delivery_at_a_time_waits_for_a_silent_redis() {
+        let (mut state, now) = (AdmissionState::default(), Instant::now());
+        let after = |tenths: u32| now + tenths * Duration::from_millis(100);
+        assert!(state.tries_redis(now) && state.tries_redis(now), "Redis has always answered");
+        state.record_claim(true, now);
+        assert!(!state.tries_redis(now) && !state.tries_redis(after(9)));
+        assert!(state.tries_redis(after(10)), "the pause is over");
+        assert!(!state.tries_redis(after(10)), "another delivery tries");
+        state.record_claim(true, after(20));
+        assert!(!state.tries_redis(after(29)));
+        assert!(state.tries_redis(after(30)));
+        state.record_claim(false, after(30));
+        assert!(state.tries_redis(after(30)) && state.tries_redis(after(30)), "Redis has answered");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn first_delivery_does_not_wait_for_a_silent_redis() {
+        let claims = ClaimStore::new("redis://127.0.0.1:1/0", RedisKeys::default(), "w-1").expect("a valid address");
+        // Nothing settles claims, so none is ever answered.
+        let (claim_batcher, _batching) = ClaimBatcher::new(claims);
+        let admission = admission(claim_batcher);
+        let later = Some(Instant::now() + Duration::from_secs(60));
+        admission.state().redis_silent_until = later;
+        admission.state().fallback_paused_until = later;
+        let message = message();
+        let admit =
+            async |origin: DeliveryOrigin| timeout(Duration::from_secs(1), admission.admit(0, &message, origin)).await;
+        let decision = admit(DeliveryOrigin::First).await.expect("it does not wait");
+        assert!(matches!(decision, AdmissionDecision::Start(_, RunBegin::AfterConfirm)));
+        drop(decision);
+        assert!(admit(DeliveryOrigin::Returned).await.is_err(), "a delivery that may have begun elsewhere waits");
     }
 
     #[tokio::test(start_paused = true)]

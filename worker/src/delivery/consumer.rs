@@ -24,7 +24,7 @@ use futures::{
     stream::{self, BoxStream},
 };
 use lapin::{
-    Connection,
+    Channel, Connection,
     message::Delivery,
     options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions},
     types::FieldTable,
@@ -61,6 +61,10 @@ const REFUSED_QUEUE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The deliveries of one job type with its index. `None` is the end of the consumer.
 type DeliveryStream = BoxStream<'static, (usize, Option<lapin::Result<Delivery>>)>;
+
+/// The channel for requests that belong to no job type, the channel of each job type, and the deliveries of all of them. A
+/// job type whose queue the broker refuses has no channel.
+type OpenConsumers = (Channel, Vec<Option<AckTracker>>, stream::SelectAll<DeliveryStream>);
 
 /// The consumers of one worker, and the parts that all deliveries share.
 pub(crate) struct DeliveryConsumer {
@@ -155,17 +159,11 @@ impl DeliveryConsumer {
 
     /// Consumes on one connection. `Ok` means that the worker stops, and holds the channels of the deliveries.
     async fn consume(self: &Arc<Self>, connection: &Connection) -> Result<Vec<AckTracker>, ConsumeError> {
-        let channel = connection.create_channel().await?;
-        topology::declare_shared(&channel, &self.topology).await?;
-        let mut channels: Vec<Option<AckTracker>> = Vec::new();
-        let mut deliveries = stream::SelectAll::<DeliveryStream>::new();
-        for type_index in 0..self.job_types.len() {
-            let consumed = self.consume_type(connection, type_index).await?;
-            channels.push(consumed.map(|(acks, stream)| {
-                deliveries.push(stream);
-                acks
-            }));
-        }
+        // A broker that accepts the connection and answers nothing must not delay the stop of the worker.
+        let Some(opened) = self.stop.run_until_cancelled(self.open_consumers(connection)).await else {
+            return Ok(Vec::new());
+        };
+        let (channel, mut channels, mut deliveries) = opened?;
         self.metrics.consuming(channels.iter().any(Option::is_some));
         tracing::info!(
             worker.id = self.worker_id,
@@ -190,7 +188,9 @@ impl DeliveryConsumer {
                 next = deliveries.next(), if !deliveries.is_empty() => next,
                 _ = retries.tick(), if channels.iter().any(Option::is_none) => {
                     for (type_index, acks) in channels.iter_mut().enumerate().filter(|(_, acks)| acks.is_none()) {
-                        if let Some((tracker, stream)) = self.consume_type(connection, type_index).await? {
+                        let consuming = self.consume_type(connection, type_index);
+                        let Some(consumed) = self.stop.run_until_cancelled(consuming).await else { break };
+                        if let Some((tracker, stream)) = consumed? {
                             *acks = Some(tracker);
                             deliveries.push(stream);
                             watchdog.delivery_received(type_index);
@@ -228,6 +228,22 @@ impl DeliveryConsumer {
                 Some((_, None)) | None => return Err(ConsumeError::ConsumerCancelled),
             }
         }
+    }
+
+    /// Declares what all workers share, and consumes the queues of all job types.
+    async fn open_consumers(&self, connection: &Connection) -> Result<OpenConsumers, lapin::Error> {
+        let channel = connection.create_channel().await?;
+        topology::declare_shared(&channel, &self.topology).await?;
+        let mut channels = Vec::with_capacity(self.job_types.len());
+        let mut deliveries = stream::SelectAll::new();
+        for type_index in 0..self.job_types.len() {
+            let consumed = self.consume_type(connection, type_index).await?;
+            channels.push(consumed.map(|(acks, stream)| {
+                deliveries.push(stream);
+                acks
+            }));
+        }
+        Ok((channel, channels, deliveries))
     }
 
     /// Declares and consumes the queue of one job type. Returns `None` if the broker refuses the queue, which is recorded.

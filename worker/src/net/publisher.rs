@@ -188,10 +188,10 @@ async fn keep_open(
                     return;
                 }
             };
-            match opened {
+            let channel = match opened {
                 Ok((channel, consumer)) => {
                     tokio::spawn(listen(consumer, replies.clone()));
-                    sender.send_replace(Some(channel))
+                    channel
                 }
                 Err(error) => {
                     tracing::warn!(
@@ -201,10 +201,13 @@ async fn keep_open(
                     break;
                 }
             };
+            // Nothing is sent while the broker blocks publishers: it would not be confirmed in time, and be sent again.
+            let set_blocked = |is_blocked: bool| drop(sender.send_replace((!is_blocked).then(|| channel.clone())));
+            set_blocked(false);
             // Earlier failures belong to the previous channel.
             let _ = futures::FutureExt::now_or_never(failures.notified());
             tokio::select! {
-                () = wait_for_failure(&mut events) => {}
+                () = wait_for_failure(&mut events, set_blocked) => {}
                 () = failures.notified() => {}
                 () = stop.cancelled() => {
                     connection::close(&connection).await;
@@ -212,6 +215,7 @@ async fn keep_open(
                 }
             }
             sender.send_replace(None);
+            drop(channel);
             tracing::warn!("the channel for reports has failed; reports wait until it is open again");
             pause(&mut backoff, &stop).await;
         }
@@ -252,16 +256,36 @@ async fn listen(mut consumer: Consumer, replies: watch::Sender<Option<HelloReply
     }
 }
 
-/// Waits until the connection or its channel fails. Logs when the broker blocks and unblocks publishers.
-async fn wait_for_failure(events: &mut (impl futures::Stream<Item = Event> + Unpin)) {
+/// Waits until the connection or its channel fails. Passes on whether the broker blocks publishers, when that changes.
+async fn wait_for_failure(events: &mut (impl futures::Stream<Item = Event> + Unpin), set_blocked: impl Fn(bool)) {
     while let Some(event) = events.next().await {
         match event {
             Event::Error(_) => return,
             Event::ConnectionBlocked(reason) => {
-                tracing::warn!(reason, "the broker blocks publishers; reports wait until it accepts messages again")
+                tracing::warn!(reason, "the broker blocks publishers; reports wait until it accepts messages again");
+                set_blocked(true);
             }
-            Event::ConnectionUnblocked => tracing::info!("the broker accepts messages again"),
+            Event::ConnectionUnblocked => {
+                tracing::info!("the broker accepts messages again");
+                set_blocked(false);
+            }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn block_of_publishers_is_passed_on_when_it_changes() {
+        let seen = RefCell::new(Vec::new());
+        let mut events =
+            futures::stream::iter([Event::ConnectionBlocked("low on memory".to_owned()), Event::ConnectionUnblocked]);
+        wait_for_failure(&mut events, |is_blocked| seen.borrow_mut().push(is_blocked)).await;
+        assert_eq!(seen.into_inner(), [true, false]);
     }
 }

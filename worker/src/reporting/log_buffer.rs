@@ -77,6 +77,11 @@ impl LogBatch {
         self.lines.push_back(line);
     }
 
+    /// Returns the size of the lines.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Builds the body of the message: a `LogMessage`, concatenated from its lines because they are JSON already.
     pub(crate) fn body(&self) -> String {
         let mut body = String::with_capacity(self.bytes + self.lines.len() + 300);

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`reporter`] | The loop that sends reports and log lines in batches |
 //! | [`reporter_inbox`] | What runs hand in, until the loop takes it |
+//! | [`status_queue`] | The reports that wait, in their order |
 //! | [`log_buffer`] | Bounded buffer of the log lines the broker has not confirmed |
 //! | [`outbox`] | The durable copy on disk, which survives the process |
 
@@ -16,3 +17,4 @@ pub(crate) mod log_buffer;
 pub(crate) mod outbox;
 pub(crate) mod reporter;
 pub(crate) mod reporter_inbox;
+mod status_queue;

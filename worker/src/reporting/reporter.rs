@@ -18,12 +18,7 @@
 //! full are dropped and counted in the log of their run. The inbox holds as many bytes as the log buffer, so a healthy
 //! broker loses no line before both are full.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    future::Future,
-    sync::Arc,
-    task::Poll,
-};
+use std::{collections::HashMap, future::Future, sync::Arc, task::Poll};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use milvaion_protocol::{message::StatusReport, status::OccurrenceStatus, topology::Topology};
@@ -41,8 +36,9 @@ use crate::{
     net::connection::JitteredBackoff,
     net::publisher::{PublishError, WorkerPublisher},
     reporting::log_buffer::{LogBatch, LogBounds, LogBuffer},
-    reporting::outbox::{EntryId, OutboxJournal, RecoveredReports},
+    reporting::outbox::{OutboxJournal, RecoveredReports},
     reporting::reporter_inbox::{Receipt, ReporterInbox, ReporterMessage, ReporterReceiver},
+    reporting::status_queue::{PendingReport, ReportStage, RunUpdate, StatusQueue},
 };
 
 /// Maximum number of reports in one message.
@@ -51,32 +47,11 @@ const MAX_BATCH_REPORTS: usize = 400;
 const MAX_BATCH_BYTES: usize = 512 * 1024;
 /// Maximum number of log messages in flight.
 const MAX_LOG_BATCHES_IN_FLIGHT: usize = 64;
+/// Size of the log lines in flight from which no further ones are sent. Heartbeats and reports queue behind them on the
+/// connection, so on a slow network more would let heartbeats time out.
+const MAX_LOG_BYTES_IN_FLIGHT: usize = 2 * 1024 * 1024;
 /// Maximum number of messages that the loop takes from the inbox before it sends and lets other tasks run.
 const MAX_INBOX_SLICE: usize = 1024;
-/// A report that waits or is in flight.
-struct PendingReport {
-    attempt: AttemptKey,
-    stage: ReportStage,
-    text: Arc<str>,
-    confirmed: Option<oneshot::Sender<()>>,
-}
-
-/// The stage that a report announces, and its outbox entry if it has one.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ReportStage {
-    Start(EntryId),
-    /// The next one of the same kind and attempt replaces it, and it does not survive the process.
-    Update(RunUpdate),
-    End(EntryId),
-}
-
-/// What a report during a run brings. The two kinds are told apart, because a report with progress must not replace one with
-/// a checkpoint.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum RunUpdate {
-    Progress,
-    Checkpoint,
-}
 
 enum PublishResult {
     Statuses(Vec<PendingReport>, Result<(), PublishError>),
@@ -145,9 +120,10 @@ struct ReporterLoop {
     inbox: Arc<ReporterInbox>,
     status_exchange: String,
     log_exchange: String,
-    statuses: VecDeque<PendingReport>,
+    statuses: StatusQueue,
     is_status_batch_in_flight: bool,
     log_buffer: LogBuffer,
+    log_bytes_in_flight: usize,
     journal: OutboxJournal,
     in_flight: FuturesUnordered<BoxFuture<'static, PublishResult>>,
     flushes: Vec<oneshot::Sender<()>>,
@@ -171,9 +147,10 @@ impl ReporterLoop {
             inbox,
             status_exchange: topology.status(),
             log_exchange: topology.logs(),
-            statuses: VecDeque::new(),
+            statuses: StatusQueue::default(),
             is_status_batch_in_flight: false,
             log_buffer: LogBuffer::new(bounds),
+            log_bytes_in_flight: 0,
             journal,
             in_flight: FuturesUnordered::new(),
             flushes: Vec::new(),
@@ -206,15 +183,7 @@ impl ReporterLoop {
                         None
                     }
                 };
-                let pending = PendingReport { attempt, stage, text, confirmed };
-                if matches!(stage, ReportStage::Update(_))
-                    && let Some(earlier) =
-                        self.statuses.iter_mut().find(|earlier| earlier.stage == stage && earlier.attempt == attempt)
-                {
-                    *earlier = pending;
-                } else {
-                    self.statuses.push_back(pending);
-                }
+                self.statuses.push(PendingReport { attempt, stage, text, confirmed });
             }
             ReporterMessage::Line { occurrence, line } => {
                 self.inbox.release(&line);
@@ -252,13 +221,13 @@ impl ReporterLoop {
             let stage =
                 if report.status == OccurrenceStatus::Running { ReportStage::Start(id) } else { ReportStage::End(id) };
             let attempt = (report.occurrence_id, report.attempt);
-            self.statuses.push_back(PendingReport { attempt, stage, text, confirmed: None });
+            self.statuses.push(PendingReport { attempt, stage, text, confirmed: None });
         }
         for (begun, report) in recovered.interrupted {
             let text: Arc<str> = json(&report).into();
             let stage = ReportStage::End(self.journal.interruption(begun, &report, &text, now));
             let attempt = (report.occurrence_id, report.attempt);
-            self.statuses.push_back(PendingReport { attempt, stage, text, confirmed: None });
+            self.statuses.push(PendingReport { attempt, stage, text, confirmed: None });
         }
     }
 
@@ -266,11 +235,7 @@ impl ReporterLoop {
         let now = Instant::now();
         self.log_buffer.set_draining(self.publisher.is_up(), &mut self.journal, now);
         if self.publisher.is_up() && now >= self.resume {
-            while self.in_flight.len() < MAX_LOG_BATCHES_IN_FLIGHT
-                && let Some(batch) = self.log_buffer.take_due(now)
-            {
-                self.send_log(batch);
-            }
+            self.send_logs(now);
             if !self.is_status_batch_in_flight && !self.statuses.is_empty() {
                 self.send_statuses();
             }
@@ -282,13 +247,26 @@ impl ReporterLoop {
         }
     }
 
+    /// Sends the log batches that are due, up to the bounds of what is in flight.
+    fn send_logs(&mut self, now: Instant) {
+        while self.may_send_logs()
+            && let Some(batch) = self.log_buffer.take_due(now)
+        {
+            self.send_log(batch);
+        }
+    }
+
+    fn may_send_logs(&self) -> bool {
+        self.in_flight.len() < MAX_LOG_BATCHES_IN_FLIGHT && self.log_bytes_in_flight < MAX_LOG_BYTES_IN_FLIGHT
+    }
+
     fn send_statuses(&mut self) {
         let mut batch = Vec::new();
         let mut bytes = 0;
         while let Some(next) = self.statuses.front()
             && batch.len() < MAX_BATCH_REPORTS
             && (batch.is_empty() || bytes + next.text.len() <= MAX_BATCH_BYTES)
-            && let Some(next) = self.statuses.pop_front()
+            && let Some(next) = self.statuses.pop()
         {
             bytes += next.text.len() + 1;
             batch.push(next);
@@ -316,6 +294,7 @@ impl ReporterLoop {
     }
 
     fn send_log(&mut self, batch: LogBatch) {
+        self.log_bytes_in_flight += batch.bytes();
         let sending = self.publisher.publish(&self.log_exchange, batch.body());
         self.start(sending.map(|result| PublishResult::Log(batch, result)));
     }
@@ -334,6 +313,9 @@ impl ReporterLoop {
 
     fn handle_result(&mut self, result: PublishResult) {
         let now = Instant::now();
+        if let PublishResult::Log(batch, _) = &result {
+            self.log_bytes_in_flight -= batch.bytes();
+        }
         let error = match result {
             PublishResult::Statuses(batch, result) => {
                 self.is_status_batch_in_flight = false;
@@ -359,7 +341,7 @@ impl ReporterLoop {
                         return;
                     }
                     Err(error) => {
-                        batch.into_iter().rev().for_each(|pending| self.statuses.push_front(pending));
+                        self.statuses.put_back(batch);
                         error
                     }
                 }
@@ -388,7 +370,7 @@ impl ReporterLoop {
             None
         } else if Instant::now() < self.resume {
             Some(self.resume)
-        } else if self.in_flight.len() >= MAX_LOG_BATCHES_IN_FLIGHT {
+        } else if !self.may_send_logs() {
             // No more batches can be sent. The next result wakes the loop.
             None
         } else {
@@ -479,6 +461,31 @@ mod tests {
         assert_eq!(waiting.len(), 3);
         assert_eq!((waiting[0].is_start(), &waiting[1].checkpoint), (true, &Some(9.into())));
         assert_eq!(waiting[2].progress.as_ref().map(|progress| progress.percent), Some(9));
+    }
+
+    #[tokio::test]
+    async fn bytes_of_logs_in_flight_are_bounded() {
+        const LINE_BYTES: usize = 8_000;
+        let bounds = LogBounds { lines: 10_000, bytes: 100_000_000 };
+        let (_reporter, ReporterReceiver { inbox, .. }) = Reporter::new(bounds);
+        let topology = Topology::new("t");
+        let amqp = "amqp://127.0.0.1:1/%2f".parse().expect("valid");
+        let (publisher, _keep_open) =
+            WorkerPublisher::new(amqp, topology.clone(), "w-1".to_owned(), CancellationToken::new());
+        let mut reporter = ReporterLoop::new(publisher, inbox, &topology, OutboxJournal::off(), bounds);
+        let now = Instant::now();
+        for n in 0..1_000 {
+            let line = LogLine { message: "x".repeat(LINE_BYTES), ..line(n) };
+            reporter.log_buffer.push(OccurrenceId::default(), &line, &mut reporter.journal, now);
+        }
+        reporter.send_logs(now);
+        let sent = reporter.log_bytes_in_flight;
+        assert!((MAX_LOG_BYTES_IN_FLIGHT..MAX_LOG_BYTES_IN_FLIGHT + MAX_BATCH_BYTES + 2 * LINE_BYTES).contains(&sent));
+        // Nothing is connected, so each send fails.
+        while let Some(result) = reporter.in_flight.next().await {
+            reporter.handle_result(result);
+        }
+        assert_eq!((reporter.log_bytes_in_flight, reporter.log_buffer.len()), (0, 1_000));
     }
 
     #[test]

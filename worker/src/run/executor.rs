@@ -258,7 +258,7 @@ async fn watch(
         () = stop.token().cancelled() => stop.stop_reason().map_or(Outcome::Interrupted, |reason| requested_end(&reason)),
         () = tokio::time::sleep(timeout) => {
             stop.time_out(timeout);
-            Outcome::TimedOut { seconds: timeout.as_secs(), ignored: false }
+            requested_end(&StopReason::Timeout { after: timeout })
         }
     };
     let grace = if matches!(outcome, Outcome::Interrupted) { grace.min(SHUTDOWN_CLEANUP_TIMEOUT) } else { grace };
@@ -279,13 +279,18 @@ async fn watch(
 fn requested_end(reason: &StopReason) -> Outcome {
     match reason {
         StopReason::Cancelled { reason } => Outcome::Cancelled { reason: reason.clone() },
-        StopReason::Timeout { after } => Outcome::TimedOut { seconds: after.as_secs(), ignored: false },
+        StopReason::Timeout { after } => Outcome::TimedOut {
+            exception: format!(
+                "timed out: the run was ended after {} s; increase the timeout of the job if it needs longer",
+                after.as_secs()
+            ),
+        },
         StopReason::Revoked | StopReason::Shutdown => Outcome::Interrupted,
     }
 }
 
 /// Decides between the return value of a run and the end that was requested for `reason`. Only completed work replaces a
-/// requested end.
+/// requested end. The error of a run is added to the text of a timeout, and is a remark for the log after another end.
 fn settle(returned: Outcome, requested: Outcome, reason: &StopReason) -> (Outcome, Option<String>) {
     let text = match &returned {
         Outcome::Done { .. } => {
@@ -293,25 +298,31 @@ fn settle(returned: Outcome, requested: Outcome, reason: &StopReason) -> (Outcom
             return (returned, Some(remark));
         }
         Outcome::Failed { exception: text, .. }
+        | Outcome::TimedOut { exception: text }
         | Outcome::Snoozed { reason: text, .. }
         | Outcome::Cancelled { reason: text } => text,
-        Outcome::TimedOut { .. } | Outcome::Interrupted => return (requested, None),
+        Outcome::Interrupted => return (requested, None),
     };
     // A job that returns the reason as its error adds nothing to it.
-    let adds = *text != reason.to_string();
-    (requested, adds.then(|| format!("the run returned an error after it was asked to end: {text}")))
+    if *text == reason.to_string() {
+        return (requested, None);
+    }
+    let remark = format!("the run returned an error after it was asked to end: {text}");
+    match requested {
+        // The error says how far the run came, which a timeout needs to be understood. The log contains each exception.
+        Outcome::TimedOut { exception } => (Outcome::TimedOut { exception: format!("{exception}\n{remark}") }, None),
+        requested => (requested, Some(remark)),
+    }
 }
 
 /// Adds to an outcome that the run did not end within its grace period.
 fn mark_ignored(outcome: Outcome, grace: Duration) -> Outcome {
+    let mark = |text: String| {
+        format!("{text} (the run did not stop when requested and was dropped after {} s)", grace.as_secs_f64())
+    };
     match outcome {
-        Outcome::TimedOut { seconds, .. } => Outcome::TimedOut { seconds, ignored: true },
-        Outcome::Cancelled { reason } => Outcome::Cancelled {
-            reason: format!(
-                "{reason} (the run did not stop when requested and was dropped after {} s)",
-                grace.as_secs_f64()
-            ),
-        },
+        Outcome::TimedOut { exception } => Outcome::TimedOut { exception: mark(exception) },
+        Outcome::Cancelled { reason } => Outcome::Cancelled { reason: mark(reason) },
         outcome => outcome,
     }
 }

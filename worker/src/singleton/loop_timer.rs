@@ -4,15 +4,22 @@
 //! machine. The timers of `futures-timer` have a thread that waits without such a unit. Two threads must wake up until the
 //! loop goes on, and on a busy machine each of them waits for a core. The timer is therefore set to a moment before its
 //! instant, and the thread of the loops sleeps for the rest: most of such a wait is over when the instant comes. Another
-//! loop of the thread is delayed by that rest at most. A test on a paused clock uses the timer of the runtime.
+//! loop of the thread is delayed by that rest. The thread also renews the leases, so after a sleep it is free for at least as
+//! long as the next one would take: a timer that fires earlier waits for its rest without the thread. A test on a paused
+//! clock uses the timer of the runtime.
 
-use std::{thread, time::Duration};
+use std::{cell::Cell, thread, time::Duration};
 
 use futures_timer::Delay;
 use tokio::time::{Instant, sleep_until};
 
 /// The time before its instant at which the timer fires.
 const LEAD: Duration = Duration::from_micros(700);
+
+thread_local! {
+    /// The end of the last sleep of this thread.
+    static SLEPT_UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
+}
 
 /// The timer of one loop.
 pub(crate) struct LoopTimer {
@@ -39,9 +46,26 @@ impl LoopTimer {
             delay.reset(instant.saturating_duration_since(Instant::now()).saturating_sub(LEAD));
             *set_to = instant;
         }
-        delay.await;
-        thread::sleep(instant.saturating_duration_since(Instant::now()));
+        (&mut *delay).await;
+        let now = Instant::now();
+        let rest = instant.saturating_duration_since(now);
+        if rest.is_zero() {
+            return;
+        }
+        if may_sleep(rest, SLEPT_UNTIL.get(), now) {
+            thread::sleep(rest);
+            SLEPT_UNTIL.set(Some(Instant::now()));
+        } else {
+            delay.reset(rest);
+            delay.await;
+        }
     }
+}
+
+/// Returns true if the thread may sleep for `rest`: since its last sleep it was free for at least as long, so that it sleeps
+/// for half of the time at most, however many loops it has.
+fn may_sleep(rest: Duration, slept_until: Option<Instant>, now: Instant) -> bool {
+    slept_until.is_none_or(|until| now.saturating_duration_since(until) >= rest)
 }
 
 #[cfg(test)]
@@ -56,6 +80,33 @@ mod tests {
             timer.sleep_until(instant).await;
             assert!(Instant::now() >= instant);
         }
+    }
+
+    #[tokio::test]
+    async fn timers_of_many_loops_are_never_early() {
+        let begin = Instant::now();
+        // Closer to each other than a sleep takes.
+        let waits = (1..=50).map(|n| async move {
+            let instant = begin + Duration::from_micros(n * 100);
+            LoopTimer::precise().sleep_until(instant).await;
+            assert!(Instant::now() >= instant);
+        });
+        futures::future::join_all(waits).await;
+    }
+
+    #[test]
+    fn thread_sleeps_for_half_of_the_time_at_most() {
+        let (begin, step) = (Instant::now(), Duration::from_micros(50));
+        // A thousand loops, one of which is due at each step and would sleep for the whole lead.
+        let (mut now, mut slept, mut slept_until) = (begin, Duration::ZERO, None);
+        while now < begin + Duration::from_secs(1) {
+            if may_sleep(LEAD, slept_until, now) {
+                (now, slept) = (now + LEAD, slept + LEAD);
+                slept_until = Some(now);
+            }
+            now += step;
+        }
+        assert!(slept <= (now - begin) / 2 + LEAD, "{slept:?}");
     }
 
     #[tokio::test]

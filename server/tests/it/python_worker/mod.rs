@@ -195,6 +195,7 @@ mod exhaustive {
         let harness = PythonWorkerHarness::open().await;
         let tap = protocol_tap::ProtocolTap::open(&harness.config).await;
         let first = harness.minimal();
+        harness.registered("minimal").await;
         let id = harness.run_on("minimal", "echo", json!({ "say": "hello" }), 0).await;
         let done = runs::ended(&harness.server, id).await;
         assert_eq!(

@@ -108,7 +108,7 @@ impl BuiltinJob for HttpRequest {
         let timed = async {
             tokio::time::timeout(limit, calling).await.unwrap_or_else(|_| {
                 let seconds = input.timeout_seconds;
-                Err(BuiltinError::retry(format!(
+                Err(BuiltinError::timed_out(format!(
                     "{shown} did not respond within {seconds} s; increase timeoutSeconds if it needs longer"
                 )))
             })

@@ -244,6 +244,7 @@ async fn timeout_and_cancellation_stop_the_request() {
     let url = format!("http://{}/", listener.local_addr().expect("bound"));
     let record = call(json!({"url": url, "timeoutSeconds": 1})).await;
     assert!(exception(&record).contains("within 1 s"), "{record:?}");
+    assert_eq!(record.status(), OccurrenceStatus::TimedOut);
     let token = CancellationToken::new();
     token.cancel();
     let record = test_run(job(), &[], json!({"url": url})).cancelled_by(token, "by ann").run().await;

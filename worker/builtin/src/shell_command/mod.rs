@@ -5,6 +5,7 @@
 //! ([`process_group`]), also the death of the worker ([`process_guard`]). Of the worker's environment it sees a few harmless variables and those that the configuration
 //! names. It does not see the URLs of the broker and of Redis.
 
+mod headline;
 mod input;
 mod output_capture;
 mod process_group;
@@ -18,6 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use milvaion_protocol::message::LAST_OUTPUT_HEADING;
 use milvaion_worker::LogLevel;
 use nix::{sys::signal::Signal, unistd::Pid};
 use serde::Serialize;
@@ -41,6 +43,8 @@ const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 const ERROR_TAIL_LINES: usize = 10;
 /// Maximum size of the lines that an error quotes.
 const ERROR_TAIL_BYTES: usize = 2_000;
+/// Maximum size of the line of output that names a failure in the first line of its error.
+const MAX_HEADLINE_BYTES: usize = 500;
 
 /// The job type.
 pub(crate) struct ShellCommand {
@@ -94,7 +98,7 @@ impl BuiltinJob for ShellCommand {
 
         let limit = Duration::from_secs(input.timeout_seconds.into());
         let mut is_copied = false;
-        let reason = loop {
+        let is_over_limit = loop {
             tokio::select! {
                 () = &mut copying, if !is_copied => is_copied = true,
                 status = group.wait() => {
@@ -105,12 +109,8 @@ impl BuiltinJob for ShellCommand {
                     group.kill_leftovers();
                     return exit_result(status, &input, &output, started.elapsed());
                 }
-                () = sleep(limit.saturating_sub(started.elapsed())) => {
-                    break format!("the program was terminated after {} s; increase timeoutSeconds if it needs longer", limit.as_secs());
-                }
-                () = context.cancelled().cancelled() => {
-                    break "the program was terminated because the run had to end".to_owned();
-                }
+                () = sleep(limit.saturating_sub(started.elapsed())) => break true,
+                () = context.cancelled().cancelled() => break false,
             }
         };
         // The program may write useful lines while it ends.
@@ -124,7 +124,16 @@ impl BuiltinJob for ShellCommand {
                 }
             }
         }
-        Err(BuiltinError::retry(reason))
+        Err(if is_over_limit {
+            let seconds = limit.as_secs();
+            let text =
+                format!("the program was terminated after {seconds} s; increase timeoutSeconds if it needs longer");
+            BuiltinError::timed_out(with_last_output(text, &output))
+        } else {
+            let text = "the program was terminated because the run had to end".to_owned();
+            // After any other stop, the text only goes to the log, which has the output already.
+            BuiltinError::retry(if context.is_timed_out() { with_last_output(text, &output) } else { text })
+        })
     }
 }
 
@@ -179,22 +188,33 @@ impl ShellCommand {
     }
 }
 
+/// Returns `text` with the last lines of the output, which explain it.
+fn with_last_output(text: String, output: &OutputCapture<'_>) -> String {
+    let tail = output.tail(ERROR_TAIL_LINES);
+    let begin = tail.ceil_char_boundary(tail.len().saturating_sub(ERROR_TAIL_BYTES));
+    if tail.trim().is_empty() { text } else { format!("{text}\n{LAST_OUTPUT_HEADING}\n{}", &tail[begin..]) }
+}
+
+/// Returns `text`, in the same line the line of the output that names the failure, and the last lines of the output unless
+/// that is the only one.
+fn with_headline(text: String, output: &OutputCapture<'_>) -> String {
+    let Some(headline) = output.headline() else { return text };
+    let text = format!("{text}: {}", &headline[..headline.floor_char_boundary(MAX_HEADLINE_BYTES)]);
+    if output.tail(ERROR_TAIL_LINES).trim() == headline { text } else { with_last_output(text, output) }
+}
+
 fn exit_result(
     status: ExitStatus,
     input: &ShellCommandInput,
     output: &OutputCapture<'_>,
     duration: Duration,
 ) -> Result<ShellCommandOutput, BuiltinError> {
-    let with_tail = |text: String| {
-        let tail = output.tail(ERROR_TAIL_LINES);
-        let begin = tail.ceil_char_boundary(tail.len().saturating_sub(ERROR_TAIL_BYTES));
-        if tail.is_empty() { text } else { format!("{text}; its last output: {}", &tail[begin..]) }
-    };
     let code = match (status.code(), status.signal()) {
         (Some(code), _) => code,
         (None, Some(number)) => {
             let name = Signal::try_from(number).map_or("unknown signal", Signal::as_str);
-            return Err(BuiltinError::retry(with_tail(format!("the program was ended by signal {number} ({name})"))));
+            let text = format!("the program was ended by signal {number} ({name})");
+            return Err(BuiltinError::retry(with_headline(text, output)));
         }
         (None, None) => return Err(BuiltinError::retry("the program ended without an exit code and without a signal")),
     };
@@ -209,7 +229,7 @@ fn exit_result(
             tail,
         }));
     }
-    let text = with_tail(format!("the program ended with exit code {code}"));
+    let text = with_headline(format!("the program ended with exit code {code}"), output);
     Err(if is_among(&input.permanent_codes) { BuiltinError::permanent(text) } else { BuiltinError::retry(text) })
 }
 

@@ -8,6 +8,7 @@ use std::{
 use milvaion_worker::LogLevel;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
+use super::headline::headline;
 use crate::context::BuiltinContext;
 
 /// Maximum size of a line. The rest is dropped, so that a program without line breaks cannot fill the memory.
@@ -29,8 +30,31 @@ pub(super) struct OutputCapture<'a> {
 struct CaptureState {
     lines: u64,
     logged: usize,
-    tail: VecDeque<String>,
-    tail_bytes: usize,
+    tail: OutputTail,
+    /// The last lines of standard error alone.
+    error_tail: OutputTail,
+}
+
+/// The last lines of an output, at most [`MAX_TAIL_BYTES`] bytes.
+#[derive(Default)]
+struct OutputTail {
+    lines: VecDeque<String>,
+    bytes: usize,
+}
+
+impl OutputTail {
+    fn push(&mut self, line: String) {
+        self.bytes += line.len() + 1;
+        self.lines.push_back(line);
+        while self.bytes > MAX_TAIL_BYTES {
+            let Some(oldest) = self.lines.pop_front() else { break };
+            self.bytes -= oldest.len() + 1;
+        }
+    }
+
+    fn headline(&self) -> Option<&str> {
+        headline(self.lines.iter().map(String::as_str))
+    }
 }
 
 impl<'a> OutputCapture<'a> {
@@ -38,7 +62,7 @@ impl<'a> OutputCapture<'a> {
         Self { context, window: MAX_LINE_BYTES + context.redactor().longest_pattern(), state: Mutex::default() }
     }
 
-    /// Logs each line of `stream` as it is written.
+    /// Logs each line of `stream` as it is written. The level of standard error is [`LogLevel::Warn`].
     pub(super) async fn capture(&self, stream: Option<impl AsyncRead + Unpin>, level: LogLevel) {
         let Some(mut stream) = stream else { return };
         let mut line = Vec::new();
@@ -83,12 +107,10 @@ impl<'a> OutputCapture<'a> {
             self.context
                 .warn(format!("the program has written more than {MAX_LOGGED_BYTES} bytes; the rest is not logged"));
         }
-        state.tail_bytes += redacted.len() + 1;
-        state.tail.push_back(redacted);
-        while state.tail_bytes > MAX_TAIL_BYTES {
-            let Some(oldest) = state.tail.pop_front() else { break };
-            state.tail_bytes -= oldest.len() + 1;
+        if level == LogLevel::Warn {
+            state.error_tail.push(redacted.clone());
         }
+        state.tail.push(redacted);
     }
 
     /// Returns the number of lines.
@@ -99,8 +121,14 @@ impl<'a> OutputCapture<'a> {
     /// Returns the last lines, redacted: at most 16 KiB, and at most `max_lines` lines.
     pub(super) fn tail(&self, max_lines: usize) -> String {
         let state = self.lock();
-        let skipped = state.tail.len().saturating_sub(max_lines);
-        state.tail.iter().skip(skipped).map(String::as_str).collect::<Vec<_>>().join("\n")
+        let skipped = state.tail.lines.len().saturating_sub(max_lines);
+        state.tail.lines.iter().skip(skipped).map(String::as_str).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Returns the [`headline`] of standard error, or of standard output if standard error is empty.
+    pub(super) fn headline(&self) -> Option<String> {
+        let state = self.lock();
+        state.error_tail.headline().or_else(|| state.tail.headline()).map(str::to_owned)
     }
 
     fn lock(&self) -> MutexGuard<'_, CaptureState> {

@@ -80,7 +80,13 @@ async fn output_is_logged_by_stream_and_returned() {
 #[tokio::test]
 async fn exit_code_decides_and_last_lines_are_quoted() {
     let record = run(sh("echo the floor is wet >&2; exit 3")).await;
-    assert_eq!(exception(&record), "the program ended with exit code 3; its last output: the floor is wet");
+    assert_eq!(exception(&record), "the program ended with exit code 3: the floor is wet");
+    // Standard error names the failure, also if standard output has later lines.
+    let record = run(sh("echo the floor is wet >&2; echo 17 rooms are done; exit 3")).await;
+    assert_eq!(exception(&record).lines().next(), Some("the program ended with exit code 3: the floor is wet"));
+    assert!(exception(&record).contains("\nits last output:\n") && exception(&record).contains("17 rooms are done"));
+    let record = run(sh("echo first; echo last; exit 3")).await;
+    assert_eq!(exception(&record), "the program ended with exit code 3: last\nits last output:\nfirst\nlast");
     let record = run(json!({"script": "exit 3", "successCodes": [0, 3]})).await;
     assert_eq!(record.status(), OccurrenceStatus::Completed);
     let record = run(sh("kill -9 $$")).await;
@@ -169,8 +175,25 @@ async fn timed_out_group_gets_sigterm_then_sigkill() {
     );
     let record = run(json!({"script": script, "timeoutSeconds": 1, "graceSeconds": 1})).await;
     assert!(exception(&record).contains("terminated after 1 s"), "{record:?}");
+    assert_eq!(record.status(), OccurrenceStatus::TimedOut);
     assert!(terminated.exists(), "SIGTERM comes first");
     wait_for_exit(&child).await;
+}
+
+#[tokio::test]
+async fn timed_out_run_quotes_its_last_output() {
+    let script = "echo copied 3 of 9; exec sleep 60";
+    let (own_limit, job_timeout) = tokio::join!(
+        run(json!({"script": script, "timeoutSeconds": 1})),
+        test_run(job(), SECRETS, sh(script)).timeout_seconds(1).run(),
+    );
+    for (record, first) in
+        [(own_limit, "terminated after 1 s"), (job_timeout, "timed out: the run was ended after 1 s")]
+    {
+        assert_eq!(record.status(), OccurrenceStatus::TimedOut);
+        assert!(exception(&record).lines().next().is_some_and(|line| line.contains(first)), "{record:?}");
+        assert!(exception(&record).ends_with("\nits last output:\ncopied 3 of 9"), "{record:?}");
+    }
 }
 
 #[tokio::test]

@@ -24,6 +24,12 @@ pub(super) fn classify_error(error: Error) -> BuiltinError {
     if is_retryable { BuiltinError::retry(text) } else { BuiltinError::permanent(text) }
 }
 
+/// Returns true if PostgreSQL has cancelled the statement, at its timeout or because it was asked to.
+pub(super) fn is_cancelled(error: &Error) -> bool {
+    let Error::Database(error) = error else { return false };
+    error.try_downcast_ref::<PgDatabaseError>().is_some_and(|error| error.code() == "57014")
+}
+
 /// Returns true if an attempt after this SQLSTATE (PostgreSQL, appendix A) may succeed.
 fn is_retryable_sqlstate(state: &str) -> bool {
     let class = state.get(..2).unwrap_or_default();

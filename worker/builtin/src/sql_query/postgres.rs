@@ -4,7 +4,7 @@
 //! types of the parameters, and they are bound with these types. Dropping a connection does not end its statement on
 //! the server, so a run that has to end asks the server, over a second connection, to cancel the statement.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use sqlx::{
@@ -14,7 +14,7 @@ use sqlx::{
 use tokio::time::{sleep, timeout};
 
 use super::{
-    error_class::classify_error,
+    error_class::{classify_error, is_cancelled},
     input::SqlQueryInput,
     postgres_cells::cell,
     postgres_parameters::bind,
@@ -43,7 +43,7 @@ pub(super) async fn run(
     let pid: i32 =
         sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut connection).await.map_err(classify_error)?;
     let limit = Duration::from_secs(input.timeout_seconds.into());
-    let reason = tokio::select! {
+    let stopped = tokio::select! {
         done = statement(&mut connection, input, context) => {
             let table = done?;
             // The result is complete, so a connection that does not close in time does not matter.
@@ -51,18 +51,21 @@ pub(super) async fn run(
             return Ok(table);
         }
         () = sleep(limit + STATEMENT_TIMEOUT_MARGIN) => {
-            format!("the statement was cancelled after {} s; increase timeoutSeconds if it needs longer", limit.as_secs())
+            let seconds = limit.as_secs();
+            BuiltinError::timed_out(format!(
+                "the statement was cancelled after {seconds} s; increase timeoutSeconds if it needs longer"
+            ))
         }
-        () = context.cancelled().cancelled() => "the statement was cancelled because the run had to end".to_owned(),
+        () = context.cancelled().cancelled() => {
+            BuiltinError::retry("the statement was cancelled because the run had to end")
+        }
     };
     // A task of its own, which continues when the run is dropped.
     let cancelling = tokio::spawn(cancel(options.clone(), pid));
     match timeout(POSTGRES_CANCEL_TIMEOUT, cancelling).await {
-        Ok(Ok(Ok(()))) => Err(BuiltinError::retry(reason)),
-        Ok(Ok(Err(error))) => Err(error.with_context(format!("{reason}; the server did not receive the cancellation"))),
-        Ok(Err(_)) | Err(_) => {
-            Err(BuiltinError::retry(format!("{reason}; the server has not confirmed the cancellation yet")))
-        }
+        Ok(Ok(Ok(()))) => Err(stopped),
+        Ok(Ok(Err(error))) => Err(stopped.with_remark(format!("the server did not receive the cancellation: {error}"))),
+        Ok(Err(_)) | Err(_) => Err(stopped.with_remark("the server has not confirmed the cancellation yet")),
     }
 }
 
@@ -86,8 +89,9 @@ async fn statement(
     input: &SqlQueryInput,
     context: &BuiltinContext,
 ) -> Result<ResultTable, BuiltinError> {
-    let limit = format!("SET statement_timeout = {}", u64::from(input.timeout_seconds) * 1000);
-    connection.execute(AssertSqlSafe(limit)).await.map_err(classify_error)?;
+    let (started, limit) = (Instant::now(), Duration::from_secs(input.timeout_seconds.into()));
+    let set_limit = format!("SET statement_timeout = {}", limit.as_millis());
+    connection.execute(AssertSqlSafe(set_limit)).await.map_err(classify_error)?;
     if input.read_only {
         // The transaction is ours, so the statement cannot end it and start one that writes.
         connection.execute("BEGIN READ ONLY").await.map_err(classify_error)?;
@@ -105,7 +109,17 @@ async fn statement(
     );
     let mut results = connection.fetch_many(prepared.query_with(arguments));
     while let Some(result) = results.next().await {
-        match result.map_err(classify_error)? {
+        let result = result.map_err(|error| {
+            // PostgreSQL reports the same code for a statement that an admin cancels.
+            let is_over_limit = started.elapsed() >= limit && is_cancelled(&error);
+            let error = classify_error(error);
+            if is_over_limit {
+                BuiltinError::timed_out(error).with_remark("increase timeoutSeconds if it needs longer")
+            } else {
+                error
+            }
+        });
+        match result? {
             Either::Left(done) => table.add_affected(done.rows_affected()),
             Either::Right(row) if table.can_keep_row() => {
                 let cells = (0..row.len()).map(|index| cell(&row, index)).collect::<Result<_, _>>()?;

@@ -63,10 +63,12 @@ pub(super) async fn run(
         tokio::pin!(working);
         let ended = tokio::select! {
             done = &mut working => None.ok_or(done),
-            () = sleep(limit) => Ok(format!(
+            () = sleep(limit) => Ok(BuiltinError::timed_out(format!(
                 "the statement was cancelled after {} s; increase timeoutSeconds if it needs longer", limit.as_secs()
-            )),
-            () = context.cancelled().cancelled() => Ok("the statement was cancelled because the run had to end".to_owned()),
+            ))),
+            () = context.cancelled().cancelled() => {
+                Ok(BuiltinError::retry("the statement was cancelled because the run had to end"))
+            }
         };
         if ended.is_ok() {
             stop.store(true, Ordering::Relaxed);
@@ -76,7 +78,7 @@ pub(super) async fn run(
         ended
     };
     match ended {
-        Ok(text) => Err(BuiltinError::retry(text)),
+        Ok(error) => Err(error),
         Err(done) => {
             let table = done?;
             connection.close().await.map_err(classify_error)?;

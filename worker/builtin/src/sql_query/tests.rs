@@ -173,6 +173,7 @@ async fn cancelled_statement_ends_on_the_server() {
 async fn server_cancels_a_statement_at_its_timeout() {
     let record = ask(&url(), json!({"query": "select pg_sleep(60)", "timeoutSeconds": 1})).await;
     assert!(exception(&record).contains("57014"), "{record:?}");
+    assert_eq!(record.status(), OccurrenceStatus::TimedOut);
 }
 
 #[tokio::test]
@@ -280,6 +281,7 @@ async fn endless_sqlite_statement_is_interrupted() {
             assert_eq!(record.status(), OccurrenceStatus::Cancelled);
         } else {
             assert!(exception(&record).contains("cancelled after 1 s"), "{record:?}");
+            assert_eq!(record.status(), OccurrenceStatus::TimedOut);
         }
         let gone = async {
             while has_thread(name) {
