@@ -31,7 +31,7 @@ mod real {
 
     use chrono::{DateTime, NaiveDate, Utc};
     use js_sys::{Array, Function, Object, Reflect};
-    use leptos::prelude::{StoredValue, WithValue, document, on_cleanup, window};
+    use leptos::prelude::{StoredValue, WithValue, document, on_cleanup, request_animation_frame, window};
     use wasm_bindgen::{JsCast, JsValue, closure::Closure};
     use web_sys::{
         Element, Event, EventInit, FocusOptions, FormData, HtmlAnchorElement, HtmlDialogElement, HtmlDocument,
@@ -40,6 +40,7 @@ mod real {
     };
 
     use super::{BUILD_META, FollowedLink, PREFERENCE_SECONDS};
+    use crate::components::page_arrival::PAGE_TITLE_ID;
 
     /// Returns the browser's clock, in milliseconds since 1970.
     #[must_use]
@@ -250,10 +251,66 @@ mod real {
     /// Focuses the element with this id, if it exists, without scrolling to it.
     pub fn focus_in_place(id: &str) {
         let element = document().get_element_by_id(id).and_then(|element| element.dyn_into::<HtmlElement>().ok());
-        let Some(element) = element else { return };
+        if let Some(element) = element {
+            focus_element_in_place(&element);
+        }
+    }
+
+    fn focus_element_in_place(element: &HtmlElement) {
         let options = FocusOptions::new();
         options.set_prevent_scroll(true);
         let _ = element.focus_with_options(&options);
+    }
+
+    /// The maximum number of elements that [`remember_focus`] remembers.
+    const MAX_REMEMBERED_FOCUS: usize = 8;
+
+    thread_local! {
+        /// The elements that had the focus, the last one at the end.
+        static REMEMBERED_FOCUS: RefCell<Vec<HtmlElement>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// Remembers the elements that receive the focus, for [`recover_focus`]. Ends with the current owner.
+    pub fn remember_focus() {
+        on_capture("focusin", |event| {
+            let target = event.target().and_then(|target| target.dyn_into::<HtmlElement>().ok());
+            let Some(element) = target else { return };
+            REMEMBERED_FOCUS.with_borrow_mut(|remembered| {
+                remembered.retain(|other| *other != element && other.is_connected());
+                if remembered.len() >= MAX_REMEMBERED_FOCUS {
+                    remembered.remove(0);
+                }
+                remembered.push(element);
+            });
+        });
+    }
+
+    /// Moves the focus if its element has left the page or is hidden: back to the last element that had it before and is
+    /// still shown, or else to the heading of the page.
+    pub fn recover_focus() {
+        let focused = document().active_element().and_then(|element| element.dyn_into::<HtmlElement>().ok());
+        if focused.is_some_and(|element| element.tag_name() != "BODY" && is_shown(&element)) {
+            return;
+        }
+        let before = REMEMBERED_FOCUS
+            .with_borrow(|remembered| remembered.iter().rev().find(|element| is_shown(element)).cloned());
+        match before {
+            Some(element) => focus_element_in_place(&element),
+            None => focus_in_place(PAGE_TITLE_ID),
+        }
+    }
+
+    /// Keeps the focus in the page while the control that has it disappears because of its use: recovers it after the
+    /// page is drawn. Without a focus it does nothing, because a click gives a button no focus in every browser.
+    pub fn keep_focus() {
+        if has_focus() {
+            request_animation_frame(recover_focus);
+        }
+    }
+
+    /// Returns true if the element is in the page and not hidden.
+    fn is_shown(element: &HtmlElement) -> bool {
+        element.offset_width() > 0
     }
 
     /// Returns true if an element of the page has the focus.
@@ -651,6 +708,15 @@ mod stub {
 
     /// Does nothing on the server.
     pub const fn focus_in_place(_id: &str) {}
+
+    /// Does nothing on the server.
+    pub const fn remember_focus() {}
+
+    /// Does nothing on the server.
+    pub const fn recover_focus() {}
+
+    /// Does nothing on the server.
+    pub const fn keep_focus() {}
 
     /// Returns false; a page being rendered has no focus.
     #[must_use]

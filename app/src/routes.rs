@@ -43,6 +43,7 @@ pub fn App() -> impl IntoView {
     // In this order and before the router, because the listeners of the window run in the order of their registration.
     LeaveGuard::provide();
     PageArrival::provide();
+    browser::remember_focus();
     Effect::new(move |_| browser::mark_ready());
     view! {
         <Title text=PRODUCT_NAME formatter=|title: String| if title == PRODUCT_NAME { title } else { format!("{title} · {PRODUCT_NAME}") }/>

@@ -63,7 +63,8 @@ test("an error in a row outlives the toasts of other actions", async ({ admin: p
 
   await allow(page, "trigger_job");
   await run.click();
-  await expect(page.locator(".toast").filter({ hasText: "Refused row is queued to run now." })).toBeVisible();
+  const queued = page.locator(".toast").filter({ hasText: "Refused row is queued to run now." });
+  await expect(queued.getByRole("link", { name: "View run" })).toHaveAttribute("href", /^\/occurrences\/[0-9a-f-]{36}$/);
   await expect(errors(row)).toHaveCount(0);
 });
 
@@ -94,10 +95,19 @@ test("a refused pause keeps its dialog and its reason", async ({ admin: page, st
   await expect(dialog.getByLabel("Reason")).toHaveValue("new pipes");
   await expect(page.locator(".toast")).toHaveCount(0);
   await screenshot(page, "dialog-pause-refused");
+  // A pause by another user leaves the dialog and the reason, without the action.
+  for (const active of [false, true]) {
+    const answer = await callServerFunction(stack.url, firstAdmin.session, "set_job_active", { id: job, active: String(active) });
+    expect(answer.status, answer.text).toBe(200);
+    await expect(dialog.getByText("The job is paused already.")).toHaveCount(active ? 0 : 1);
+    await expect(dialog.getByLabel("Reason")).toHaveValue("new pipes");
+  }
   await allow(page, "set_job_active");
   await dialog.getByRole("button", { name: "Pause job" }).click();
   await expect(dialog).toHaveCount(0);
   await expect(page.getByText("Reason: new pipes")).toBeVisible();
+  const resume = page.getByRole("button", { name: "Resume: Hard to pause" });
+  await expect(resume).toBeFocused();
 
   // A refused undo is shown on the page of its job, which stays paused.
   const toast = page.locator(".toast").filter({ hasText: "Hard to pause is paused." });
@@ -106,9 +116,13 @@ test("a refused pause keeps its dialog and its reason", async ({ admin: page, st
   await expect(errors(page)).toContainText(REFUSAL);
   await expect(page.getByText("This job is paused")).toBeVisible();
   await expect(page.locator(".toast")).toHaveCount(0);
+  await expect(resume).toBeFocused();
   await screenshot(page, "job-action-error");
+  await errors(page).getByRole("button", { name: "Dismiss the error" }).click();
+  await expect(errors(page)).toHaveCount(0);
+  await expect(resume).toBeFocused();
   await allow(page, "set_job_active");
-  await page.getByRole("button", { name: "Resume: Hard to pause" }).click();
+  await resume.click();
   await expect(page.locator(".toast").filter({ hasText: "Hard to pause is resumed." })).toBeVisible();
   await expect(errors(page)).toHaveCount(0);
 });

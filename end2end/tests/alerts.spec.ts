@@ -95,6 +95,7 @@ test("a rule is created and muted", async ({ admin: page, watch }) => {
   await page.getByLabel("Mute for").selectOption("8h");
   await page.getByRole("button", { name: "Mute", exact: true }).click();
   await expect(page.locator("#unmute")).toContainText("Muted until");
+  await expect(page.getByRole("heading", { name: "State", exact: true })).toBeFocused();
   await expect(page.getByRole("button", { name: "Mute", exact: true })).toBeHidden();
   await screenshot(page, "alert-rule-muted");
   await page.getByRole("button", { name: "End the mute" }).click();

@@ -109,7 +109,8 @@ test("the download holds the rows of the filter", async ({ admin, stack, firstAd
   await expect(admin).toHaveURL(/\/audit\?who=/);
 });
 
-test("a slice shows older entries on request", { tag: "@all" }, async ({ admin, stack, firstAdmin }) => {
+test("a slice shows older entries on request", { tag: "@all" }, async ({ admin, stack, firstAdmin, watch }) => {
+  watch.expect(/net::ERR_FAILED/);
   const job = await makeJob(stack.url, firstAdmin, { name: "Often paused", input: shell("true") });
   for (let change = 0; change < ROWS_PER_PAGE + 10; change += 1) {
     expect(await setActive(stack.url, firstAdmin, job, change % 2 === 1)).toBe(200);
@@ -119,10 +120,20 @@ test("a slice shows older entries on request", { tag: "@all" }, async ({ admin, 
   await open(admin, `/jobs/${job}?tab=history`);
   const slice = admin.locator("#audit-slice");
   await expect(slice.locator("table")).toBeHidden();
-  await slice.locator("summary").first().click();
+  // The slice is read again when it is opened, and states if that fails.
+  const summary = slice.locator("summary").first();
+  await admin.route("**/api/object_audit*", (route) => route.abort());
+  await summary.click();
+  await expect(slice.locator(".action-error")).toContainText("The server cannot be reached.");
+  await expect(slice.locator("tbody tr")).toHaveCount(ROWS_PER_PAGE);
+  await admin.unroute("**/api/object_audit*");
+  await summary.click();
+  await summary.click();
+  await expect(slice.locator(".action-error .notice")).toHaveCount(0);
   await expect(slice.locator("tbody tr")).toHaveCount(ROWS_PER_PAGE);
   await slice.getByRole("button", { name: "Show older entries" }).click();
   await expect(slice.locator('tr[data-action="job.create"]')).toBeVisible();
+  await expect(summary).toBeFocused();
   await admin.getByRole("link", { name: "Open in the audit log" }).click();
   await expect(admin).toHaveURL(new RegExp(`/audit\\?object=job%3A${job}$`));
   await expect(rows(admin)).toHaveCount(ROWS_PER_PAGE);

@@ -162,6 +162,7 @@ test("groups hold still while one of them has the focus", async ({ admin, firstA
   await expect(groups).toHaveCount(before);
   await screenshot(admin, "failures-held");
   await pill.click();
+  await expect(admin.getByRole("heading", { level: 1 })).toBeFocused();
   await expect(groups).toHaveCount(before + 1);
   await expect(groups.filter({ hasText: "Newcomer" })).toHaveCount(1);
   await expect(pill).toHaveCount(0);

@@ -133,8 +133,9 @@ test("a conflicting calendar edit is refused and its input kept", { tag: "@all" 
   await expect(page.getByLabel("Name", { exact: true })).toHaveValue("Mine");
   await makeCalendar(stack.url, firstAdmin, { name: "Taken", dates: day(22) });
   await open(page, `/calendars/${id}/edit`);
-  // The refused values are kept as a draft of the version that they changed.
+  // The refused values are kept as a draft, on the version that the page has now.
   await expect(page.getByLabel("Name", { exact: true })).toHaveValue("Mine");
+  await expect(page.locator("#draft-notice")).toContainText("The calendar has been changed since then");
   await page.getByRole("button", { name: "Discard them" }).click();
   await expect(page.getByLabel("Name", { exact: true })).toHaveValue("Theirs");
   await page.getByLabel("Name", { exact: true }).fill("Taken");

@@ -1,7 +1,7 @@
 // Cancelling an occurrence, and pausing and resuming the whole cluster.
 
 import { form, makeJob, pauseJob, runJob, shell } from "../fixtures/jobs";
-import { expect, open, screenshot, test, waitForLive } from "../fixtures/test";
+import { expect, open, row, screenshot, test, waitForLive } from "../fixtures/test";
 import { callServerFunction, inviteUser, signIn } from "../fixtures/users";
 
 test.use({ stackName: "runs" });
@@ -11,6 +11,7 @@ test("a queued occurrence is cancelled after confirmation", async ({ context, pa
   await signIn(context, stack.url, operator);
   const job = await makeJob(stack.url, operator, { name: "Absent worker", target: "absent/sweep", input: {} });
   const run = await runJob(stack.url, operator, job);
+  const second = await runJob(stack.url, operator, job);
   await open(page, `/occurrences/${run}`);
   await waitForLive(page);
   await expect(page.locator("#occurrence-status")).toHaveAttribute("data-status", "queued");
@@ -35,7 +36,21 @@ test("a queued occurrence is cancelled after confirmation", async ({ context, pa
   await expect(page.getByRole("status").filter({ hasText: "no such worker" })).toBeVisible();
   // A cancelled occurrence has no Cancel button.
   await expect(page.getByRole("button", { name: "Cancel run…" })).toHaveCount(0);
+  await expect(page.getByRole("heading", { level: 1 })).toBeFocused();
   await screenshot(page, "occurrence-cancelled");
+
+  // A run that ends elsewhere leaves the open dialog and its reason, without the action.
+  await page.locator(".kv").getByRole("link", { name: "Absent worker" }).click();
+  await row(page, second).locator("a.row-link").click();
+  await page.getByRole("button", { name: "Cancel run…" }).click();
+  await dialog.getByLabel("Reason").fill("wrong input");
+  const ended = await callServerFunction(stack.url, operator.session, "cancel_occurrence", { id: second });
+  expect(ended.status, ended.text).toBe(200);
+  await expect(dialog).toContainText("The run has ended and cannot be cancelled.");
+  await expect(dialog.getByLabel("Reason")).toHaveValue("wrong input");
+  await expect(dialog.getByRole("button", { name: "Cancel run" })).toHaveAttribute("aria-disabled", "true");
+  await dialog.getByRole("button", { name: "Keep run" }).click();
+  await expect(page.getByRole("heading", { level: 1 })).toBeFocused();
 });
 
 test("a cluster pause and its resume are visible to every user", async ({ admin, openBrowser, firstAdmin, stack }) => {
@@ -49,6 +64,10 @@ test("a cluster pause and its resume are visible to every user", async ({ admin,
   await waitForLive(admin);
   await expect(admin.getByText("Paused by")).toHaveCount(0);
 
+  // The other user is about to pause the cluster too.
+  await other.getByRole("button", { name: "Pause all schedules…" }).click();
+  const late = other.getByRole("dialog", { name: "Pause all schedules?" });
+  await late.getByLabel("Reason").fill("the disk is full");
   await admin.getByRole("button", { name: "Pause all schedules…" }).click();
   const dialog = admin.getByRole("dialog", { name: "Pause all schedules?" });
   await screenshot(admin, "dialog-pause-all");
@@ -59,11 +78,16 @@ test("a cluster pause and its resume are visible to every user", async ({ admin,
   await dialog.getByLabel("Reason").fill("the database is being upgraded");
   await dialog.getByRole("button", { name: "Pause all schedules" }).click();
   await expect(admin.locator(".toast").filter({ hasText: "All schedules are paused." })).toBeVisible();
+  await expect(late).toContainText("All schedules are paused already.");
+  await expect(late.getByLabel("Reason")).toHaveValue("the disk is full");
+  await expect(late.getByRole("button", { name: "Pause all schedules" })).toHaveAttribute("aria-disabled", "true");
+  await late.getByRole("button", { name: "Cancel" }).click();
   for (const page of [admin, other]) {
     const banner = page.getByRole("status").filter({ hasText: `Paused by ${firstAdmin.email} since` });
     await expect(banner).toContainText(": the database is being upgraded. No schedule starts a run until the pause ends.");
     await expect(banner.getByRole("button", { name: "Resume" })).toBeVisible();
     await expect(page.getByRole("button", { name: "Pause all schedules…" })).toHaveCount(0);
+    await expect(page.getByRole("heading", { level: 1 })).toBeFocused();
   }
   await screenshot(admin, "overview-paused");
   const refused = await callServerFunction(stack.url, operator.session, "trigger_job", { id: job });
@@ -72,6 +96,7 @@ test("a cluster pause and its resume are visible to every user", async ({ admin,
   // Any user with the permission can resume, and every open page updates.
   await other.getByRole("button", { name: "Resume" }).click();
   await expect(other.locator(".toast").filter({ hasText: "All schedules are resumed." })).toBeVisible();
+  await expect(other.getByRole("heading", { level: 1 })).toBeFocused();
   for (const page of [admin, other]) {
     await expect(page.locator("#paused")).toHaveCount(0);
     await expect(page.getByRole("button", { name: "Pause all schedules…" })).toBeVisible();
@@ -87,10 +112,26 @@ test("a change by another user keeps an open dialog and its reason", { tag: "@al
   await page.getByRole("button", { name: "Pause…" }).click();
   const dialog = page.getByRole("dialog", { name: "Pause Edited meanwhile?" });
   await dialog.getByLabel("Reason").fill("new pipes");
-  const change = { ...form({ ...fields, tags: "plumbing" }), "form[id]": job, "form[version]": "1" };
-  const answer = await callServerFunction(stack.url, firstAdmin.session, "save_job", change);
-  expect(answer.status, answer.text).toBe(200);
+  const change = async (version: string, command: string) => {
+    const changed = { ...form({ ...fields, input: shell(command), tags: "plumbing" }), "form[id]": job, "form[version]": version };
+    const answer = await callServerFunction(stack.url, firstAdmin.session, "save_job", changed);
+    expect(answer.status, answer.text).toBe(200);
+  };
+  await change("1", "echo two");
   await expect(page.locator("main")).toContainText("plumbing");
   await expect(dialog).toBeVisible();
   await expect(dialog.getByLabel("Reason")).toHaveValue("new pipes");
+  await dialog.getByRole("button", { name: "Cancel" }).click();
+
+  // A run starts from the input that the job has now. An open dialog keeps its text and offers the new input.
+  await page.getByRole("button", { name: "Run with different input…" }).click();
+  const run = page.getByRole("dialog", { name: "Run Edited meanwhile with different input" });
+  const input = run.getByLabel("Input as JSON");
+  await expect(input).toHaveValue(/echo two/);
+  await change("2", "echo three");
+  await expect(run).toContainText("The input of the job was changed after this text was filled in.");
+  await expect(input).toHaveValue(/echo two/);
+  await run.getByRole("button", { name: "Use the input of the job" }).click();
+  await expect(input).toHaveValue(/echo three/);
+  await expect(input).toBeFocused();
 });

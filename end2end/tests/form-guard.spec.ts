@@ -3,7 +3,7 @@
 
 import type { Dialog, Page } from "@playwright/test";
 
-import { fillList, makeCalendar, makeJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
+import { fillList, form, makeCalendar, makeJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
 import { expect, open, row, screenshot, test, waitForHydration, waitForLive } from "../fixtures/test";
 import { callServerFunction, COOKIE, inviteUser, sessionIn, signIn, type TestUser } from "../fixtures/users";
 
@@ -204,7 +204,8 @@ test("a reload restores groups, rows and invalid JSON", { tag: "@all" }, async (
   await expect(follow).toHaveValue("true");
 });
 
-test("a change of rows alone is guarded", async ({ admin: page, stack, firstAdmin }) => {
+test("a change of rows alone is guarded", async ({ admin: page, stack, firstAdmin, watch }) => {
+  watch.expect(/status of 409/);
   const job = await makeJob(stack.url, firstAdmin, { name: "Rows", input: shell("true") });
   await open(page, `/jobs/${job}`);
   await page.getByRole("main").getByRole("link", { name: "Edit", exact: true }).click();
@@ -220,6 +221,28 @@ test("a change of rows alone is guarded", async ({ admin: page, stack, firstAdmi
   expect(await reload(page)).toBe(true);
   await expect(page.locator("#draft-notice")).toBeVisible();
   await expect(second).toHaveValue("true");
+
+  // The job is changed elsewhere. The check of the values that were just refused keeps the refusal.
+  const theirs = { ...form({ name: "Rows", input: shell("true"), tags: "theirs" }), "form[id]": job, "form[version]": "1" };
+  expect((await callServerFunction(stack.url, firstAdmin.session, "save_job", theirs)).status).toBe(200);
+  const checked = page.waitForResponse(
+    (answer) => answer.url().endsWith("/api/check_job") && (answer.request().postData() ?? "").includes("Mine"),
+  );
+  const name = page.getByLabel("Name", { exact: true });
+  await name.fill("Mine");
+  await page.getByRole("button", { name: "Save" }).click();
+  const refusal = page.locator("#error-summary");
+  await expect(refusal).toContainText("This job was changed in the meantime");
+  await checked;
+  await expect(page.locator(".checked-preview")).not.toHaveAttribute("data-outdated");
+  await expect(refusal).toContainText("This job was changed in the meantime");
+
+  // The reloaded page restores the values on the new version, says so, and saves them.
+  expect(await reload(page)).toBe(true);
+  await expect(page.locator("#draft-notice")).toContainText("The job has been changed since then");
+  await expect(name).toHaveValue("Mine");
+  await page.getByRole("button", { name: "Save" }).click();
+  await expect(page.getByRole("heading", { level: 1 })).toHaveText("Mine");
 });
 
 test("an inserted input alone is guarded", { tag: "@all" }, async ({ admin: page, stack, firstAdmin }) => {

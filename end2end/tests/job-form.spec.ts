@@ -156,7 +156,8 @@ test("one check reports all errors", { tag: "@all" }, async ({ admin, firstAdmin
   await expect(admin.locator("#f-input-auth-token")).toHaveAttribute("aria-invalid", "true");
 });
 
-test("the schedule builder and the expression agree", async ({ admin }) => {
+test("the schedule builder and the expression agree", async ({ admin, watch }) => {
+  watch.expect(/net::ERR_FAILED/);
   await open(admin, "/jobs/new");
   const cron = admin.getByRole("textbox", { name: "Cron expression" });
   const repeats = admin.getByLabel("Repeats");
@@ -176,6 +177,27 @@ test("the schedule builder and the expression agree", async ({ admin }) => {
   await cron.fill("*/5 * * * *");
   await expect(repeats).toHaveValue("custom");
   await expect(admin.getByLabel("Time", { exact: true })).toHaveCount(0);
+
+  // The preview is marked until the changed expression is checked, and offers another try after a failure.
+  const preview = admin.locator(".checked-preview");
+  await expect(preview).not.toHaveAttribute("data-outdated");
+  let fail: () => void = () => undefined;
+  const held = new Promise<void>((done) => (fail = done));
+  await admin.route("**/api/check_job", async (route) => {
+    await held;
+    await route.abort();
+  });
+  await cron.fill("0 4 * * *");
+  await expect(preview).toHaveAttribute("data-outdated", "true");
+  await expect(preview.getByText("The form has changed. Checking…")).toBeVisible();
+  fail();
+  await expect(preview).toContainText("Could not check the form, so this preview is outdated. The server cannot be reached.");
+  await expect(preview).toHaveAttribute("data-outdated", "true");
+  await admin.unroute("**/api/check_job");
+  await preview.getByRole("button", { name: "Try again" }).click();
+  await expect(admin.locator("#form-summary")).toBeFocused();
+  await expect(admin.locator(".preview-words")).toContainText("04:00");
+  await expect(preview).not.toHaveAttribute("data-outdated");
 });
 
 test("the preview names lost and repeated local times", { tag: "@all" }, async ({ admin }) => {

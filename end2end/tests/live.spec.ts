@@ -75,6 +75,7 @@ test("new rows are deferred while the user works in the list", async ({ admin: p
   await expect(page.locator("#occurrences tbody tr")).toHaveCount(1);
   await screenshot(page, "job-deferred-rows");
   await pill.click();
+  await expect(page.getByRole("heading", { name: "Occurrences", level: 2 })).toBeFocused();
   for (const id of later) {
     await expect(row(page, id)).toHaveAttribute("data-status", "completed");
   }

@@ -179,8 +179,8 @@ pub const FAILURE_RETRIED_NOTICE: &str = "Retry started. This is the new run.";
 #[must_use]
 pub fn retry_notice(retried: &RetryFailuresResult) -> String {
     let skipped = match retried.left {
-        1 => "already retried, or its job is deleted.",
-        _ => "already retried, or their job is deleted.",
+        1 => "already retried, its job is deleted, or another run has its uniqueness key.",
+        _ => "already retried, their job is deleted, or another run has their uniqueness key.",
     };
     bulk_notice(retried.made.len(), "failure", "retried", retried.left, skipped, retried.more)
 }
@@ -264,8 +264,8 @@ mod tests {
         let retried = RetryFailuresResult { made: vec![(id, id); 2], left: 1, more: true };
         assert_eq!(
             retry_notice(&retried),
-            "2 failures were retried. 1 was skipped: already retried, or its job is deleted. Only the first 1,000 were \
-             processed. Repeat for the rest."
+            "2 failures were retried. 1 was skipped: already retried, its job is deleted, or another run has its uniqueness \
+             key. Only the first 1,000 were processed. Repeat for the rest."
         );
         let resolved = |count, left| resolve_notice(&ResolveFailuresResult { count, left, more: false });
         assert_eq!(resolved(1, 0), "1 failure was resolved.");

@@ -42,6 +42,8 @@ pub struct JobFormPage {
 pub struct SavedJob {
     /// The job's id.
     pub id: JobId,
+    /// The occurrence of the requested run, if it was queued.
+    pub run: Option<OccurrenceId>,
     /// The reason for which the requested run was not queued; `None` if it was, or if none was requested.
     pub refusal: Option<String>,
 }
@@ -183,24 +185,27 @@ pub async fn check_job(form: JobForm) -> Result<JobCheck, AppError> {
 #[server(output = JsonText, endpoint = "save_job")]
 pub async fn save_job(form: JobForm, #[server(default)] then: String) -> Result<SavedJob, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineJob).await?;
-    let mut result = backend.save_job(&me, &form).await.map(|id| SavedJob { id, refusal: None });
+    let mut result = backend.save_job(&me, &form).await.map(|id| SavedJob { id, ..SavedJob::default() });
     let mut notice = if form.id.is_empty() { "The job is created." } else { "The job is saved." };
     if let Ok(saved) = &mut result
         && then == "run"
     {
         notice = "The job is created and queued to run now.";
-        if let Err(error) = backend.trigger_job(&me, saved.id, crate::backend::TriggerInput::default()).await {
-            let reason = error.to_string();
-            if super::is_plain_form() {
-                notice = "";
-                let flash = crate::backend::FlashMessage {
-                    form: "notice".into(),
-                    error: Some(refused_run_notice(&reason)),
-                    ..crate::backend::FlashMessage::default()
-                };
-                backend.put_flash(&super::request()?, flash).await?;
+        match backend.trigger_job(&me, saved.id, crate::backend::TriggerInput::default()).await {
+            Ok(run) => saved.run = Some(run),
+            Err(error) => {
+                let reason = error.to_string();
+                if super::is_plain_form() {
+                    notice = "";
+                    let flash = crate::backend::FlashMessage {
+                        form: "notice".into(),
+                        error: Some(refused_run_notice(&reason)),
+                        ..crate::backend::FlashMessage::default()
+                    };
+                    backend.put_flash(&super::request()?, flash).await?;
+                }
+                saved.refusal = Some(reason);
             }
-            saved.refusal = Some(reason);
         }
     }
     let back = form_address(&form);

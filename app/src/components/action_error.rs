@@ -3,7 +3,7 @@
 //! A toast may disappear or be dismissed before it is read, so no toast reports an error. The error stays beside the
 //! action's button, or in its dialog, until the user tries the action again or dismisses the error.
 
-use leptos::prelude::*;
+use leptos::{ev, prelude::*};
 
 use super::{
     icon::Icon,
@@ -53,6 +53,10 @@ pub fn ActionError(
     /// The error of the last try.
     error: LastError,
 ) -> impl IntoView {
+    let dismiss = move |_: ev::MouseEvent| {
+        browser::keep_focus();
+        error.clear();
+    };
     let notice = move || {
         error.error.get().map(|found| {
             view! {
@@ -63,7 +67,7 @@ pub fn ActionError(
                         type="button"
                         class="icon-btn"
                         aria-label="Dismiss the error"
-                        on:click=move |_| error.clear()
+                        on:click=dismiss
                     >
                         <Icon name="x"/>
                     </button>

@@ -150,16 +150,27 @@ where
     view! { <For each=move || [key()] key=|at| *at children=draw/> }.into_any()
 }
 
-/// The notice above a form that shows the values of an earlier visit, with a button that discards them.
+/// Returns true if the values of a draft were typed for another version of their object. The form saves them as a change
+/// of the version on the page, which the user may not have seen.
+fn is_of_other_version(form: &Value, version: &str) -> bool {
+    form.get("version").and_then(Value::as_str).is_some_and(|of| of != version)
+}
+
+/// The notice above a form that shows the values of an earlier visit, with a button that discards them. It warns if the
+/// object has changed since that visit.
 #[component]
 pub fn DraftNotice(
     /// The draft of the form.
     draft: FormDraft,
+    /// The noun of the object that the form changes: `job`.
+    noun: &'static str,
+    /// The version of the object on the page; empty for a new one.
+    version: String,
     /// Called before the form shows the page's own values again.
     #[prop(into)]
     on_discard: Callback<()>,
 ) -> impl IntoView {
-    let at = draft.restored.with_untracked(|found| found.as_ref().map(|found| found.at));
+    let found = draft.restored.get_untracked();
     let discard = move |_: ev::MouseEvent| {
         on_discard.run(());
         draft.clear();
@@ -167,12 +178,19 @@ pub fn DraftNotice(
         // The button disappears together with the notice.
         request_animation_frame(|| browser::focus("page-title"));
     };
-    at.map(|at| {
+    found.map(|StoredDraft { at, form }| {
+        let warning = is_of_other_version(&form, &version).then(|| {
+            format!(
+                "The {noun} has been changed since then. Saving replaces that change by the values below. Discard them to \
+                 see the {noun} as it is."
+            )
+        });
+        let kind = if warning.is_some() { "warn" } else { "info" };
         view! {
-            <div class="notice" data-kind="info" role="status" id="draft-notice">
+            <div class="notice" data-kind=kind role="status" id="draft-notice">
                 <Icon name="history"/>
                 <div class="cluster">
-                    <p>"Unsaved changes from " <Time at/> " were restored."</p>
+                    <p>"Unsaved changes from " <Time at/> " were restored." {warning.map(|text| format!(" {text}"))}</p>
                     <button type="button" class="btn btn-small" on:click=discard>"Discard them"</button>
                 </div>
             </div>
@@ -193,6 +211,13 @@ mod tests {
         assert_eq!(decode_draft("eve@example.org", &text), None);
         assert_eq!(decode_draft("ada@example.org", &text.replace("\"version\":1", "\"version\":2")), None);
         assert_eq!(decode_draft("ada@example.org", "{"), None);
+    }
+
+    #[test]
+    fn draft_of_another_version_is_recognized() {
+        assert!(is_of_other_version(&json!({ "version": "1" }), "2"));
+        assert!(!is_of_other_version(&json!({ "version": "2" }), "2"));
+        assert!(!is_of_other_version(&json!({ "version": "" }), ""), "a new object has no version");
     }
 
     #[test]

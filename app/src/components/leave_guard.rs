@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use super::{
     dialog::Dialog,
+    form_check::FormCheck,
     form_draft::{FormDraft, current_address},
     input_form::FormState,
 };
@@ -188,17 +189,17 @@ pub struct GuardedForm {
     guard: Option<LeaveGuard>,
     address: StoredValue<String>,
     read: Callback<(), Option<Value>>,
-    check: Callback<()>,
+    check: Option<FormCheck>,
 }
 
 impl GuardedForm {
-    /// Guards a form for as long as the current owner lives. `read` returns its values for the draft, and `check` is
-    /// called after each change. `is_changed` states that the form starts with unsaved values.
+    /// Guards a form for as long as the current owner lives. `read` returns its values for the draft, and `check` checks
+    /// them after each change. `is_changed` states that the form starts with unsaved values.
     pub fn new(
         state: FormState,
         draft: FormDraft,
         is_changed: bool,
-        check: Callback<()>,
+        check: Option<FormCheck>,
         read: impl Fn() -> Option<Value> + Send + Sync + 'static,
     ) -> Self {
         let form = Self {
@@ -237,12 +238,13 @@ impl GuardedForm {
         if self.draft.is_restored() {
             // The draft keeps the time of its last change.
             self.mark_dirty();
-            self.check.run(());
+            self.check_later();
         } else if differs {
             self.changed();
         } else if is_changed {
-            // A check would replace the errors of the rejected post, some of which only saving can find.
+            // The page shows the errors of the rejected post.
             self.mark_dirty();
+            self.saving();
             self.draft.store_later(move || self.read.run(()));
         }
     }
@@ -268,7 +270,20 @@ impl GuardedForm {
     pub fn changed(self) {
         self.mark_dirty();
         self.draft.store_later(move || self.read.run(()));
-        self.check.run(());
+        self.check_later();
+    }
+
+    fn check_later(self) {
+        if let Some(check) = self.check {
+            check.changed();
+        }
+    }
+
+    /// Notes that the values of the form are being saved, so that no check replaces the errors of the save.
+    pub fn saving(self) {
+        if let Some(check) = self.check {
+            check.saving();
+        }
     }
 
     /// Forgets the changes and the draft, because they are saved or discarded.

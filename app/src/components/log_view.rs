@@ -13,6 +13,7 @@ use milvaion_protocol::{
 
 use super::{
     action_error::error_text,
+    focus::hand_focus,
     icon::Icon,
     log_lines::{LOG_BLOCK_LINES, LogBlock, LogGap, LogLines},
     time::use_page_clock,
@@ -27,6 +28,11 @@ use crate::{
 pub const LOG_PAGE_LINES: usize = 500;
 /// The distance from the end within which following resumes, in CSS pixels.
 const FOLLOW_DISTANCE_PX: i32 = 24;
+
+/// The id of the scrollable region with the lines.
+const LOG_SCROLL_ID: &str = "log-scroll";
+/// The id of the line with the link to earlier lines.
+const EARLIER_ID: &str = "earlier-lines";
 
 const LOG_LEVELS: [LogLevel; 4] = [LogLevel::Debug, LogLevel::Info, LogLevel::Warn, LogLevel::Error];
 
@@ -118,7 +124,7 @@ pub fn LogView(
                 {jump_button}
             </div>
             <EarlierButton id lines/>
-            <div class="log-scroll" tabindex="0" role="region" aria-label="Log lines" node_ref=scroller on:scroll=scrolled>
+            <div class="log-scroll" id=LOG_SCROLL_ID tabindex="0" role="region" aria-label="Log lines" node_ref=scroller on:scroll=scrolled>
                 <div class="log-lines">
                     <For each=blocks key=|block| block.key let:block>
                         <GapView id lines block=block.clone()/>
@@ -181,6 +187,9 @@ fn EarlierButton(id: OccurrenceId, lines: LogLines) -> impl IntoView {
                 Ok(earlier) => {
                     failed.set(None);
                     let has_earlier = earlier.len() >= LOG_PAGE_LINES;
+                    if !has_earlier {
+                        hand_focus(EARLIER_ID, LOG_SCROLL_ID);
+                    }
                     lines.prepend(earlier, has_earlier);
                 }
                 Err(error) => failed.set(Some(error.to_string())),
@@ -191,7 +200,7 @@ fn EarlierButton(id: OccurrenceId, lines: LogLines) -> impl IntoView {
         let first = lines.first_seq()?;
         lines.has_earlier().then(|| {
             view! {
-                <p class="log-note">
+                <p class="log-note" id=EARLIER_ID>
                     <a href=format!("/occurrences/{id}?log_before={first}") on:click=load aria-disabled=move || {
                         loading.get().then_some("true")
                     }>"Load earlier lines"</a>
@@ -228,6 +237,9 @@ fn GapView(id: OccurrenceId, lines: LogLines, block: LogBlock) -> impl IntoView 
                 Ok(loaded) => {
                     failed.set(None);
                     let is_complete = loaded.len() < LOG_PAGE_LINES;
+                    if is_complete {
+                        hand_focus(LOG_SCROLL_ID, LOG_SCROLL_ID);
+                    }
                     lines.fill_gap(key, loaded, is_complete);
                 }
                 Err(error) => failed.set(Some(error.to_string())),

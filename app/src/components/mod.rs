@@ -7,6 +7,7 @@
 pub mod action_error;
 pub mod alert_bell;
 pub mod audit_list;
+pub mod busy;
 pub mod check_field;
 pub mod cluster_state;
 pub mod collapsible_section;
@@ -17,6 +18,7 @@ pub mod duplicate_start_warning;
 pub mod empty_state;
 pub mod filter_controls;
 pub mod filter_error;
+pub mod focus;
 pub mod form;
 pub mod form_check;
 pub mod form_draft;

@@ -2,7 +2,7 @@
 
 use std::time::Duration as StdDuration;
 
-use leptos::prelude::*;
+use leptos::{ev, prelude::*};
 use milvaion_api::{
     events::LiveEvent,
     page::{ListPage, OccurrenceFilter},
@@ -13,6 +13,7 @@ use milvaion_protocol::status::OccurrenceStatus;
 use super::{
     icon::Icon,
     occurrence_list::{OccurrenceEntry, OccurrenceList, ReaderActivity},
+    page_arrival::PAGE_TITLE_ID,
     status_badge::StatusBadge,
     time::{Duration, MaybeTime, Time, use_page_clock},
 };
@@ -55,6 +56,9 @@ pub fn OccurrenceTable(
     /// True if each row names its job. False on a job's own page.
     #[prop(default = true)]
     names_job: bool,
+    /// The id of the heading of the list, which must be able to receive the focus.
+    #[prop(default = PAGE_TITLE_ID)]
+    heading: &'static str,
     /// The view shown instead of an empty table.
     #[prop(into)]
     empty: ViewFn,
@@ -68,11 +72,16 @@ pub fn OccurrenceTable(
     }
     keep_current(list, filter);
 
+    let show_waiting = move |_: ev::MouseEvent| {
+        // The button disappears.
+        browser::focus_in_place(heading);
+        list.show_waiting();
+    };
     let pill = move || {
         let waiting = i64::try_from(list.waiting()).unwrap_or(i64::MAX);
         (waiting > 0).then(|| {
             view! {
-                <button type="button" class="pill" on:click=move |_| list.show_waiting()>
+                <button type="button" class="pill" on:click=show_waiting>
                     <Icon name="chevron-down"/>
                     {format!("{} · Show", format::plural(waiting, "new occurrence"))}
                 </button>

@@ -14,7 +14,9 @@ use milvaion_api::{
 use super::{
     action_error::{ActionError, LastError},
     cluster_state::{ClusterState, use_cluster_pause, use_cluster_status},
+    focus::hand_focus,
     icon::Icon,
+    page_arrival::PAGE_TITLE_ID,
     session_context::{SessionContext, may},
     session_end::use_ended_session,
     time::{Time, use_page_clock},
@@ -25,6 +27,9 @@ use crate::{
     browser,
     live::{LiveState, LiveUpdates, read_state::ReadState},
 };
+
+/// The id of the banner of the cluster pause.
+const PAUSED_ID: &str = "paused";
 
 /// The banners of the layout.
 #[component]
@@ -101,7 +106,7 @@ fn cluster_pause_banner(pause: ClusterPause, may_resume: bool, on_change: Callba
     let by = format!("Paused by {} since ", pause.by);
     let why = format!(": {} No schedule starts a run until the pause ends.", sentence(&pause.reason));
     view! {
-        <div class="notice" data-kind="warn" id="paused">
+        <div class="notice" data-kind="warn" id=PAUSED_ID>
             <Icon name="circle-pause"/>
             <p>{by} <Time at=pause.since/> {why}</p>
             {may_resume.then(|| view! { <ResumeForm on_change/> })}
@@ -131,7 +136,10 @@ fn ResumeForm(on_change: Callback<()>) -> impl IntoView {
             let answer = resume_cluster().await;
             let _ = is_busy.try_set(false);
             match answer {
-                Ok(()) => toasts.show(ToastKind::Success, CLUSTER_RESUMED_NOTICE),
+                Ok(()) => {
+                    hand_focus(PAUSED_ID, PAGE_TITLE_ID);
+                    toasts.show(ToastKind::Success, CLUSTER_RESUMED_NOTICE);
+                }
                 Err(found) => error.show(found),
             }
             let _ = on_change.try_run(());
@@ -234,6 +242,7 @@ fn PausedUpdatesBanner() -> impl IntoView {
     });
     let resume = move |_| {
         if let Some(live) = live {
+            browser::keep_focus();
             live.paused.set(false);
         }
     };

@@ -182,6 +182,18 @@ impl PageClock {
         self.started.get().then(|| self.now.get())
     }
 
+    /// Returns the time for a text that ticks; `None` before hydration, and if the user prefers exact times. Those do not
+    /// read the clock, so that no tick computes them again.
+    fn ticking_now(self) -> Option<DateTime<Utc>> {
+        if self.is_exact.get() { None } else { self.now() }
+    }
+
+    /// Formats an instant, as its distance from now if it is `relative`.
+    fn instant_text(self, at: DateTime<Utc>, relative: bool) -> String {
+        let now = if relative { self.ticking_now() } else { None };
+        now.map_or_else(|| self.text(at), |now| format::relative(now, at))
+    }
+
     /// Returns true if times are shown in UTC, by the user's choice or because the server does not know the zone yet.
     #[must_use]
     pub fn is_utc(self) -> bool {
@@ -262,12 +274,8 @@ pub fn Time(
     relative: bool,
 ) -> impl IntoView {
     let clock = use_page_clock();
-    let text = move || match clock.now() {
-        Some(now) if relative && !clock.is_exact.get() => format::relative(now, at.get()),
-        _ => clock.text(at.get()),
-    };
     // The memo avoids a repaint if a tick does not change the text.
-    let text = Memo::new(move |_| text());
+    let text = Memo::new(move |_| clock.instant_text(at.get(), relative));
     view! {
         <time class="time" datetime=move || format::iso(at.get()) title=move || clock.text(at.get())>
             {move || text.get()}
@@ -327,8 +335,7 @@ pub fn Countdown(
     at: Signal<DateTime<Utc>>,
 ) -> impl IntoView {
     let clock = use_page_clock();
-    let text = move || match clock.now() {
-        _ if clock.is_exact.get() => clock.text(at.get()),
+    let text = move || match clock.ticking_now() {
         Some(now) if at.get() > now => {
             format!("in {}", format::duration_whole((at.get() - now).num_milliseconds().saturating_add(999)))
         }
@@ -357,6 +364,29 @@ mod tests {
             assert_eq!(clock.log_text(first, &day), "23:59:59.250");
             assert_eq!(clock.log_text(first + TimeDelta::seconds(1), &day), "1970-01-02 00:00:00.250");
             assert_eq!(clock.zone_text(), "UTC", "without a cookie the server renders UTC");
+        });
+    }
+
+    #[test]
+    fn tick_computes_only_relative_times_again() {
+        Owner::new().with(|| {
+            PageClock::provide();
+            let clock = use_page_clock();
+            clock.started.set(true);
+            let computed = |relative: bool| {
+                let runs = StoredValue::new(0);
+                let text = Memo::new(move |_| {
+                    runs.update_value(|runs| *runs += 1);
+                    clock.instant_text(DateTime::UNIX_EPOCH, relative)
+                });
+                let first = text.get_untracked();
+                clock.now.update(|now| *now += TimeDelta::minutes(5));
+                (first != text.get_untracked(), runs.get_value())
+            };
+            assert_eq!(computed(false), (false, 1));
+            assert_eq!(computed(true), (true, 2));
+            clock.is_exact.set(true);
+            assert_eq!(computed(true), (false, 1));
         });
     }
 

@@ -8,8 +8,10 @@
 use std::time::Duration;
 
 use leptos::prelude::*;
+use milvaion_protocol::id::OccurrenceId;
 
 use super::icon::Icon;
+use crate::browser;
 
 /// The display time of a toast without an undo button.
 const TOAST_DURATION: Duration = Duration::from_secs(8);
@@ -42,12 +44,26 @@ impl ToastKind {
     }
 }
 
+/// What a toast offers beside its dismissal.
+#[derive(Clone, Copy)]
+enum ToastAction {
+    None,
+    Undo(Callback<()>),
+    ViewRun(OccurrenceId),
+}
+
 #[derive(Clone)]
 struct Toast {
     id: u64,
     kind: ToastKind,
     text: String,
-    undo: Option<Callback<()>>,
+    action: ToastAction,
+}
+
+impl Toast {
+    const fn has_undo(&self) -> bool {
+        matches!(self.action, ToastAction::Undo(_))
+    }
 }
 
 /// The queue of visible toasts.
@@ -69,24 +85,30 @@ impl ToastQueue {
 
     /// Shows a toast for eight seconds.
     pub fn show(self, kind: ToastKind, text: impl Into<String>) {
-        let id = self.push(kind, text.into(), None);
+        let id = self.push(kind, text.into(), ToastAction::None);
+        self.dismiss_later(id);
+    }
+
+    /// Shows the success of an action that has queued a run, with a link to the run.
+    pub fn show_run(self, text: impl Into<String>, run: OccurrenceId) {
+        let id = self.push(ToastKind::Success, text.into(), ToastAction::ViewRun(run));
         self.dismiss_later(id);
     }
 
     /// Shows a success toast with a button that undoes the action. It stays until it is used or dismissed.
     pub fn with_undo(self, text: impl Into<String>, undo: Callback<()>) {
-        self.push(ToastKind::Success, text.into(), Some(undo));
+        self.push(ToastKind::Success, text.into(), ToastAction::Undo(undo));
     }
 
-    fn push(self, kind: ToastKind, text: String, undo: Option<Callback<()>>) -> u64 {
+    fn push(self, kind: ToastKind, text: String, action: ToastAction) -> u64 {
         let id = self.next.get_value();
         self.next.set_value(id + 1);
         self.shown.update(|shown| {
             if shown.len() >= MAX_TOASTS {
-                let replaced = shown.iter().position(|toast| toast.undo.is_none()).unwrap_or_default();
+                let replaced = shown.iter().position(|toast| !toast.has_undo()).unwrap_or_default();
                 shown.remove(replaced);
             }
-            shown.push(Toast { id, kind, text, undo });
+            shown.push(Toast { id, kind, text, action });
         });
         id
     }
@@ -100,6 +122,12 @@ impl ToastQueue {
             },
             TOAST_DURATION,
         );
+    }
+
+    /// Dismisses a toast whose button was clicked, and gives the focus back.
+    fn dismiss_by_click(self, id: u64) {
+        browser::keep_focus();
+        self.dismiss(id);
     }
 
     fn dismiss(self, id: u64) {
@@ -144,20 +172,26 @@ pub fn ToastRegion() -> impl IntoView {
 
 #[component]
 fn ToastView(toast: Toast, toasts: ToastQueue) -> impl IntoView {
-    let Toast { id, kind, text, undo } = toast;
-    let undo = undo.map(|undo| {
-        let on_undo = move |_| {
-            toasts.dismiss(id);
-            undo.run(());
-        };
-        view! { <button type="button" class="btn btn-small" on:click=on_undo>"Undo"</button> }
-    });
+    let Toast { id, kind, text, action } = toast;
+    let action = match action {
+        ToastAction::None => ().into_any(),
+        ToastAction::Undo(undo) => {
+            let on_undo = move |_| {
+                toasts.dismiss_by_click(id);
+                undo.run(());
+            };
+            view! { <button type="button" class="btn btn-small" on:click=on_undo>"Undo"</button> }.into_any()
+        }
+        ToastAction::ViewRun(run) => {
+            view! { <a class="btn btn-small" href=format!("/occurrences/{run}")>"View run"</a> }.into_any()
+        }
+    };
     view! {
         <div class="toast" data-kind=kind.slug()>
             <Icon name=kind.icon()/>
             <p class="grow">{text}</p>
-            {undo}
-            <button type="button" class="icon-btn" aria-label="Dismiss" on:click=move |_| toasts.dismiss(id)>
+            {action}
+            <button type="button" class="icon-btn" aria-label="Dismiss" on:click=move |_| toasts.dismiss_by_click(id)>
                 <Icon name="x"/>
             </button>
         </div>

@@ -8,6 +8,7 @@ use super::login::{AuthPage, PassphraseField, navigate_when_done, problems_of};
 use crate::{
     api::session::{AcceptInvite, FlashView, InviteLink, invite, take_flash},
     components::{
+        busy::SubmitButton,
         form::{ErrorSummary, FormField, described_by},
         icon::Icon,
         input_form::{error_of, summary_entries},
@@ -129,9 +130,9 @@ fn AcceptForm(is_setup: bool, token: String, info: InviteInfo, flash: FlashView)
                     autocomplete="new-password"
                     error=error_of(wrong, "passphrase")
                 />
-                <button type="submit" class="btn btn-primary" disabled=move || action.pending().get()>
+                <SubmitButton is_busy=action.pending()>
                     {move || if action.pending().get() { "Creating…" } else { verb }}
-                </button>
+                </SubmitButton>
             </ActionForm>
         </AuthPage>
     }

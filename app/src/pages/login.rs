@@ -9,6 +9,7 @@ use crate::{
     api::session::{FlashView, SignIn, SignInPageData, load_sign_in_page, local_path, take_flash},
     browser,
     components::{
+        busy::SubmitButton,
         form::{ErrorSummary, FormField, described_by},
         icon::Icon,
         input_form::{control_id, error_of, problems, summary_entries},
@@ -114,9 +115,9 @@ fn SignInForm(next: String, flash: FlashView) -> impl IntoView {
                 />
             </FormField>
             <PassphraseField label="Passphrase" hint="" autocomplete="current-password" error=error_of(wrong, "passphrase")/>
-            <button type="submit" class="btn btn-primary" disabled=move || action.pending().get()>
+            <SubmitButton is_busy=action.pending()>
                 {move || if action.pending().get() { "Signing in…" } else { "Sign in" }}
-            </button>
+            </SubmitButton>
         </ActionForm>
         <p class="hint">
             "No account yet? Ask an Admin for an invitation. Forgot your passphrase? An Admin can create a link with which you choose a new one. If no Admin can sign in, run " <code>"milvaion admin reset-passphrase <e-mail>"</code> " on the server's machine."

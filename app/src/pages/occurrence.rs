@@ -28,6 +28,7 @@ use crate::{
         action_error::{ActionError, LastError},
         audit_list::{AuditSlice, read_slice},
         copy_button::CopyButton,
+        dialog::once_true,
         duplicate_start_warning::DuplicateStartWarning,
         form::ErrorSummary,
         icon::Icon,
@@ -146,13 +147,13 @@ fn OccurrenceContent(
     };
     let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
     let may_cancel = may(Permission::CancelOccurrence);
-    let can_cancel = Memo::new(move |_| may_cancel && open.get());
+    let was_open = once_true(move || may_cancel && open.get());
     // The stream delivers the new status too, but the reader may have paused live updates.
     let on_done = Callback::new(move |()| refresh.request_own());
     let cancel_error = LastError::of("Cancel run");
     let cancel = move || {
         let flash = flash.clone();
-        can_cancel
+        was_open
             .get()
             .then(move || view! { <CancelButton id name status cancelling flash error=cancel_error on_done/> })
     };

@@ -33,6 +33,7 @@ use crate::{
     },
     components::{
         cluster_state::{ClusterState, use_cluster_pause, use_cluster_status},
+        dialog::once_true,
         filter_error::{FilterError, FilterErrorNotice},
         form::ErrorSummary,
         icon::Icon,
@@ -142,10 +143,11 @@ fn OverviewContent(overview: ClusterOverview, flash: FlashView) -> impl IntoView
     let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
     let may_pause = may(Permission::PauseCluster);
     let pause = use_cluster_pause();
-    let can_pause = Memo::new(move |_| may_pause && pause.with(Option::is_none));
+    let is_paused = Memo::new(move |_| pause.with(Option::is_some));
+    let is_offered = once_true(move || may_pause && !is_paused.get());
     let pause_all = move || {
         let flash = flash.clone();
-        can_pause.get().then(move || view! { <PauseAllButton flash on_change/> })
+        is_offered.get().then(move || view! { <PauseAllButton flash is_paused on_change/> })
     };
     view! {
         <PageHeader title="Overview">{pause_all}</PageHeader>

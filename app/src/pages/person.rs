@@ -12,7 +12,7 @@ pub mod sessions;
 
 use std::time::Duration;
 
-use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{ev, prelude::*, server_fn::ServerFn};
 use leptos_meta::Title;
 use leptos_router::hooks::use_params_map;
 use milvaion_api::{
@@ -36,10 +36,13 @@ use crate::{
     components::{
         action_error::{ActionError, LastError},
         audit_list::{AuditSlice, read_slice},
+        busy::Busy,
+        focus::hand_focus,
         form::ErrorSummary,
         icon::Icon,
         input_form::capitalized,
         loading::render_page,
+        page_arrival::PAGE_TITLE_ID,
         page_header::{Breadcrumbs, PageHeader},
         session_context::{SessionContext, use_signed_in_user},
         time::{MaybeTime, Time},
@@ -91,7 +94,7 @@ pub struct PersonState {
     view: RwSignal<PersonView>,
     /// True if the page shows the own user.
     is_self: bool,
-    is_busy: RwSignal<bool>,
+    busy: Busy,
     refresh: StoredValue<Option<ThrottledRefresh>>,
     toasts: ToastQueue,
 }
@@ -110,22 +113,16 @@ impl PersonState {
         Memo::new(move |_| self.view.with(|view| view.is_last_admin && view.user.role == Role::Admin))
     }
 
-    /// Runs an action and calls `done` with its result. A second action waits for a click after the first has ended.
+    /// Runs an action and calls `done` with its result, unless an earlier one has not ended.
     fn run<T: 'static>(
         self,
         error: LastError,
         action: impl Future<Output = Result<T, AppError>> + 'static,
         done: impl FnOnce(T) + 'static,
     ) {
-        if self.is_busy.get_untracked() {
-            return;
-        }
-        self.is_busy.set(true);
-        error.clear();
-        spawn_local(async move {
-            let answer = action.await;
-            let _ = self.is_busy.try_set(false);
-            match answer {
+        self.busy.run(async move {
+            error.clear();
+            match action.await {
                 Ok(value) => {
                     done(value);
                     self.read_again();
@@ -164,7 +161,7 @@ fn PersonContent(
         name: Memo::new(move |_| view.with(|view| view.user.name.clone())),
         view,
         is_self: me.with_untracked(|me| me.as_ref().is_some_and(|me| me.id == id)),
-        is_busy: RwSignal::new(false),
+        busy: Busy::new(),
         refresh: StoredValue::new(None),
         toasts: toasts(),
     };
@@ -251,6 +248,9 @@ fn Facts(person: PersonState) -> impl IntoView {
     }
 }
 
+/// The id of the notice about a locked user.
+const LOCKED_ID: &str = "locked";
+
 /// The notice about a locked or deactivated user.
 #[component]
 fn StateNotice(person: PersonState) -> impl IntoView {
@@ -261,6 +261,7 @@ fn StateNotice(person: PersonState) -> impl IntoView {
         event.prevent_default();
         let name = person.name.get_untracked();
         person.run(error, unlock_user(person.id), move |()| {
+            hand_focus(LOCKED_ID, PAGE_TITLE_ID);
             person.report(format!("{name} is unlocked and can sign in from every device."));
         });
     };
@@ -268,7 +269,7 @@ fn StateNotice(person: PersonState) -> impl IntoView {
         match notice.get() {
         (UserState::Locked, until, _) => Some(
             view! {
-                <div class="notice" data-kind="warn" id="locked">
+                <div class="notice" data-kind="warn" id=LOCKED_ID>
                     <Icon name="lock"/>
                     <div class="stack">
                         <p>
@@ -278,7 +279,7 @@ fn StateNotice(person: PersonState) -> impl IntoView {
                         </p>
                         <form method="post" action=UnlockUser::PATH on:submit=unlock>
                             <input type="hidden" name="id" value=person.id.to_string()/>
-                            <button type="submit" class="btn">
+                            <button type="submit" class="btn" aria-disabled=move || person.busy.disabled()>
                                 <Icon name="lock-open"/>
                                 "Unlock"
                             </button>

@@ -11,6 +11,7 @@ use crate::{
         session::{FlashView, take_flash},
     },
     components::{
+        busy::SubmitButton,
         form::ErrorSummary,
         icon::Icon,
         input_form::{error_of, summary_entries},
@@ -83,9 +84,9 @@ fn ResetForm(token: String, info: ResetInfo, flash: FlashView) -> impl IntoView 
                     autocomplete="new-password"
                     error=error_of(wrong, "passphrase")
                 />
-                <button type="submit" class="btn btn-primary" disabled=move || action.pending().get()>
+                <SubmitButton is_busy=action.pending()>
                     {move || if action.pending().get() { "Saving…" } else { "Set passphrase" }}
-                </button>
+                </SubmitButton>
             </ActionForm>
         </AuthPage>
     }

@@ -11,7 +11,7 @@ pub mod table;
 
 use std::time::Duration;
 
-use leptos::{prelude::*, task::spawn_local};
+use leptos::prelude::*;
 use leptos_meta::Title;
 use leptos_router::hooks::use_query_map;
 use milvaion_api::{
@@ -25,7 +25,7 @@ use self::{
     filter::{InvalidTeamFilter, TeamFilterForm, address, export_address, is_filtered, read_filter},
     invite_form::InviteForm,
     new_link::{CreatedLink, NewLink},
-    table::TeamTable,
+    table::{TEAM_TABLE_ID, TeamTable},
 };
 use crate::{
     api::{
@@ -35,12 +35,15 @@ use crate::{
     browser,
     components::{
         action_error::{ActionError, LastError},
+        busy::Busy,
         empty_state::EmptyState,
         filter_controls::DrawnFilter,
         filter_error::FilterErrorNotice,
+        focus::hand_focus,
         form::ErrorSummary,
         icon::Icon,
         loading::render_page,
+        page_arrival::PAGE_TITLE_ID,
         page_header::PageHeader,
         session_context::may,
         toast::{ToastKind, ToastQueue, toasts},
@@ -96,7 +99,7 @@ pub struct Invitations {
     renewed: RwSignal<Option<CreatedLink>>,
     renew_error: LastError,
     revoke_error: LastError,
-    is_busy: RwSignal<bool>,
+    busy: Busy,
     /// The number of changes; each one reads the table again.
     changes: RwSignal<u32>,
     /// The values typed into the form, which a new filter draws again.
@@ -113,7 +116,7 @@ impl Invitations {
             renewed: RwSignal::new(None),
             renew_error: LastError::of("New link"),
             revoke_error: LastError::of("Revoke"),
-            is_busy: RwSignal::new(false),
+            busy: Busy::new(),
             changes: RwSignal::new(0),
             name: RwSignal::new(String::new()),
             role: RwSignal::new(Role::Viewer),
@@ -136,15 +139,9 @@ impl Invitations {
 
     /// Replaces the link of an invitation and shows the new one above the table.
     fn renew(self, id: UserId, name: String) {
-        if self.is_busy.get_untracked() {
-            return;
-        }
-        self.is_busy.set(true);
-        self.renew_error.clear();
-        spawn_local(async move {
-            let answer = renew_invite(id).await;
-            let _ = self.is_busy.try_set(false);
-            match answer {
+        self.busy.run(async move {
+            self.renew_error.clear();
+            match renew_invite(id).await {
                 Ok(path) => {
                     let text = format!("The invitation of {name} has a new link. The old link no longer works.");
                     let _ = self.invited.try_set(None);
@@ -160,10 +157,12 @@ impl Invitations {
 
     /// Revokes an invitation.
     fn revoke(self, id: UserId) {
-        self.revoke_error.clear();
-        spawn_local(async move {
+        self.busy.run(async move {
+            self.revoke_error.clear();
             match revoke_invite(id).await {
                 Ok(()) => {
+                    // The row disappears.
+                    hand_focus(TEAM_TABLE_ID, PAGE_TITLE_ID);
                     self.toasts.show(ToastKind::Success, INVITE_REVOKED_NOTICE);
                     self.count_change();
                 }

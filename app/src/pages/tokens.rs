@@ -11,7 +11,7 @@ pub mod table;
 
 use std::time::Duration;
 
-use leptos::{prelude::*, task::spawn_local};
+use leptos::prelude::*;
 use leptos_meta::Title;
 use leptos_router::hooks::use_query_map;
 use milvaion_api::{permissions::Role, tokens::TokenRow};
@@ -21,7 +21,7 @@ use self::{
     confirm::{AskedAction, ConfirmationDialog, ConfirmationSection},
     new_form::NewTokenForm,
     new_secret::{NewSecret, SECRET_ID, ShownSecret},
-    table::TokenTable,
+    table::{TOKEN_TABLE_ID, TokenTable},
 };
 use crate::{
     api::{
@@ -33,9 +33,12 @@ use crate::{
     browser,
     components::{
         action_error::{ActionError, LastError},
+        busy::Busy,
         empty_state::EmptyState,
+        focus::hand_focus,
         form::ErrorSummary,
         loading::render_page,
+        page_arrival::PAGE_TITLE_ID,
         page_header::PageHeader,
         session_context::use_signed_in_user,
         toast::{ToastKind, ToastQueue, toasts},
@@ -79,7 +82,7 @@ pub struct TokenActions {
     /// True while the dialog asks about `asked`.
     is_asking: RwSignal<bool>,
     error: LastError,
-    is_busy: RwSignal<bool>,
+    busy: Busy,
     /// The number of changes; each one reads the table again.
     changes: RwSignal<u32>,
     toasts: ToastQueue,
@@ -94,7 +97,7 @@ impl TokenActions {
             asked: RwSignal::new(None),
             is_asking: RwSignal::new(false),
             error: LastError::of("Change token"),
-            is_busy: RwSignal::new(false),
+            busy: Busy::new(),
             changes: RwSignal::new(0),
             toasts: toasts(),
         };
@@ -110,7 +113,7 @@ impl TokenActions {
     /// Asks for the confirmation of an action.
     fn ask(self, action: AskedAction) {
         self.asked.set(Some(action));
-        self.is_asking.set(true);
+        self.busy.ask(self.is_asking);
     }
 
     /// Shows a new secret, unless the page was left, and reads the table again.
@@ -125,21 +128,15 @@ impl TokenActions {
         let _ = self.changes.try_update(|changes| *changes += 1);
     }
 
-    /// Runs an action and calls `done` with its result. A second action waits for a click after the first has ended.
+    /// Runs an action and calls `done` with its result, unless an earlier one has not ended.
     fn run<T: 'static>(
         self,
         action: impl Future<Output = Result<T, AppError>> + 'static,
         done: impl FnOnce(T) + 'static,
     ) {
-        if self.is_busy.get_untracked() {
-            return;
-        }
-        self.is_busy.set(true);
-        self.error.clear();
-        spawn_local(async move {
-            let answer = action.await;
-            let _ = self.is_busy.try_set(false);
-            match answer {
+        self.busy.run(async move {
+            self.error.clear();
+            match action.await {
                 Ok(value) => done(value),
                 Err(error) => {
                     self.error.show(error);
@@ -158,6 +155,8 @@ impl TokenActions {
     /// Revokes a token.
     fn revoke(self, id: TokenId) {
         self.run(revoke_token(id, false), move |name| {
+            // The buttons of the token disappear.
+            hand_focus(TOKEN_TABLE_ID, PAGE_TITLE_ID);
             self.toasts.show(ToastKind::Success, revoked_notice(&name));
             self.count_change();
         });

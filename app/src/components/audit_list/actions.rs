@@ -14,7 +14,7 @@ pub struct ActionGroup {
 }
 
 /// Every known action, in the order of the filter.
-pub const ACTION_GROUPS: [ActionGroup; 13] = [
+pub const ACTION_GROUPS: [ActionGroup; 14] = [
     ActionGroup {
         label: "jobs",
         prefix: Some("job."),
@@ -118,6 +118,15 @@ pub const ACTION_GROUPS: [ActionGroup; 13] = [
             ("invite.renew", "Created a new link for the invitation"),
             ("invite.revoke", "Revoked the invitation"),
             ("invite.accept", "Accepted the invitation"),
+        ],
+    },
+    ActionGroup {
+        label: "API tokens",
+        prefix: Some("token."),
+        actions: &[
+            ("token.create", "Created the token"),
+            ("token.rotate", "Rotated the token"),
+            ("token.revoke", "Revoked the token"),
         ],
     },
     ActionGroup {

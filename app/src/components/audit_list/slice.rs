@@ -18,6 +18,7 @@ use crate::{
         audit::{object_audit, own_audit},
         session::query_value,
     },
+    browser,
     components::{
         action_error::{ActionError, LastError, error_text},
         filter_error::{FilterError, FilterErrorNotice},
@@ -67,7 +68,7 @@ fn SliceContent(object: AuditObject, page: ListPage<AuditRow>) -> impl IntoView 
     let rows = RwSignal::new(page.rows);
     let next = RwSignal::new(page.next);
     let is_loading = RwSignal::new(false);
-    let error = LastError::of("Show older entries");
+    let error = LastError::of("Audit log");
     let reads_all = may(Permission::ReadAudit);
     let load = move |before: Option<AuditCursor>| {
         if is_loading.get_untracked() {
@@ -86,10 +87,11 @@ fn SliceContent(object: AuditObject, page: ListPage<AuditRow>) -> impl IntoView 
                         }
                         rows.extend(page.rows);
                     });
+                    // The button disappears with the last page.
+                    browser::keep_focus();
                     let _ = next.try_set(page.next);
                 }
-                // The rows that the page was loaded with stay.
-                Err(_) if before.is_none() => {}
+                // The rows that are shown stay.
                 Err(found) => error.show(found),
             }
         });

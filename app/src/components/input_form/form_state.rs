@@ -22,7 +22,7 @@ use crate::{api::jobs::SaveJob, error::AppError};
 pub struct FormState {
     /// The form element, once it is rendered.
     pub node: NodeRef<html::Form>,
-    /// Errors of the server's last check. An error that belongs to no field has an empty field name.
+    /// Errors of the server's last check or of a refused save. An error that belongs to no field has an empty field name.
     pub errors: RwSignal<Vec<FieldError>>,
     /// True after an attempt to save, which shows the errors of all fields and not only those of visited ones.
     pub shows_all: RwSignal<bool>,

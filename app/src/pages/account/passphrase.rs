@@ -14,6 +14,7 @@ use crate::{
     },
     browser,
     components::{
+        busy::SubmitButton,
         form::ErrorSummary,
         input_form::{error_of, summary_entries},
         session_context::use_signed_in_user,
@@ -92,9 +93,9 @@ pub fn PassphraseSection(
                 />
                 <p class="hint">"The change ends all your other sessions. This browser stays signed in."</p>
                 <div class="form-actions">
-                    <button type="submit" class="btn btn-primary" disabled=move || action.pending().get()>
+                    <SubmitButton is_busy=action.pending()>
                         {move || if action.pending().get() { "Changing…" } else { "Change passphrase" }}
-                    </button>
+                    </SubmitButton>
                 </div>
             </ActionForm>
         </section>

@@ -11,6 +11,7 @@ use crate::{
     },
     browser,
     components::{
+        busy::SubmitButton,
         form::{ErrorSummary, FormField, described_by},
         input_form::{error_of, summary_entries},
         session_context::SessionContext,
@@ -97,9 +98,9 @@ pub fn ProfileSection(
                     />
                 </FormField>
                 <div class="form-actions">
-                    <button type="submit" class="btn btn-primary" disabled=move || action.pending().get()>
+                    <SubmitButton is_busy=action.pending()>
                         {move || if action.pending().get() { "Saving…" } else { "Save name" }}
-                    </button>
+                    </SubmitButton>
                 </div>
             </ActionForm>
         </section>

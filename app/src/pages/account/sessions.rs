@@ -1,6 +1,6 @@
 //! The own sessions. Every other one can be ended, alone or together; the current one is ended by signing out.
 
-use leptos::{prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{prelude::*, server_fn::ServerFn};
 use leptos_router::hooks::use_query_map;
 use milvaion_api::team::SessionView;
 use milvaion_protocol::id::SessionId;
@@ -12,7 +12,9 @@ use crate::{
     },
     components::{
         action_error::{ActionError, LastError},
+        busy::Busy,
         dialog::ConfirmDialog,
+        focus::hand_focus,
         form::ErrorSummary,
         icon::Icon,
         input_form::summary_entries,
@@ -22,6 +24,10 @@ use crate::{
     },
 };
 
+/// The id of the section.
+const SECTION_ID: &str = "sessions";
+/// The id of the heading.
+const HEADING_ID: &str = "sessions-heading";
 /// The value of the parameter `end` that means every other session.
 const ALL_OTHERS: &str = "others";
 /// The effect of ending sessions.
@@ -43,11 +49,16 @@ pub fn SessionsSection(
     let problems = summary_entries(&flash.problems());
     let asked = RwSignal::new(None::<SessionView>);
     let (asks_one, asks_others) = (RwSignal::new(false), RwSignal::new(false));
+    let busy = Busy::new();
     let end = move |session: Option<SessionId>| {
-        error.clear();
-        spawn_local(async move {
+        busy.run(async move {
+            error.clear();
             match end_own_sessions(session).await {
-                Ok(ended) => toasts.show(ToastKind::Success, ended_notice(session.is_some(), ended)),
+                Ok(ended) => {
+                    // The buttons disappear with the sessions.
+                    hand_focus(SECTION_ID, HEADING_ID);
+                    toasts.show(ToastKind::Success, ended_notice(session.is_some(), ended));
+                }
                 Err(found) => error.show(found),
             }
             // A session that could not be ended may have ended by itself.
@@ -61,16 +72,21 @@ pub fn SessionsSection(
     });
     let ask = Callback::new(move |session: SessionView| {
         asked.set(Some(session));
-        asks_one.set(true);
+        busy.ask(asks_one);
     });
     let has_others = Memo::new(move |_| sessions.with(|all| all.iter().any(|session| !session.is_current)));
     let title = move || asked.with(|asked| asked.as_ref().map(question).unwrap_or_default());
     view! {
-        <section class="card" id="sessions" aria-labelledby="sessions-heading">
+        <section class="card" id=SECTION_ID aria-labelledby=HEADING_ID>
             <div class="card-head">
-                <h2 class="card-title" id="sessions-heading">"Sessions"</h2>
+                <h2 class="card-title" id=HEADING_ID tabindex="-1">"Sessions"</h2>
                 <div class="cluster" hidden=move || !has_others.get()>
-                    <button type="button" class="btn needs-js" on:click=move |_| asks_others.set(true)>
+                    <button
+                        type="button"
+                        class="btn needs-js"
+                        aria-disabled=move || busy.disabled()
+                        on:click=move |_| busy.ask(asks_others)
+                    >
                         "End all other sessions…"
                     </button>
                     <a class="btn hide-js" href=format!("/account?end={ALL_OTHERS}#end")>"End all other sessions…"</a>
@@ -94,7 +110,7 @@ pub fn SessionsSection(
                     </thead>
                     <tbody>
                         <For each=move || sessions.get() key=|session| session.id let:session>
-                            <SessionRow session sessions ask/>
+                            <SessionRow session sessions busy ask/>
                         </For>
                     </tbody>
                 </table>
@@ -127,6 +143,8 @@ fn SessionRow(
     session: SessionView,
     /// All sessions, from which the row's values are updated.
     sessions: Signal<Vec<SessionView>>,
+    /// The state of the action that ends sessions.
+    busy: Busy,
     /// Asks for the confirmation.
     ask: Callback<SessionView>,
 ) -> impl IntoView {
@@ -146,6 +164,7 @@ fn SessionRow(
                 type="button"
                 class="btn btn-small needs-js"
                 aria-label=label
+                aria-disabled=move || busy.disabled()
                 on:click=move |_| ask.run(session.clone())
             >
                 "End…"

@@ -22,6 +22,7 @@ use crate::{
         channel_address, channel_saved_notice, load_alert_channel, save_alert_channel,
     },
     components::{
+        busy::SubmitButton,
         form_draft::{DraftNotice, FormDraft, render_with_draft},
         icon::Icon,
         input_form::FormState,
@@ -56,13 +57,14 @@ fn restorable(data: PageData) -> AnyView {
     render_with_draft(data, restore_draft, |data, draft| view! { <ChannelContent data draft/> }.into_any())
 }
 
-/// Returns the page with the values of a draft. The values of a plain post that was just rejected are newer.
+/// Returns the page with the values of a draft, at the version of the page. The values of a plain post that was just
+/// rejected are newer.
 fn restore_draft(mut data: PageData, values: Value) -> Option<PageData> {
     let form = serde_json::from_value::<AlertChannelForm>(values).ok()?;
     if form.id != data.form.id || !data.flash.typed.is_null() {
         return None;
     }
-    data.form = form;
+    data.form = AlertChannelForm { version: data.form.version, ..form };
     Some(data)
 }
 
@@ -100,7 +102,7 @@ fn ChannelContent(data: PageData, draft: FormDraft) -> impl IntoView {
             here
         />
         <PageHeader title>{delete}</PageHeader>
-        <DraftNotice draft on_discard=move |()| edited.guarded.forget()/>
+        <DraftNotice draft noun="channel" version=form.version.clone() on_discard=move |()| edited.guarded.forget()/>
         <PageErrors state=edited.state/>
         {section}
         {channel.map(|channel| view! { <TestCard channel state=edited.state/> })}
@@ -155,10 +157,10 @@ fn TestCard(channel: AlertChannelRow, state: FormState) -> impl IntoView {
             </dl>
             <ActionForm action=test attr:class="form-actions" attr:id="test">
                 <input type="hidden" name="id" value=id.to_string()/>
-                <button type="submit" class="btn" disabled=move || test.pending().get()>
+                <SubmitButton is_busy=test.pending() class="btn">
                     <Icon name="send"/>
                     {move || if test.pending().get() { "Sending…" } else { "Send a test" }}
-                </button>
+                </SubmitButton>
                 <span class="hint">"Sends a message with the saved values. It takes at most 15 s."</span>
             </ActionForm>
             <div role="status" id="test-result">{result}</div>

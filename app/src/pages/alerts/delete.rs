@@ -1,6 +1,6 @@
 //! Deletes a rule or a channel after a confirmation: a dialog, or without scripts a section of the page.
 
-use leptos::{prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{prelude::*, server_fn::ServerFn};
 use leptos_router::{
     NavigateOptions,
     hooks::{use_navigate, use_query_map},
@@ -14,6 +14,7 @@ use crate::{
         delete_alert_rule, rule_address,
     },
     components::{
+        busy::Busy,
         dialog::ConfirmDialog,
         icon::Icon,
         toast::{ToastKind, toasts},
@@ -91,9 +92,10 @@ pub fn DeleteButton(
 ) -> impl IntoView {
     let (toasts, navigate) = (toasts(), use_navigate());
     let open = RwSignal::new(false);
+    let busy = Busy::new();
     let delete = Callback::new(move |()| {
         let navigate = navigate.clone();
-        spawn_local(async move {
+        busy.run(async move {
             let answer = match object {
                 DeletedObject::Rule(id) => delete_alert_rule(id, Some(version)).await,
                 DeletedObject::Channel(id) => delete_alert_channel(id, Some(version)).await,
@@ -109,7 +111,12 @@ pub fn DeleteButton(
         });
     });
     view! {
-        <button type="button" class="btn needs-js" on:click=move |_| open.set(true)>
+        <button
+            type="button"
+            class="btn needs-js"
+            aria-disabled=move || busy.disabled()
+            on:click=move |_| busy.ask(open)
+        >
             <Icon name="trash-2"/>
             "Delete…"
         </button>

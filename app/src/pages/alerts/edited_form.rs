@@ -48,7 +48,7 @@ impl EditedForm {
     {
         let state = FormState::new(flash.problems());
         let values = move || read(state).and_then(|form| serde_json::to_value(form).ok());
-        let guarded = GuardedForm::new(state, draft, !flash.typed.is_null(), Callback::new(|()| ()), values);
+        let guarded = GuardedForm::new(state, draft, !flash.typed.is_null(), None, values);
         focus_error_summary(state);
         let is_busy = RwSignal::new(false);
         let session_end = SessionEnd::current();

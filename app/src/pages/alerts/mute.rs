@@ -9,6 +9,8 @@ use super::edited_form::show_errors;
 use crate::{
     api::alerts::{MUTE_CHOICES, MUTE_UNTIL, MuteAlertRule, UnmuteAlertRule},
     components::{
+        busy::SubmitButton,
+        focus::hand_focus,
         form::{FormField, described_by},
         icon::Icon,
         input_form::FormState,
@@ -17,6 +19,13 @@ use crate::{
     },
     error::AppError,
 };
+
+/// The id of the heading of the section with the forms.
+pub const STATE_HEADING_ID: &str = "state-heading";
+/// The id of the form that mutes the rule.
+const MUTE_ID: &str = "mute";
+/// The id of the form that ends the mute.
+const UNMUTE_ID: &str = "unmute";
 
 /// The forms that mute a rule and end its mute. One of them is shown.
 #[component]
@@ -35,6 +44,9 @@ pub fn MuteForms(
     let toasts = toasts();
     let report = move |answer: Option<Result<String, AppError>>| match answer {
         Some(Ok(notice)) => {
+            // The form that was used is hidden once the page has read the change.
+            hand_focus(MUTE_ID, STATE_HEADING_ID);
+            hand_focus(UNMUTE_ID, STATE_HEADING_ID);
             toasts.show(ToastKind::Success, notice);
             on_change.run(());
         }
@@ -48,26 +60,27 @@ pub fn MuteForms(
             view! { <p>"Muted until " <Time at=until/> ". No messages are sent. Alerts still show on the dashboard."</p> }
         })
     };
+    let is_muted = Memo::new(move |_| muted_until.with(Option::is_some));
     view! {
-        <div hidden=move || muted_until.get().is_some()>
-            <ActionForm action=mute attr:class="filterbar" attr:id="mute">
+        <div hidden=move || is_muted.get()>
+            <ActionForm action=mute attr:class="filterbar" attr:id=MUTE_ID>
                 <input type="hidden" name="id" value=id.to_string()/>
                 <MuteFields state/>
-                <button type="submit" class="btn" disabled=move || mute.pending().get()>
+                <SubmitButton is_busy=mute.pending() class="btn">
                     <Icon name="bell-off"/>
                     "Mute"
-                </button>
+                </SubmitButton>
             </ActionForm>
         </div>
-        <div hidden=move || muted_until.get().is_none()>
-            <ActionForm action=unmute attr:class="stack" attr:id="unmute">
+        <div hidden=move || !is_muted.get()>
+            <ActionForm action=unmute attr:class="stack" attr:id=UNMUTE_ID>
                 <input type="hidden" name="id" value=id.to_string()/>
                 {end}
                 <div class="form-actions">
-                    <button type="submit" class="btn" disabled=move || unmute.pending().get()>
+                    <SubmitButton is_busy=unmute.pending() class="btn">
                         <Icon name="bell"/>
                         "End the mute"
-                    </button>
+                    </SubmitButton>
                 </div>
             </ActionForm>
         </div>

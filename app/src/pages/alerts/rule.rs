@@ -18,7 +18,7 @@ use super::{
     delete::{DeleteButton, DeleteSection, DeletedObject},
     edited_form::{EditedForm, EditedFormButtons, PageErrors},
     filter::address,
-    mute::MuteForms,
+    mute::{MuteForms, STATE_HEADING_ID},
     rows::{KeyedRows, REFRESH_DELAY, follow_alerts, set_if_changed, use_server_now},
     rule_form::RuleFields,
     rules::{channel_names, selection},
@@ -76,13 +76,14 @@ fn restorable(data: PageData) -> AnyView {
     })
 }
 
-/// Returns the page with the values of a draft. The values of a plain post that was just rejected are newer.
+/// Returns the page with the values of a draft, at the version of the page. The values of a plain post that was just
+/// rejected are newer.
 fn restore_draft(mut data: PageData, values: Value) -> Option<PageData> {
     let form = serde_json::from_value::<AlertRuleForm>(values).ok()?;
     if form.id != data.form.id || !data.flash.typed.is_null() {
         return None;
     }
-    data.form = form;
+    data.form = AlertRuleForm { version: data.form.version, ..form };
     Some(data)
 }
 
@@ -144,7 +145,7 @@ fn RuleContent(data: PageData, draft: FormDraft) -> impl IntoView {
     let section = known.map(|(object, version, name)| view! { <DeleteSection object version name/> });
     view! {
         <RuleHead title here>{delete}</RuleHead>
-        <DraftNotice draft on_discard=move |()| edited.guarded.forget()/>
+        <DraftNotice draft noun="rule" version=form.version.clone() on_discard=move |()| edited.guarded.forget()/>
         <PageErrors state=edited.state/>
         {section}
         {live.clone().map(|live| view! { <StateCard live edited/> })}
@@ -189,8 +190,8 @@ fn StateCard(live: LiveRule, edited: EditedForm) -> impl IntoView {
     let refresh = live.refresh.clone();
     let on_change = Callback::new(move |()| refresh.request_own());
     view! {
-        <section class="card stack" aria-labelledby="state-heading">
-            <h2 class="card-title" id="state-heading">"State"</h2>
+        <section class="card stack" aria-labelledby=STATE_HEADING_ID>
+            <h2 class="card-title" id=STATE_HEADING_ID tabindex="-1">"State"</h2>
             <dl class="kv">
                 <StateEntries live muted_until/>
             </dl>

@@ -1,6 +1,6 @@
 //! Deletes a calendar. The server refuses while a job uses it.
 
-use leptos::{prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{prelude::*, server_fn::ServerFn};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
 use milvaion_protocol::id::CalendarId;
 
@@ -8,6 +8,7 @@ use crate::{
     api::calendars::{DeleteCalendar, delete_calendar},
     browser,
     components::{
+        busy::Busy,
         dialog::ConfirmDialog,
         icon::Icon,
         input_form::{FormState, problems},
@@ -33,9 +34,10 @@ pub fn DeleteCalendarButton(
     let toasts = toasts();
     let navigate = use_navigate();
     let open = RwSignal::new(false);
+    let busy = Busy::new();
     let delete = Callback::new(move |()| {
         let navigate = navigate.clone();
-        spawn_local(async move {
+        busy.run(async move {
             match delete_calendar(id).await {
                 Ok(name) => {
                     let _ = state.is_dirty.try_set(false);
@@ -51,7 +53,12 @@ pub fn DeleteCalendarButton(
         });
     });
     view! {
-        <button type="button" class="btn needs-js" on:click=move |_| open.set(true)>
+        <button
+            type="button"
+            class="btn needs-js"
+            aria-disabled=move || busy.disabled()
+            on:click=move |_| busy.ask(open)
+        >
             <Icon name="trash-2"/>
             "Delete…"
         </button>

@@ -32,7 +32,7 @@ use crate::{
     browser,
     components::{
         form::{ErrorSummary, FormField, described_by},
-        form_check::{debounced_check, focus_error_summary},
+        form_check::{CheckedPreview, FORM_SUMMARY_ID, debounced_check, focus_error_summary},
         form_draft::{DraftNotice, FormDraft, render_with_draft},
         icon::Icon,
         input_form::{FormState, problems, summary_entries, textarea_html},
@@ -72,7 +72,8 @@ fn restorable(data: CalendarFormPage) -> AnyView {
     render_with_draft(data, restore_draft, |data, draft| view! { <CalendarFormContent data draft/> }.into_any())
 }
 
-/// Returns the page with the values of a draft. The values of a plain post that was just rejected are newer.
+/// Returns the page with the values of a draft, at the version of the page. The values of a plain post that was just
+/// rejected are newer.
 fn restore_draft(mut data: CalendarFormPage, values: Value) -> Option<CalendarFormPage> {
     let mut form = serde_json::from_value::<CalendarForm>(values.clone()).ok()?;
     // The spare rows of a browser without scripts are part of the form, but hidden.
@@ -80,7 +81,7 @@ fn restore_draft(mut data: CalendarFormPage, values: Value) -> Option<CalendarFo
     if form.id != data.form.id || data.flash.as_ref().is_some_and(|flash| !flash.typed.is_null()) {
         return None;
     }
-    data.form = form;
+    data.form = CalendarForm { version: data.form.version, ..form };
     data.flash = Some(FlashView { typed: values, ..FlashView::default() });
     Some(data)
 }
@@ -92,15 +93,16 @@ fn CalendarFormContent(data: CalendarFormPage, draft: FormDraft) -> impl IntoVie
     let state = FormState::new(flash.problems());
     let blackouts = RwSignal::new(blackouts);
     let check = debounced_check(
+        state,
         move || typed(state),
         check_calendar,
         move |check: CalendarCheck| {
-            state.errors.set(check.errors);
             blackouts.set(check.blackouts);
+            check.errors
         },
     );
     let is_busy = RwSignal::new(false);
-    let guarded = GuardedForm::new(state, draft, !flash.typed.is_null(), check, move || {
+    let guarded = GuardedForm::new(state, draft, !flash.typed.is_null(), Some(check), move || {
         typed(state).and_then(|form| serde_json::to_value(form).ok())
     });
     let save = saver(state, guarded, is_busy, calendar.is_some());
@@ -125,7 +127,7 @@ fn CalendarFormContent(data: CalendarFormPage, draft: FormDraft) -> impl IntoVie
         <Title text=format!("{title} · Calendars")/>
         <Breadcrumbs steps=vec![("/calendars".into(), "Calendars".into())] here/>
         <PageHeader title>{delete.map(|(id, name)| view! { <DeleteCalendarButton id name state/> })}</PageHeader>
-        <DraftNotice draft on_discard=move |()| guarded.forget()/>
+        <DraftNotice draft noun="calendar" version=form.version.clone() on_discard=move |()| guarded.forget()/>
         {flash.notice.map(|notice| view! {
             <div class="notice" data-kind="success" role="status">
                 <Icon name="circle-check"/>
@@ -148,7 +150,7 @@ fn CalendarFormContent(data: CalendarFormPage, draft: FormDraft) -> impl IntoVie
             }
             on:focusout=move |event: ev::FocusEvent| {
                 if state.touch(&event) {
-                    check.run(());
+                    check.left_field();
                 }
             }
         >
@@ -178,9 +180,11 @@ fn CalendarFormContent(data: CalendarFormPage, draft: FormDraft) -> impl IntoVie
                     <DaysSection state text=form.dates.clone() on_change=Callback::new(move |()| changed())/>
                     <WindowsSection state form=form.clone() on_change=Callback::new(move |()| changed())/>
                 </div>
-                <aside class="summary" aria-labelledby="outcome" tabindex="0">
+                <aside class="summary" id=FORM_SUMMARY_ID aria-labelledby="outcome" tabindex="0">
                     <h2 id="outcome">"Next blackouts"</h2>
-                    <UpcomingBlackouts blackouts/>
+                    <CheckedPreview check>
+                        <UpcomingBlackouts blackouts/>
+                    </CheckedPreview>
                     {users.map(|(jobs, total)| view! { <CalendarJobs jobs total/> })}
                     {applied.map(|(id, pending)| view! { <AppliedState id pending/> })}
                     {changed_by.map(|(at, by, version)| view! {
@@ -357,6 +361,7 @@ fn saver(state: FormState, guarded: GuardedForm, is_busy: RwSignal<bool>, is_edi
             return;
         }
         is_busy.set(true);
+        guarded.saving();
         let navigate = navigate.clone();
         spawn_local(async move {
             let answer = save_calendar(form).await;

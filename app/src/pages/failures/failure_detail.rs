@@ -22,9 +22,11 @@ use crate::{
     },
     components::{
         copy_button::CopyButton,
+        focus::hand_focus,
         form::{ErrorSummary, FormField, described_by},
         icon::Icon,
         input_form::{capitalized, error_of, problems, textarea_html},
+        page_arrival::PAGE_TITLE_ID,
         page_header::{Breadcrumbs, PageHeader},
         session_context::may,
         time::Time,
@@ -270,6 +272,9 @@ fn RetryForm(
     }
 }
 
+/// The id of the section that resolves the failure.
+const RESOLVE_ID: &str = "resolve";
+
 /// Marks the failure as resolved without running anything.
 #[component]
 fn ResolveForm(id: OccurrenceId, is_open: Memo<bool>, flash: FlashView, refresh: ThrottledRefresh) -> impl IntoView {
@@ -301,6 +306,8 @@ fn ResolveForm(id: OccurrenceId, is_open: Memo<bool>, flash: FlashView, refresh:
             match resolve_failures(vec![id], false, Default::default(), 1, note, String::new()).await {
                 Ok(resolved) => {
                     let _ = wrong.try_set(Vec::new());
+                    // The section is hidden once the page has read the new state.
+                    hand_focus(RESOLVE_ID, PAGE_TITLE_ID);
                     toasts.show(ToastKind::Success, resolve_notice(&resolved));
                     refresh.request_own();
                 }
@@ -312,7 +319,7 @@ fn ResolveForm(id: OccurrenceId, is_open: Memo<bool>, flash: FlashView, refresh:
         });
     };
     view! {
-        <section class="card" aria-labelledby="resolve-title" hidden=move || !is_open.get()>
+        <section class="card" id=RESOLVE_ID aria-labelledby="resolve-title" hidden=move || !is_open.get()>
             <h2 class="card-title" id="resolve-title">"Resolve this failure"</h2>
             <p class="muted">"The failure is marked as resolved and leaves the list of open failures. Nothing is run again."</p>
             <form method="post" action=ResolveFailures::PATH class="stack" on:submit=resolve>

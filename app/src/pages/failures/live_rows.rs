@@ -5,13 +5,17 @@
 //! open. A click then always reaches the row it was meant for. A button shows that changes wait; the next read after the
 //! use shows them too.
 
-use leptos::prelude::*;
+use leptos::{ev, prelude::*};
 use milvaion_api::{
     failures::{DeadLetterRow, FailureGroup, FailureRow},
     page::ListPage,
 };
 
-use crate::{browser, components::icon::Icon, format::plural};
+use crate::{
+    browser,
+    components::{icon::Icon, page_arrival::PAGE_TITLE_ID},
+    format::plural,
+};
 
 /// A row that is identified by an id.
 pub(super) trait ListRow: Clone + PartialEq + Send + Sync + 'static {
@@ -183,6 +187,11 @@ pub(super) fn is_in_use(id: &str) -> bool {
 /// Draws the button that shows the changes that wait, with the number of new rows.
 pub(super) fn held_rows_button<T: ListRow>(rows: LiveRows<T>, noun: &'static str) -> AnyView {
     let waiting = Memo::new(move |_| rows.waiting());
+    let show_held = move |_: ev::MouseEvent| {
+        // The button disappears.
+        browser::focus_in_place(PAGE_TITLE_ID);
+        rows.show_held();
+    };
     let pill = move || {
         waiting.get().map(|number| {
             let label = match number {
@@ -190,7 +199,7 @@ pub(super) fn held_rows_button<T: ListRow>(rows: LiveRows<T>, noun: &'static str
                 n => plural(i64::try_from(n).unwrap_or(i64::MAX), noun),
             };
             view! {
-                <button type="button" class="pill" on:click=move |_| rows.show_held()>
+                <button type="button" class="pill" on:click=show_held>
                     <Icon name="chevron-down"/>
                     {format!("{label} · Show")}
                 </button>

@@ -4,22 +4,17 @@
 //! stays on the page, shows a success in a toast, and shows an error at the place of the action.
 
 use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
-use milvaion_api::requests::FieldError;
 use milvaion_protocol::id::JobId;
 
 use crate::{
-    api::{
-        jobs::{SetJobActive, TriggerJob, set_job_active, trigger_job},
-        session::FlashView,
-    },
+    api::jobs::{SetJobActive, TriggerJob, set_job_active, trigger_job},
     browser,
     components::{
         action_error::{ActionError, LastError},
-        dialog::Dialog,
-        form::{ErrorSummary, FormField, described_by},
+        dialog::{Dialog, Impossible},
+        form::{FormField, described_by},
         icon::{Icon, LiveIcon},
-        input_form::{LastInputButton, error_of, problems, textarea_html},
-        toast::{ToastKind, ToastQueue, toasts},
+        toast::{ToastQueue, toasts},
     },
     error::AppError,
 };
@@ -55,9 +50,9 @@ pub fn RunNow(
             let answer = trigger_job(id, String::new(), String::new(), browser::random_key(), false).await;
             let _ = is_busy.try_set(false);
             match answer {
-                Ok(_) => {
+                Ok(run) => {
                     let name = name.try_get_untracked().unwrap_or_default();
-                    toasts.show(ToastKind::Success, format!("{name} is queued to run now."));
+                    toasts.show_run(format!("{name} is queued to run now."), run);
                 }
                 Err(found) => error.show(found),
             }
@@ -80,7 +75,8 @@ pub fn RunNow(
     }
 }
 
-/// Pauses an active job or resumes a paused one. It asks for no confirmation, because either can be undone.
+/// Pauses an active job or resumes a paused one, by an icon in a list. It asks for no confirmation, because either can be
+/// undone.
 #[component]
 pub fn PauseOrResume(
     /// The job's id.
@@ -99,24 +95,12 @@ pub fn PauseOrResume(
     /// The address that a plain form returns to.
     #[prop(into)]
     back: String,
-    /// The button's CSS class.
-    #[prop(default = "btn")]
-    class: &'static str,
 ) -> impl IntoView {
     let change = ActiveChange::new(id, name, on_change, error);
     let toggle = move |event: ev::SubmitEvent| {
         event.prevent_default();
-        let active = !is_active.get_untracked();
-        error.clear();
-        on_change.run(active);
-        spawn_local(async move {
-            if let Err(found) = change.send(active, String::new()).await {
-                let _ = on_change.try_run(!active);
-                error.show(found);
-            }
-        });
+        change.start(!is_active.get_untracked());
     };
-    let is_bare = class == ICON_BUTTON_CLASS;
     let verb = move || if is_active.get() { "Pause" } else { "Resume" };
     view! {
         <form method="post" action=SetJobActive::PATH on:submit=toggle>
@@ -125,12 +109,11 @@ pub fn PauseOrResume(
             <input type="hidden" name="back" value=back/>
             <button
                 type="submit"
-                class=class
+                class=ICON_BUTTON_CLASS
                 aria-label=move || format!("{}: {}", verb(), name.get())
-                title=move || is_bare.then(verb)
+                title=verb
             >
                 <LiveIcon name=Signal::derive(move || if is_active.get() { "pause" } else { "play" })/>
-                {move || (!is_bare).then(verb)}
             </button>
         </form>
     }
@@ -143,7 +126,7 @@ struct ActiveChange {
     name: Signal<String>,
     /// Called with the new state.
     on_change: Callback<bool>,
-    /// The error of an undo.
+    /// The error of a change that was shown before its answer, and of an undo.
     error: LastError,
     toasts: ToastQueue,
 }
@@ -151,6 +134,18 @@ struct ActiveChange {
 impl ActiveChange {
     fn new(id: JobId, name: Signal<String>, on_change: Callback<bool>, error: LastError) -> Self {
         Self { id, name, on_change, error, toasts: toasts() }
+    }
+
+    /// Pauses or resumes the job without a reason. The page shows the new state before the answer.
+    fn start(self, active: bool) {
+        self.error.clear();
+        self.on_change.run(active);
+        spawn_local(async move {
+            if let Err(found) = self.send(active, String::new()).await {
+                let _ = self.on_change.try_run(!active);
+                self.error.show(found);
+            }
+        });
     }
 
     /// Pauses or resumes the job, and offers to undo that.
@@ -178,7 +173,8 @@ impl ActiveChange {
     }
 }
 
-/// Pauses a job with a reason: in a dialog, or without scripts in a section that unfolds.
+/// Pauses a job with a reason, or resumes it. With a script one button does both, so that the focus stays on it: it asks
+/// for the reason in a dialog, or resumes. Without scripts the reason is asked in a section that unfolds.
 #[component]
 pub fn PauseWithReason(
     /// The job's id.
@@ -186,32 +182,63 @@ pub fn PauseWithReason(
     /// The job's name.
     #[prop(into)]
     name: Signal<String>,
+    /// True if the job is active.
+    #[prop(into)]
+    is_active: Signal<bool>,
     /// Called with the new state.
     #[prop(into)]
     on_change: Callback<bool>,
-    /// The error of an undo, which the page shows near the button.
-    undo_error: LastError,
+    /// The error of a resume or an undo, which the page shows near the button.
+    error: LastError,
 ) -> impl IntoView {
     let open = RwSignal::new(false);
-    let error = LastError::of("Pause job");
-    let change = ActiveChange::new(id, name, on_change, undo_error);
-    let ask = move |_| {
-        error.clear();
-        open.set(true);
+    let pause_error = LastError::of("Pause job");
+    let change = ActiveChange::new(id, name, on_change, error);
+    let act = move |_| {
+        if is_active.get_untracked() {
+            pause_error.clear();
+            open.set(true);
+        } else {
+            change.start(true);
+        }
+    };
+    let resume_label = move || format!("Resume: {}", name.get());
+    let plain = if is_active.get_untracked() {
+        view! {
+            <details class="hide-js">
+                <summary>"Pause"</summary>
+                <PauseForm field="plain-pause-reason" is_active open change error=pause_error/>
+            </details>
+        }
+        .into_any()
+    } else {
+        view! {
+            <form method="post" action=SetJobActive::PATH class="hide-js">
+                <input type="hidden" name="id" value=id.to_string()/>
+                <input type="hidden" name="active" value="true"/>
+                <button type="submit" class="btn" aria-label=resume_label>
+                    <Icon name="play"/>
+                    "Resume"
+                </button>
+            </form>
+        }
+        .into_any()
     };
     view! {
-        <button type="button" class="btn needs-js" on:click=ask>
-            <Icon name="pause"/>
-            "Pause…"
+        <button
+            type="button"
+            class="btn needs-js"
+            aria-label=move || (!is_active.get()).then(resume_label)
+            on:click=act
+        >
+            <LiveIcon name=Signal::derive(move || if is_active.get() { "pause" } else { "play" })/>
+            {move || if is_active.get() { "Pause…" } else { "Resume" }}
         </button>
         <Dialog open id="pause-title" title=Signal::derive(move || format!("Pause {}?", name.get()))>
-            <ActionError error/>
-            <PauseForm field="pause-reason" open change error/>
+            <ActionError error=pause_error/>
+            <PauseForm field="pause-reason" is_active open change error=pause_error/>
         </Dialog>
-        <details class="hide-js">
-            <summary>"Pause"</summary>
-            <PauseForm field="plain-pause-reason" open change error/>
-        </details>
+        {plain}
     }
 }
 
@@ -219,6 +246,7 @@ pub fn PauseWithReason(
 fn PauseForm(
     /// The id of the reason field.
     field: &'static str,
+    is_active: Signal<bool>,
     open: RwSignal<bool>,
     change: ActiveChange,
     /// The error of the last try, which the dialog shows above this form.
@@ -228,18 +256,19 @@ fn PauseForm(
     let is_busy = RwSignal::new(false);
     let pause = move |event: ev::SubmitEvent| {
         event.prevent_default();
-        if is_busy.get_untracked() {
+        let Some(reason) = reason.get_untracked() else { return };
+        if is_busy.get_untracked() || !is_active.get_untracked() {
             return;
         }
         is_busy.set(true);
         error.clear();
         change.error.clear();
-        let reason = reason.get_untracked().map(|reason| reason.value()).unwrap_or_default();
         spawn_local(async move {
-            let answer = change.send(false, reason).await;
+            let answer = change.send(false, reason.value()).await;
             let _ = is_busy.try_set(false);
             match answer {
                 Ok(()) => {
+                    reason.set_value("");
                     let _ = open.try_set(false);
                     let _ = change.on_change.try_run(false);
                 }
@@ -248,6 +277,8 @@ fn PauseForm(
             }
         });
     };
+    let impossible = Signal::derive(move || (!is_active.get()).then(|| "The job is paused already.".to_owned()));
+    let is_disabled = move || (is_busy.get() || !is_active.get()).then_some("true");
     view! {
         <form method="post" action=SetJobActive::PATH class="stack" data-guarded="true" on:submit=pause>
             <p>"The schedule starts no runs until the job is resumed. Runs that have already started continue. A manual run of a paused job needs “Run anyway”."</p>
@@ -264,151 +295,11 @@ fn PauseForm(
                     node_ref=reason
                 />
             </FormField>
+            <Impossible reason=impossible/>
             <div class="dialog-actions">
                 <button type="button" class="btn needs-js" on:click=move |_| open.set(false)>"Cancel"</button>
-                <button type="submit" class="btn btn-primary" aria-disabled=move || is_busy.get().then_some("true")>
+                <button type="submit" class="btn btn-primary" aria-disabled=is_disabled>
                     "Pause job"
-                </button>
-            </div>
-        </form>
-    }
-}
-
-/// Runs a job once with a different input: in a dialog, or without scripts in a section that unfolds.
-#[component]
-pub fn RunWithInput(
-    /// The job's id.
-    id: JobId,
-    /// The job's name.
-    #[prop(into)]
-    name: Signal<String>,
-    /// The input from the job's definition; the initial text of the field.
-    input_json: String,
-    /// The input and errors that a plain form left behind.
-    flash: FlashView,
-) -> impl IntoView {
-    let open = RwSignal::new(false);
-    let was_refused = !flash.fields.is_empty();
-    let typed = flash.typed("input_json");
-    let plain_input = if typed.is_empty() { input_json.clone() } else { typed };
-    let reason = flash.typed("reason");
-    view! {
-        <button type="button" class="btn needs-js" on:click=move |_| open.set(true)>
-            "Run with different input…"
-        </button>
-        <Dialog open id="run-with-title" title=Signal::derive(move || format!("Run {} with different input", name.get()))>
-            <RunForm prefix="run" id name input_json reason=String::new() before=Vec::new() open/>
-        </Dialog>
-        <details class="hide-js" open=was_refused>
-            <summary>"Run with different input"</summary>
-            <RunForm prefix="plain-run" id name input_json=plain_input reason before=flash.fields open/>
-        </details>
-    }
-}
-
-#[component]
-fn RunForm(
-    prefix: &'static str,
-    id: JobId,
-    name: Signal<String>,
-    input_json: String,
-    reason: String,
-    before: Vec<FieldError>,
-    open: RwSignal<bool>,
-) -> impl IntoView {
-    let toasts = toasts();
-    let wrong = RwSignal::new(before);
-    let input_error = error_of(wrong.into(), "input_json");
-    let reason_error = error_of(wrong.into(), "reason");
-    let whole = Signal::derive(move || {
-        let whole = wrong.get().into_iter().filter(|error| !matches!(error.field.as_str(), "input_json" | "reason"));
-        whole.map(|error| (String::new(), error.message)).collect::<Vec<_>>()
-    });
-    let input = NodeRef::<html::Textarea>::new();
-    let why = NodeRef::<html::Input>::new();
-    let force = NodeRef::<html::Input>::new();
-    let is_busy = RwSignal::new(false);
-    // One idempotency key for as long as the dialog is open: a call repeated after a lost response must not run twice.
-    let key = StoredValue::new(String::new());
-    Effect::new(move || {
-        if open.get() {
-            key.set_value(browser::random_key());
-        }
-    });
-    let (input_id, reason_id) = (format!("{prefix}-input"), format!("{prefix}-reason"));
-    let (focus_id, last_id) = (input_id.clone(), input_id.clone());
-    // The guard of the page's forms listens to typed text.
-    let insert_last = Callback::new(move |data: serde_json::Value| {
-        browser::type_value(&last_id, &serde_json::to_string_pretty(&data).unwrap_or_default());
-    });
-    let run = move |event: ev::SubmitEvent| {
-        event.prevent_default();
-        let (Some(input), Some(why)) = (input.get_untracked(), why.get_untracked()) else { return };
-        if is_busy.get_untracked() {
-            return;
-        }
-        is_busy.set(true);
-        let focus_id = focus_id.clone();
-        let force = force.get_untracked().is_some_and(|force| force.checked());
-        spawn_local(async move {
-            let key = key.try_get_value().unwrap_or_default();
-            let answer = trigger_job(id, input.value(), why.value(), key, force).await;
-            let _ = is_busy.try_set(false);
-            match answer {
-                Ok(_) => {
-                    let _ = wrong.try_set(Vec::new());
-                    let _ = open.try_set(false);
-                    let name = name.try_get_untracked().unwrap_or_default();
-                    toasts.show(ToastKind::Success, format!("{name} is queued to run now with this input."));
-                }
-                Err(error) => {
-                    let _ = wrong.try_set(problems(&error));
-                    browser::focus(&focus_id);
-                }
-            }
-        });
-    };
-    view! {
-        <form method="post" action=TriggerJob::PATH class="stack" data-guarded="true" on:submit=run>
-            <ErrorSummary errors=whole/>
-            <input type="hidden" name="id" value=id.to_string()/>
-            <FormField id=input_id.clone() label="Input as JSON" hint="Used for this run only; the job keeps its own input." error=input_error>
-                <textarea
-                    id=input_id.clone()
-                    name="input_json"
-                    class="input-mono"
-                    rows="8"
-                    spellcheck="false"
-                    autocapitalize="off"
-                    aria-describedby=described_by(&input_id)
-                    aria-invalid=move || input_error.get().is_some().then_some("true")
-                    node_ref=input
-                    inner_html=textarea_html(&input_json)
-                ></textarea>
-            </FormField>
-            <LastInputButton job=id on_input=insert_last/>
-            <FormField id=reason_id.clone() label="Reason" hint="Stored with the occurrence; at most 500 characters." optional=true error=reason_error>
-                <input
-                    type="text"
-                    id=reason_id.clone()
-                    name="reason"
-                    maxlength="500"
-                    value=reason
-                    autocomplete="off"
-                    aria-describedby=described_by(&reason_id)
-                    aria-invalid=move || reason_error.get().is_some().then_some("true")
-                    node_ref=why
-                />
-            </FormField>
-            <label>
-                <input type="checkbox" name="force" value="true" node_ref=force/>
-                " Run anyway, even if the job or all schedules are paused or the previous run is still open"
-            </label>
-            <div class="dialog-actions">
-                <button type="button" class="btn needs-js" on:click=move |_| open.set(false)>"Cancel"</button>
-                <button type="submit" class="btn btn-primary" aria-disabled=move || is_busy.get().then_some("true")>
-                    <Icon name="play"/>
-                    "Run"
                 </button>
             </div>
         </form>

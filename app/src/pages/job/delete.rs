@@ -1,6 +1,6 @@
 //! Deletes a job: the only action on its page that cannot be undone.
 
-use leptos::{prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{prelude::*, server_fn::ServerFn};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
 use milvaion_protocol::id::JobId;
 
@@ -8,6 +8,7 @@ use crate::{
     api::jobs::{DeleteJob, delete_job},
     components::{
         action_error::LastError,
+        busy::Busy,
         dialog::ConfirmDialog,
         icon::Icon,
         toast::{ToastKind, toasts},
@@ -28,10 +29,11 @@ pub fn DeleteJobButton(
     let toasts = toasts();
     let navigate = use_navigate();
     let open = RwSignal::new(false);
+    let busy = Busy::new();
     let delete = Callback::new(move |()| {
         let navigate = navigate.clone();
         error.clear();
-        spawn_local(async move {
+        busy.run(async move {
             match delete_job(id).await {
                 Ok(name) => {
                     toasts.show(ToastKind::Success, format!("The job {name} is deleted."));
@@ -42,7 +44,12 @@ pub fn DeleteJobButton(
         });
     });
     view! {
-        <button type="button" class="btn needs-js" on:click=move |_| open.set(true)>
+        <button
+            type="button"
+            class="btn needs-js"
+            aria-disabled=move || busy.disabled()
+            on:click=move |_| busy.ask(open)
+        >
             <Icon name="trash-2"/>
             "Delete…"
         </button>

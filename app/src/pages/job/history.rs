@@ -1,7 +1,7 @@
 //! The history of a job's definition: the author, time and fields of each change, a comparison, and a way to restore.
 //! The audit log of the job, which also holds its runs and refusals, is a collapsed section at the end.
 
-use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{ev, prelude::*, server_fn::ServerFn};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
 use milvaion_api::{
     audit::{AuditObject, AuditRow},
@@ -20,7 +20,8 @@ use crate::{
     components::{
         action_error::error_text,
         audit_list::{AuditSlice, read_slice},
-        dialog::ConfirmDialog,
+        busy::Busy,
+        dialog::{ConfirmDialog, once_true},
         empty_state::EmptyState,
         icon::Icon,
         session_context::{SessionContext, may},
@@ -229,10 +230,8 @@ fn VersionComparison(view: RwSignal<JobView>, from: i32, to: i32, difference: Ve
         .into_any()
     };
     let may_define = may(Permission::DefineJob);
-    let restore = move || {
-        (may_define && is_restorable && from == current.get())
-            .then(|| view! { <RestoreForm view version=to expected=from/> })
-    };
+    let was_current = once_true(move || may_define && is_restorable && from == current.get());
+    let restore = move || was_current.get().then(|| view! { <RestoreForm view current version=to expected=from/> });
     let id = view.with_untracked(|job| job.row.id);
     view! {
         <section class="card" id="compared" aria-labelledby="compared-title">
@@ -265,8 +264,9 @@ fn change_row(change: FieldChange) -> impl IntoView {
 #[component]
 fn RestoreForm(
     view: RwSignal<JobView>,
+    current: Signal<i32>,
     version: i32,
-    /// The version that was current when the page was read.
+    /// The version that was current when the page was read. With another one the form is hidden, and an open dialog stays.
     expected: i32,
 ) -> impl IntoView {
     let id = view.with_untracked(|job| job.row.id);
@@ -274,9 +274,10 @@ fn RestoreForm(
     let navigate = use_navigate();
     let open = RwSignal::new(false);
     let wrong = RwSignal::new(None::<String>);
+    let busy = Busy::new();
     let restore = Callback::new(move |()| {
         let navigate = navigate.clone();
-        spawn_local(async move {
+        busy.run(async move {
             match restore_version(id, version, expected).await {
                 Ok(restored) => {
                     toasts.show(ToastKind::Success, restore_notice(version, &restored));
@@ -291,8 +292,12 @@ fn RestoreForm(
     let ask = move |event: ev::SubmitEvent| {
         event.prevent_default();
         wrong.set(None);
-        open.set(true);
+        busy.ask(open);
     };
+    let is_outdated = Memo::new(move |_| current.get() != expected);
+    let impossible = Signal::derive(move || {
+        is_outdated.get().then(|| format!("Version {} became current meanwhile. Compare with it first.", current.get()))
+    });
     let problem = move || {
         wrong.get().map(|text| {
             view! {
@@ -309,11 +314,17 @@ fn RestoreForm(
     };
     view! {
         <div role="alert">{problem}</div>
-        <form method="post" action=RestoreVersion::PATH class="form-actions" on:submit=ask>
+        <form
+            method="post"
+            action=RestoreVersion::PATH
+            class="form-actions"
+            hidden=move || is_outdated.get()
+            on:submit=ask
+        >
             <input type="hidden" name="id" value=id.to_string()/>
             <input type="hidden" name="version" value=version/>
             <input type="hidden" name="expected" value=expected/>
-            <button type="submit" class="btn">
+            <button type="submit" class="btn" aria-disabled=move || busy.disabled()>
                 <Icon name="history"/>
                 <span class="needs-js">{format!("Restore version {version}…")}</span>
                 <span class="hide-js">{format!("Restore version {version}")}</span>
@@ -328,6 +339,7 @@ fn RestoreForm(
             })
             verb=format!("Restore version {version}")
             on_confirm=restore
+            impossible
         >
             <p>
                 {format!(

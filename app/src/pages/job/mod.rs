@@ -6,6 +6,7 @@ pub mod delayed;
 pub mod delete;
 pub mod history;
 pub mod rules;
+pub mod run_with_input;
 pub mod source;
 
 mod field_labels;
@@ -26,11 +27,12 @@ use milvaion_protocol::id::JobId;
 use serde::{Deserialize, Serialize};
 
 use self::{
-    actions::{PauseOrResume, PauseWithReason, RunNow, RunWithInput},
+    actions::{PauseWithReason, RunNow},
     definition::JobDefinitionCard,
     delayed::{CancelDelayedButton, CancelDelayedSection},
     delete::{DeleteJobButton, DeleteJobSection},
     history::{HistoryPage, HistoryQuery, JobHistorySection},
+    run_with_input::RunWithInput,
     source::{CodeNotice, FileNotice},
 };
 use crate::{
@@ -53,11 +55,13 @@ use crate::{
         session_context::{SessionContext, may},
     },
     error::AppError,
-    live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates},
+    live::{LiveUpdates, ThrottledRefresh, is_resync, throttled_refresh, use_live_updates},
 };
 
 /// The number of occurrences that the page shows.
 const OCCURRENCES_PER_PAGE: u32 = 25;
+/// The id of the heading of the occurrences.
+const OCCURRENCES_HEADING: &str = "its-occurrences";
 
 /// The tabs of a job's page with the data of the one that is shown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -123,17 +127,18 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
     let id = job.row.id;
     let question = use_query_map().with_untracked(|query| query.get("confirm")).unwrap_or_default();
     let (asks_delete, asks_cancel) = (question == "delete", question == "cancel-delayed");
-    let input_json = serde_json::to_string_pretty(&job.definition.job_data).unwrap_or_default();
     let first_name = job.row.display_name.clone();
     let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
     let view = RwSignal::new(job);
     let is_deleted = RwSignal::new(false);
     let is_history = matches!(part, JobTab::History(_));
-    keep_current(id, view, is_deleted);
+    let refresh = keep_current(id, view, is_deleted);
+    let on_attach = Callback::new(move |()| refresh.request_own());
     let count_refresh = delayed::keep_count(id, view);
 
     let name = Signal::derive(move || view.with(|job| job.row.display_name.clone()));
-    // A memo, so that a refresh draws the pause dialog again only if the state has changed: it may be open.
+    let input =
+        Memo::new(move |_| view.with(|job| serde_json::to_string_pretty(&job.definition.job_data).unwrap_or_default()));
     let is_active = Memo::new(move |_| view.with(|job| job.row.is_active));
     // A memo, so that a refresh of the job does not redraw the notice.
     let source = Memo::new(move |_| view.with(|job| job.source.clone()));
@@ -148,23 +153,6 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
     let (run_error, pause_error) = (LastError::of("Run now"), LastError::of("Pause or resume"));
     let (delete_error, attach_error) = (LastError::of("Delete job"), LastError::of("Attach to the code"));
     let cancel_error = LastError::of("Cancel all delayed");
-    let pause_or_resume = move || {
-        if is_active.get() {
-            view! { <PauseWithReason id name on_change=set_active undo_error=pause_error/> }.into_any()
-        } else {
-            view! {
-                <PauseOrResume
-                    id
-                    name
-                    is_active
-                    on_change=set_active
-                    error=pause_error
-                    back=format!("/jobs/{id}")
-                />
-            }
-            .into_any()
-        }
-    };
 
     view! {
         <Title text=move || format!("{}{} · Jobs", name.get(), if is_history { " · History" } else { "" })/>
@@ -174,7 +162,7 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
             {may_define
                 .then(|| {
                     view! {
-                        {pause_or_resume}
+                        <PauseWithReason id name is_active on_change=set_active error=pause_error/>
                         <a class="btn" href=format!("/jobs/{id}/edit")>
                             <Icon name="pencil"/>
                             "Edit"
@@ -185,7 +173,7 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
                         </a>
                     }
                 })}
-            {may_run.then(|| view! { <RunWithInput id name input_json flash/> })}
+            {may_run.then(|| view! { <RunWithInput id name current=input flash/> })}
             {may_cancel.then(|| view! { <CancelDelayedButton view error=cancel_error refresh=count_refresh/> })}
             {may_delete.then(|| view! { <DeleteJobButton id name error=delete_error/> })}
         </PageHeader>
@@ -202,7 +190,7 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
         {move || view.with(|job| job.unreadable.as_deref().map(unreadable))}
         <FileNotice source/>
         <ActionError error=attach_error/>
-        <CodeNotice id source may_attach=may_define error=attach_error/>
+        <CodeNotice id source may_attach=may_define error=attach_error on_change=on_attach/>
         <nav class="tabs" aria-label="Job sections">
             <a href=format!("/jobs/{id}") aria-current=(!is_history).then_some("page")>"Overview"</a>
             <a href=format!("/jobs/{id}?tab=history") aria-current=is_history.then_some("page")>"History"</a>
@@ -241,9 +229,9 @@ fn JobOverview(view: RwSignal<JobView>, occurrences: ListPage<OccurrenceRow>) ->
                 <NextRunsPreview preview otherwise="No further runs are scheduled."/>
             </aside>
         </div>
-        <section class="stack" aria-labelledby="its-occurrences">
+        <section class="stack" aria-labelledby=OCCURRENCES_HEADING>
             <div class="card-head">
-                <h2 id="its-occurrences">"Occurrences"</h2>
+                <h2 id=OCCURRENCES_HEADING tabindex="-1">"Occurrences"</h2>
                 <a href=format!("/failed?job={id}")>"Open failures"</a>
             </div>
             <OccurrenceTable
@@ -251,6 +239,7 @@ fn JobOverview(view: RwSignal<JobView>, occurrences: ListPage<OccurrenceRow>) ->
                 page=occurrences
                 caption="Occurrences of this job, newest first"
                 names_job=false
+                heading=OCCURRENCES_HEADING
                 empty=|| {
                     view! {
                         <EmptyState
@@ -319,8 +308,9 @@ fn no_worker(worker_id: &str, job_type: &str) -> AnyView {
     .into_any()
 }
 
-/// Reads the job again after an event that may have changed it, and once a due time on the page has passed.
-fn keep_current(id: JobId, view: RwSignal<JobView>, is_deleted: RwSignal<bool>) {
+/// Reads the job again after an event that may have changed it, and once a due time on the page has passed. Returns the
+/// refresh, so that an action on the page can request it.
+fn keep_current(id: JobId, view: RwSignal<JobView>, is_deleted: RwSignal<bool>) -> ThrottledRefresh {
     let refresh = throttled_refresh(
         Duration::from_millis(300),
         // Without the event, as after a pause, only the read shows that the job was deleted.
@@ -344,6 +334,7 @@ fn keep_current(id: JobId, view: RwSignal<JobView>, is_deleted: RwSignal<bool>) 
         move |now| if is_deleted.get() { None } else { view.with(|job| latest_due_before(job, now)) },
         refresh.clone(),
     );
+    let handle = refresh.clone();
     use_live_updates(move |envelope| match &envelope.event {
         LiveEvent::Job { id: changed } if *changed == id => refresh.request(),
         LiveEvent::JobDeleted { id: deleted_id } if *deleted_id == id => is_deleted.set(true),
@@ -360,6 +351,7 @@ fn keep_current(id: JobId, view: RwSignal<JobView>, is_deleted: RwSignal<bool>) 
         _ if is_resync(envelope) => refresh.request(),
         _ => {}
     });
+    handle
 }
 
 /// Returns the latest due time on the page that is not after `now`.

@@ -1,6 +1,6 @@
 //! The source of a job: the file or the code that defines it, and the edits that the source does not have.
 
-use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{ev, prelude::*, server_fn::ServerFn};
 use milvaion_api::sources::{CodeSource, JobSource, JobSourceKind};
 use milvaion_protocol::id::JobId;
 
@@ -8,7 +8,10 @@ use crate::{
     api::jobs::{AttachJob, attach_job},
     components::{
         action_error::LastError,
+        busy::Busy,
+        focus::hand_focus,
         icon::Icon,
+        page_arrival::PAGE_TITLE_ID,
         time::Time,
         toast::{ToastKind, toasts},
     },
@@ -68,6 +71,9 @@ pub fn FileEditWarning(
     })
 }
 
+/// The id of the notice about the code that declares the job.
+const CODE_NOTICE_ID: &str = "job-code";
+
 /// Says that the code of a worker declares a job, whether an edit has detached it, and whether the code still declares it.
 #[component]
 pub fn CodeNotice(
@@ -80,14 +86,21 @@ pub fn CodeNotice(
     may_attach: bool,
     /// The error of the last try, which the page shows near the notice.
     error: LastError,
+    /// Called after the job was attached.
+    on_change: Callback<()>,
 ) -> impl IntoView {
     let toasts = toasts();
+    let busy = Busy::new();
     let attach = move |event: ev::SubmitEvent| {
         event.prevent_default();
-        error.clear();
-        spawn_local(async move {
+        busy.run(async move {
+            error.clear();
             match attach_job(id).await {
-                Ok(()) => toasts.show(ToastKind::Success, "The job follows the code again.".to_owned()),
+                Ok(()) => {
+                    hand_focus(CODE_NOTICE_ID, PAGE_TITLE_ID);
+                    toasts.show(ToastKind::Success, "The job follows the code again.".to_owned());
+                    let _ = on_change.try_run(());
+                }
                 Err(found) => error.show(found),
             }
         });
@@ -121,12 +134,12 @@ pub fn CodeNotice(
             view! {
                 <form method="post" action=AttachJob::PATH on:submit=attach>
                     <input type="hidden" name="id" value=id.to_string()/>
-                    <button type="submit" class="btn">"Attach to the code"</button>
+                    <button type="submit" class="btn" aria-disabled=move || busy.disabled()>"Attach to the code"</button>
                 </form>
             }
         });
         Some(view! {
-            <div class="notice" data-kind=if is_warning { "warn" } else { "info" } id="job-code">
+            <div class="notice" data-kind=if is_warning { "warn" } else { "info" } id=CODE_NOTICE_ID>
                 <Icon name=if is_warning { "triangle-alert" } else { "info" }/>
                 <p>
                     {subject}
@@ -150,7 +163,7 @@ pub fn CodeEditWarning(
 ) -> impl IntoView {
     let declared = source.declared.filter(|_| source.edited.is_none())?;
     Some(view! {
-        <div class="notice" data-kind="warn" id="job-code">
+        <div class="notice" data-kind="warn" id=CODE_NOTICE_ID>
             <Icon name="triangle-alert"/>
             <p>
                 "The code of worker "

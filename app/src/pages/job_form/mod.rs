@@ -37,7 +37,7 @@ use crate::{
     browser,
     components::{
         form::ErrorSummary,
-        form_check::{debounced_check, focus_error_summary},
+        form_check::{CheckedPreview, FORM_SUMMARY_ID, debounced_check, focus_error_summary},
         form_draft::{DraftNotice, FormDraft, render_with_draft},
         icon::Icon,
         input_form::{FormState, InputForm, fits_schema, problems, summary_entries, with_defaults},
@@ -82,13 +82,14 @@ fn restorable(id: Option<JobId>, data: JobFormPage) -> AnyView {
     render_with_draft(data, restore_draft, move |data, draft| view! { <JobFormContent id data draft/> }.into_any())
 }
 
-/// Returns the page with the values of a draft. The values of a plain post that was just rejected are newer.
+/// Returns the page with the values of a draft, at the version of the page. The values of a plain post that was just
+/// rejected are newer.
 fn restore_draft(mut data: JobFormPage, values: Value) -> Option<JobFormPage> {
     let form = serde_json::from_value::<JobForm>(values.clone()).ok()?;
     if form.id != data.form.id || data.flash.as_ref().is_some_and(|flash| !flash.typed.is_null()) {
         return None;
     }
-    data.form = form;
+    data.form = JobForm { version: data.form.version, ..form };
     data.flash = Some(FlashView { typed: values, ..FlashView::default() });
     Some(data)
 }
@@ -147,11 +148,12 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
     });
 
     let check = debounced_check(
+        state,
         move || state.read_job_form(),
         check_job,
         move |check: JobCheck| {
-            state.errors.set(check.errors);
             preview.set(check.preview);
+            check.errors
         },
     );
     // What was typed for each type, so that a look at another type loses nothing.
@@ -173,10 +175,10 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
             }
         }
         target.set(chosen);
-        check.run(());
+        check.changed();
     });
     let is_busy = RwSignal::new(false);
-    let guarded = GuardedForm::new(state, draft, !is_fresh, check, move || {
+    let guarded = GuardedForm::new(state, draft, !is_fresh, Some(check), move || {
         state.read_job_form().and_then(|form| serde_json::to_value(form).ok())
     });
     let save = saver(id, state, guarded, is_busy);
@@ -189,7 +191,7 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
     };
     let on_focusout = move |event: ev::FocusEvent| {
         if state.touch(&event) {
-            check.run(());
+            check.left_field();
         }
     };
     // A new job may start as a copy of another one.
@@ -221,7 +223,7 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
         <PageHeader title=heading/>
         {file_source.clone().map(|source| view! { <FileEditWarning source/> })}
         {file_source.map(|source| view! { <CodeEditWarning source/> })}
-        <DraftNotice draft on_discard=move |()| guarded.forget()/>
+        <DraftNotice draft noun="job" version=form.version.clone() on_discard=move |()| guarded.forget()/>
         <CheckNotice flash/>
         <form
             id="job-form"
@@ -271,10 +273,12 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
                         }
                     />
                 </div>
-                <aside class="summary" aria-labelledby="outcome" tabindex="0">
+                <aside class="summary" id=FORM_SUMMARY_ID aria-labelledby="outcome" tabindex="0">
                     <h2 id="outcome">"Summary"</h2>
                     <p>{move || sentence(&target.get())}</p>
-                    <NextRunsPreview preview/>
+                    <CheckedPreview check>
+                        <NextRunsPreview preview/>
+                    </CheckedPreview>
                 </aside>
             </div>
             <div class="form-actions">
@@ -342,6 +346,7 @@ fn saver(
             return;
         }
         is_busy.set(true);
+        guarded.saving();
         let is_run = event.submitter().is_some_and(|button| button.get_attribute("value").as_deref() == Some("run"));
         let then = if is_run { "run" } else { "" };
         let navigate = navigate.clone();
@@ -352,13 +357,11 @@ fn saver(
                 Ok(saved) => {
                     guarded.forget();
                     let page = format!("/jobs/{}", saved.id);
-                    match (id, is_run, saved.refusal) {
+                    match (id, saved.run, saved.refusal) {
                         (_, _, Some(reason)) => notice.warn_at(&page, refused_run_notice(&reason)),
                         (Some(_), ..) => toasts.show(ToastKind::Success, "The job is saved."),
-                        (None, false, None) => toasts.show(ToastKind::Success, "The job is created."),
-                        (None, true, None) => {
-                            toasts.show(ToastKind::Success, "The job is created and queued to run now.");
-                        }
+                        (None, Some(run), None) => toasts.show_run("The job is created and queued to run now.", run),
+                        (None, None, None) => toasts.show(ToastKind::Success, "The job is created."),
                     }
                     navigate(&page, NavigateOptions::default());
                 }

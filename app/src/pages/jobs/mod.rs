@@ -26,6 +26,7 @@ use super::job::{
 };
 use crate::{
     api::{jobs::jobs, session::query_value},
+    browser,
     components::{
         action_error::{ActionError, LastError},
         cluster_state::use_cluster_pause,
@@ -34,6 +35,7 @@ use crate::{
         filter_error::{FilterError, FilterErrorNotice},
         icon::{Icon, LiveIcon},
         loading::render_page,
+        page_arrival::PAGE_TITLE_ID,
         page_header::PageHeader,
         session_context::may,
         status_badge::icon_of,
@@ -147,10 +149,15 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>, drawn: DrawnFilter) -
     let is_empty = Memo::new(move |_| list.rows.with(Vec::is_empty));
     let shown = move || plural(list.rows.with(|rows| i64::try_from(rows.len()).unwrap_or(i64::MAX)), "job");
 
+    let show_waiting = move |_: ev::MouseEvent| {
+        // The button disappears.
+        browser::focus_in_place(PAGE_TITLE_ID);
+        list.show_waiting();
+    };
     let pill = move || {
         list.has_waiting().then(|| {
             view! {
-                <button type="button" class="pill" on:click=move |_| list.show_waiting()>
+                <button type="button" class="pill" on:click=show_waiting>
                     <Icon name="chevron-down"/>
                     "The list has changed · Show"
                 </button>
@@ -333,7 +340,6 @@ fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define
                                                 on_change=set_active
                                                 error=pause_error
                                                 back=back
-                                                class=ICON_BUTTON_CLASS
                                             />
                                         }
                                     })}

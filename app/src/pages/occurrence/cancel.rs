@@ -2,7 +2,7 @@
 //!
 //! With a script the confirmation is a dialog; without one it is a plain form in a section that unfolds.
 
-use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{ev, html, prelude::*, server_fn::ServerFn};
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
 
 use crate::{
@@ -12,7 +12,9 @@ use crate::{
     },
     components::{
         action_error::LastError,
+        busy::Busy,
         dialog::ConfirmDialog,
+        focus::recover_focus_when,
         form::{FormField, described_by},
         icon::Icon,
         input_form::error_of,
@@ -22,6 +24,9 @@ use crate::{
 
 /// The id of the sentence that explains the status. It states why a second cancel request is not possible.
 pub const EXPLANATION_ID: &str = "occurrence-explanation";
+
+/// The id of the button that opens the dialog.
+const BUTTON_ID: &str = "cancel-run";
 
 /// Cancels a waiting occurrence; for a running one, sends a cancel request to its worker.
 #[component]
@@ -39,19 +44,19 @@ pub fn CancelButton(
     cancelling: Signal<bool>,
     /// The input and errors that a plain form left behind.
     flash: FlashView,
-    /// The error of the last try, which the page shows near the button. The page holds it, because the button disappears
-    /// once the run has ended.
+    /// The error of the last try, which the page shows near the button.
     error: LastError,
     /// Called after the call, successful or not.
     on_done: Callback<()>,
 ) -> impl IntoView {
     let toasts = toasts();
     let open = RwSignal::new(false);
+    let busy = Busy::new();
     let reason = NodeRef::<html::Input>::new();
     let cancel = Callback::new(move |()| {
         let reason = reason.get_untracked().map(|reason| reason.value()).unwrap_or_default();
         error.clear();
-        spawn_local(async move {
+        busy.run(async move {
             match cancel_occurrence(id, reason).await {
                 Ok(has_ended) => toasts.show(ToastKind::Success, cancel_notice(has_ended)),
                 Err(found) => error.show(found),
@@ -60,17 +65,24 @@ pub fn CancelButton(
             let _ = on_done.try_run(());
         });
     });
+    let has_ended = Memo::new(move |_| status.get().is_final());
+    recover_focus_when(has_ended, BUTTON_ID);
+    let impossible =
+        Signal::derive(move || has_ended.get().then(|| "The run has ended and cannot be cancelled.".to_owned()));
+    let is_disabled = move || cancelling.get() || busy.is_on();
     let was_refused = !flash.fields.is_empty();
     let typed = flash.typed("reason");
     let reason_error = error_of(Signal::stored(flash.fields), "reason");
     view! {
         <button
             type="button"
+            id=BUTTON_ID
             class="btn needs-js"
-            aria-disabled=move || cancelling.get().then_some("true")
+            hidden=move || has_ended.get()
+            aria-disabled=move || is_disabled().then_some("true")
             aria-describedby=move || cancelling.get().then_some(EXPLANATION_ID)
             title=move || cancelling.get().then_some("A cancel request was sent. The run has not ended yet.")
-            on:click=move |_| open.set(!cancelling.get_untracked())
+            on:click=move |_| open.set(!untrack(is_disabled))
         >
             <Icon name="ban"/>
             "Cancel run…"
@@ -82,8 +94,9 @@ pub fn CancelButton(
             verb="Cancel run"
             otherwise="Keep run"
             on_confirm=cancel
+            impossible
         >
-            <p>{move || consequence(status.get())}</p>
+            <p hidden=move || has_ended.get()>{move || consequence(status.get())}</p>
             // A form only for the leave guard; the dialog's buttons answer the question.
             <form data-guarded="true" on:submit=|event: ev::SubmitEvent| event.prevent_default()>
                 <ReasonField field="cancel-reason" typed=String::new() error=Signal::stored(None) node=reason/>

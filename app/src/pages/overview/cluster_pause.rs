@@ -13,7 +13,8 @@ use crate::{
     },
     browser,
     components::{
-        dialog::Dialog,
+        dialog::{Dialog, Impossible},
+        focus::recover_focus_when,
         form::{ErrorSummary, FormField, described_by},
         icon::Icon,
         input_form::{error_of, problems},
@@ -21,27 +22,39 @@ use crate::{
     },
 };
 
+/// The id of the button that opens the dialog.
+const BUTTON_ID: &str = "pause-all";
+
 /// Pauses all schedules with a reason: in a dialog, or without scripts in a section that unfolds.
 #[component]
 pub fn PauseAllButton(
     /// The input and errors that a plain form left behind.
     flash: FlashView,
+    /// True while the cluster is paused. The button is then hidden, and an open dialog stays.
+    is_paused: Memo<bool>,
     /// Called after a pause.
     on_change: Callback<()>,
 ) -> impl IntoView {
     let open = RwSignal::new(false);
     let was_refused = !flash.fields.is_empty();
+    recover_focus_when(is_paused, BUTTON_ID);
     view! {
-        <button type="button" class="btn btn-quiet needs-js" on:click=move |_| open.set(true)>
+        <button
+            type="button"
+            id=BUTTON_ID
+            class="btn btn-quiet needs-js"
+            hidden=move || is_paused.get()
+            on:click=move |_| open.set(true)
+        >
             <Icon name="pause"/>
             "Pause all schedules…"
         </button>
         <Dialog open id="pause-all-title" title="Pause all schedules?">
-            <PauseAllForm field="pause-all-reason" flash=FlashView::default() open on_change/>
+            <PauseAllForm field="pause-all-reason" flash=FlashView::default() open is_paused on_change/>
         </Dialog>
         <details class="hide-js" open=was_refused>
             <summary>"Pause all schedules"</summary>
-            <PauseAllForm field="plain-pause-all-reason" flash open on_change/>
+            <PauseAllForm field="plain-pause-all-reason" flash open is_paused on_change/>
         </details>
     }
 }
@@ -52,6 +65,7 @@ fn PauseAllForm(
     field: &'static str,
     flash: FlashView,
     open: RwSignal<bool>,
+    is_paused: Memo<bool>,
     on_change: Callback<()>,
 ) -> impl IntoView {
     let toasts = toasts();
@@ -67,7 +81,7 @@ fn PauseAllForm(
     let pause = move |event: ev::SubmitEvent| {
         event.prevent_default();
         let Some(reason) = reason.get_untracked() else { return };
-        if is_busy.get_untracked() {
+        if is_busy.get_untracked() || is_paused.get_untracked() {
             return;
         }
         is_busy.set(true);
@@ -76,6 +90,7 @@ fn PauseAllForm(
             let _ = is_busy.try_set(false);
             match answer {
                 Ok(()) => {
+                    reason.set_value("");
                     let _ = wrong.try_set(Vec::new());
                     let _ = open.try_set(false);
                     toasts.show(ToastKind::Success, CLUSTER_PAUSED_NOTICE);
@@ -88,6 +103,8 @@ fn PauseAllForm(
             }
         });
     };
+    let impossible = Signal::derive(move || is_paused.get().then(|| "All schedules are paused already.".to_owned()));
+    let is_disabled = move || (is_busy.get() || is_paused.get()).then_some("true");
     view! {
         <form method="post" action=PauseCluster::PATH class="stack" data-guarded="true" on:submit=pause>
             <ErrorSummary errors=whole/>
@@ -108,9 +125,10 @@ fn PauseAllForm(
                     node_ref=reason
                 />
             </FormField>
+            <Impossible reason=impossible/>
             <div class="dialog-actions">
                 <button type="button" class="btn needs-js" on:click=move |_| open.set(false)>"Cancel"</button>
-                <button type="submit" class="btn btn-primary" aria-disabled=move || is_busy.get().then_some("true")>
+                <button type="submit" class="btn btn-primary" aria-disabled=is_disabled>
                     "Pause all schedules"
                 </button>
             </div>

@@ -13,9 +13,15 @@ use crate::{
     api::team::{RemoveUser, SetUserActive, remove_user, set_user_active},
     components::{
         action_error::{ActionError, LastError},
+        focus::hand_focus,
         icon::Icon,
     },
 };
+
+/// The id of the section, whose buttons change with the state of the user.
+const SECTION_ID: &str = "access-section";
+/// The id of the heading.
+const HEADING_ID: &str = "access";
 
 /// The actions that take the access away and give it back.
 #[component]
@@ -55,8 +61,8 @@ pub fn AccessSection(
         }
     };
     view! {
-        <section class="card stack" aria-labelledby="access">
-            <h2 id="access">"Access"</h2>
+        <section class="card stack" id=SECTION_ID aria-labelledby=HEADING_ID>
+            <h2 id=HEADING_ID tabindex="-1">"Access"</h2>
             <ActionError error/>
             <div>{actions}</div>
         </section>
@@ -69,6 +75,7 @@ fn DeactivateAction(person: PersonState, error: LastError) -> impl IntoView {
     let deactivate = move |()| {
         let name = person.name.get_untracked();
         person.run(error, set_user_active(person.id, false), move |()| {
+            hand_focus(SECTION_ID, HEADING_ID);
             person.report(format!("{name} is deactivated."));
         });
     };
@@ -97,6 +104,7 @@ fn DeactivatedActions(person: PersonState, error: LastError, removed: Callback<(
         event.prevent_default();
         let name = person.name.get_untracked();
         person.run(error, set_user_active(person.id, true), move |()| {
+            hand_focus(SECTION_ID, HEADING_ID);
             person.report(format!("{name} is reactivated and can sign in again."));
         });
     };
@@ -117,7 +125,7 @@ fn DeactivatedActions(person: PersonState, error: LastError, removed: Callback<(
                 <form method="post" action=SetUserActive::PATH on:submit=reactivate>
                     <input type="hidden" name="id" value=person.id.to_string()/>
                     <input type="hidden" name="active" value="true"/>
-                    <button type="submit" class="btn btn-primary">
+                    <button type="submit" class="btn btn-primary" aria-disabled=move || person.busy.disabled()>
                         <Icon name="user-check"/>
                         "Reactivate"
                     </button>

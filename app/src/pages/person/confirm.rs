@@ -43,7 +43,14 @@ pub fn ConfirmedAction(
     let fields: Vec<_> =
         fields.into_iter().map(|(name, value)| view! { <input type="hidden" name=name value=value/> }).collect();
     view! {
-        <button type="button" class="btn needs-js" on:click=move |_| open.set(true)>{label}</button>
+        <button
+            type="button"
+            class="btn needs-js"
+            aria-disabled=move || person.busy.disabled()
+            on:click=move |_| person.busy.ask(open)
+        >
+            {label}
+        </button>
         <details class="hide-js">
             <summary>{label}</summary>
             <form method="post" action=path class="stack">

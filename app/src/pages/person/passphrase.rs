@@ -12,6 +12,7 @@ use crate::{
     browser,
     components::{
         action_error::{ActionError, LastError},
+        focus::hand_focus,
         icon::Icon,
         time::Time,
     },
@@ -20,6 +21,10 @@ use crate::{
 
 /// The id of the field with the new link.
 const RESET_LINK_ID: &str = "reset-link";
+/// The id of the notice about an open link.
+const OPEN_LINK_ID: &str = "open-reset";
+/// The id of the heading.
+const HEADING_ID: &str = "passphrase";
 
 /// The state of the reset link with its actions.
 #[component]
@@ -46,6 +51,7 @@ pub fn PassphraseSection(
     let revoke = move |event: ev::SubmitEvent| {
         event.prevent_default();
         person.run(revoke_error, revoke_reset_link(person.id), move |()| {
+            hand_focus(OPEN_LINK_ID, HEADING_ID);
             let _ = link.try_set(None);
             person.report(RESET_REVOKED_NOTICE);
         });
@@ -53,7 +59,7 @@ pub fn PassphraseSection(
     let pending = move || {
         open_link.get().map(|reset| {
             view! {
-                <div class="notice" data-kind="info" id="open-reset">
+                <div class="notice" data-kind="info" id=OPEN_LINK_ID>
                     <Icon name="key-round"/>
                     <div class="stack">
                         <p>
@@ -62,7 +68,9 @@ pub fn PassphraseSection(
                         </p>
                         <form method="post" action=RevokeResetLink::PATH on:submit=revoke>
                             <input type="hidden" name="id" value=person.id.to_string()/>
-                            <button type="submit" class="btn btn-small">"Revoke link"</button>
+                            <button type="submit" class="btn btn-small" aria-disabled=move || person.busy.disabled()>
+                                "Revoke link"
+                            </button>
                         </form>
                     </div>
                 </div>
@@ -102,8 +110,8 @@ pub fn PassphraseSection(
         .into_any()
     };
     view! {
-        <section class="card stack" aria-labelledby="passphrase">
-            <h2 id="passphrase">"Passphrase"</h2>
+        <section class="card stack" aria-labelledby=HEADING_ID>
+            <h2 id=HEADING_ID tabindex="-1">"Passphrase"</h2>
             <p class="muted">
                 "A user who forgot the passphrase chooses a new one with a one-time link. You never see the passphrase."
             </p>

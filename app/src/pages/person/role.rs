@@ -118,7 +118,7 @@ pub fn RoleSection(
             .collect::<Vec<_>>()
     };
     let confirmation = person.is_self.then(|| self_confirmation(current, chosen, is_confirmed));
-    let is_idle = move || chosen.get() == current.get() || is_last_admin.get();
+    let is_idle = move || chosen.get() == current.get() || is_last_admin.get() || person.busy.is_on();
     let reason = move || {
         is_last_admin.get().then(|| {
             view! {

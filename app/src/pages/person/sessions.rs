@@ -10,10 +10,16 @@ use crate::{
     components::{
         action_error::{ActionError, LastError},
         dialog::ConfirmDialog,
+        focus::hand_focus,
         icon::Icon,
         time::Time,
     },
 };
+
+/// The id of the section, whose buttons disappear with the sessions.
+const SECTION_ID: &str = "sessions-section";
+/// The id of the heading.
+const HEADING_ID: &str = "sessions";
 
 /// The table of sessions with the actions that end them.
 #[component]
@@ -27,6 +33,7 @@ pub fn SessionsSection(
     let has_any = Memo::new(move |_| sessions.with(|all| !all.is_empty()));
     let end = Callback::new(move |session: Option<SessionId>| {
         person.run(error, end_user_sessions(person.id, session), move |ended| {
+            hand_focus(SECTION_ID, HEADING_ID);
             person.report(sessions_ended_notice(ended));
         });
     });
@@ -56,8 +63,8 @@ pub fn SessionsSection(
         })
     };
     view! {
-        <section class="card stack" aria-labelledby="sessions">
-            <h2 id="sessions">"Sessions"</h2>
+        <section class="card stack" id=SECTION_ID aria-labelledby=HEADING_ID>
+            <h2 id=HEADING_ID tabindex="-1">"Sessions"</h2>
             <ActionError error/>
             <p class="muted" hidden=move || has_any.get()>"No session. The user is signed out everywhere."</p>
             <div class="table-wrap" hidden=move || !has_any.get()>
@@ -128,7 +135,8 @@ fn SessionRow(
                     type="button"
                     class="btn btn-small needs-js"
                     aria-label=label.clone()
-                    on:click=move |_| open.set(true)
+                    aria-disabled=move || person.busy.disabled()
+                    on:click=move |_| person.busy.ask(open)
                 >
                     "End session…"
                 </button>

@@ -12,6 +12,7 @@ use crate::{
     },
     components::{
         action_error::LastError,
+        busy::SubmitButton,
         dialog::Dialog,
         icon::Icon,
         toast::{ToastKind, ToastQueue, toasts},
@@ -45,6 +46,9 @@ impl LoopActions {
     }
 
     fn ask(self, action: LoopAction, name: String) {
+        if self.is_busy.get_untracked() {
+            return;
+        }
         self.asked.set(Some((action, name)));
         self.is_asking.set(true);
     }
@@ -157,7 +161,7 @@ pub fn LoopButtons(
                     <button
                         type="button"
                         class=format!("{class} needs-js")
-                        disabled=move || actions.is_busy.get()
+                        aria-disabled=move || actions.is_busy.get().then_some("true")
                         on:click=move |_| actions.ask(action, asked.clone())
                     >
                         <Icon name=icon(action)/>
@@ -177,11 +181,11 @@ pub fn LoopButtons(
             <form method="post" action=ControlLoop::PATH on:submit=enable hidden=move || hides(LoopAction::Enable)>
                 <input type="hidden" name="name" value=name/>
                 <input type="hidden" name="action" value=LoopAction::Enable.slug()/>
-                <button type="submit" class="btn btn-small" disabled=move || actions.is_busy.get()>
+                <SubmitButton is_busy=actions.is_busy class="btn btn-small">
                     <Icon name=icon(LoopAction::Enable)/>
                     {label(LoopAction::Enable)}
                     <span class="sr-only">{of}</span>
-                </button>
+                </SubmitButton>
             </form>
             {confirmed}
         </div>

@@ -7,6 +7,7 @@ use super::{Invitations, new_link::NewLink};
 use crate::{
     api::session::FlashView,
     components::{
+        busy::SubmitButton,
         form::{ErrorSummary, FormField, described_by},
         icon::Icon,
         input_form::{error_of, summary_entries},
@@ -95,10 +96,10 @@ pub fn InviteForm(
                 </fieldset>
                 <p class="field-error" hidden=move || role_error.get().is_none()>{move || role_error.get()}</p>
                 <div class="form-actions">
-                    <button type="submit" class="btn btn-primary" disabled=move || inviting.pending().get()>
+                    <SubmitButton is_busy=inviting.pending()>
                         <Icon name="user-plus"/>
                         "Create link"
-                    </button>
+                    </SubmitButton>
                 </div>
             </ActionForm>
         </section>

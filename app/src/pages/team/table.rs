@@ -13,6 +13,9 @@ use crate::{
     format::plural,
 };
 
+/// The id of the table.
+pub const TEAM_TABLE_ID: &str = "team";
+
 /// The users and invitations, by name.
 #[component]
 pub fn TeamTable(
@@ -23,7 +26,7 @@ pub fn TeamTable(
 ) -> impl IntoView {
     view! {
         <div class="table-wrap">
-            <table role="table" class="table table-cards" id="team">
+            <table role="table" class="table table-cards" id=TEAM_TABLE_ID>
                 <caption class="sr-only">"Users and invitations by name"</caption>
                 <thead>
                     <tr role="row">
@@ -124,13 +127,21 @@ fn InvitationActions(row: RwSignal<TeamRow>, invitations: Invitations) -> impl I
         <div class="invitation-actions">
             <form method="post" action=RenewInvite::PATH on:submit=renew>
                 <input type="hidden" name="id" value=id.to_string()/>
-                <button type="submit" class="btn btn-small" aria-label=renew_label>"New link"</button>
+                <button
+                    type="submit"
+                    class="btn btn-small"
+                    aria-label=renew_label
+                    aria-disabled=move || invitations.busy.disabled()
+                >
+                    "New link"
+                </button>
             </form>
             <button
                 type="button"
                 class="btn btn-small needs-js"
                 aria-label=revoke_label.clone()
-                on:click=move |_| open.set(true)
+                aria-disabled=move || invitations.busy.disabled()
+                on:click=move |_| invitations.busy.ask(open)
             >
                 "Revoke…"
             </button>

@@ -13,6 +13,7 @@ use crate::{
         tokens::{CUSTOM_LIFETIME, NO_EXPIRY},
     },
     components::{
+        busy::SubmitButton,
         check_field::CheckField,
         form::{ErrorSummary, FormField, described_by},
         icon::Icon,
@@ -147,10 +148,10 @@ pub fn NewTokenForm(
                         }
                     })}
                 <div class="form-actions">
-                    <button type="submit" class="btn btn-primary" disabled=move || creating.pending().get()>
+                    <SubmitButton is_busy=creating.pending()>
                         <Icon name="key-round"/>
                         "Create token"
-                    </button>
+                    </SubmitButton>
                 </div>
             </ActionForm>
         </section>

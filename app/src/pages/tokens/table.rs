@@ -10,6 +10,9 @@ use super::{
 };
 use crate::components::{icon::Icon, time::Time};
 
+/// The id of the table.
+pub const TOKEN_TABLE_ID: &str = "tokens";
+
 /// The tokens, newest first.
 #[component]
 pub fn TokenTable(
@@ -22,7 +25,7 @@ pub fn TokenTable(
 ) -> impl IntoView {
     view! {
         <div class="table-wrap">
-            <table role="table" class="table table-cards" id="tokens">
+            <table role="table" class="table table-cards" id=TOKEN_TABLE_ID>
                 <caption class="sr-only">{if all { "All tokens, newest first" } else { "Your tokens, newest first" }}</caption>
                 <thead>
                     <tr role="row">
@@ -148,7 +151,15 @@ fn action_button(
     let link_label = label.clone();
     let ask = move |_| actions.ask(AskedAction { action, id, name: name.clone() });
     view! {
-        <button type="button" class="btn btn-small needs-js" aria-label=label on:click=ask>{action.label()}</button>
+        <button
+            type="button"
+            class="btn btn-small needs-js"
+            aria-label=label
+            aria-disabled=move || actions.busy.disabled()
+            on:click=ask
+        >
+            {action.label()}
+        </button>
         <a class="btn btn-small hide-js" href=action.section_address(id, all) aria-label=link_label>{action.label()}</a>
     }
 }

@@ -1,0 +1,196 @@
+//! Runs a job once with another input than that of its definition.
+
+use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
+use milvaion_api::requests::FieldError;
+use milvaion_protocol::id::JobId;
+
+use crate::{
+    api::{
+        jobs::{TriggerJob, trigger_job},
+        session::FlashView,
+    },
+    browser,
+    components::{
+        dialog::Dialog,
+        form::{ErrorSummary, FormField, described_by},
+        icon::Icon,
+        input_form::{LastInputButton, error_of, problems, textarea_html},
+        toast::toasts,
+    },
+};
+
+/// Runs a job once with a different input: in a dialog, or without scripts in a section that unfolds.
+#[component]
+pub fn RunWithInput(
+    /// The job's id.
+    id: JobId,
+    /// The job's name.
+    #[prop(into)]
+    name: Signal<String>,
+    /// The input from the job's definition, from which the text of the field starts.
+    #[prop(into)]
+    current: Signal<String>,
+    /// The input and errors that a plain form left behind.
+    flash: FlashView,
+) -> impl IntoView {
+    let open = RwSignal::new(false);
+    let was_refused = !flash.fields.is_empty();
+    let typed = flash.typed("input_json");
+    let plain_input = if typed.is_empty() { current.get_untracked() } else { typed };
+    let reason = flash.typed("reason");
+    view! {
+        <button type="button" class="btn needs-js" on:click=move |_| open.set(true)>
+            "Run with different input…"
+        </button>
+        <Dialog open id="run-with-title" title=Signal::derive(move || format!("Run {} with different input", name.get()))>
+            <RunForm prefix="run" id name current text=current.get_untracked() reason=String::new() before=Vec::new() open/>
+        </Dialog>
+        <details class="hide-js" open=was_refused>
+            <summary>"Run with different input"</summary>
+            <RunForm prefix="plain-run" id name current text=plain_input reason before=flash.fields open/>
+        </details>
+    }
+}
+
+#[component]
+fn RunForm(
+    prefix: &'static str,
+    id: JobId,
+    name: Signal<String>,
+    current: Signal<String>,
+    /// The initial text of the field.
+    text: String,
+    reason: String,
+    before: Vec<FieldError>,
+    open: RwSignal<bool>,
+) -> impl IntoView {
+    let toasts = toasts();
+    let wrong = RwSignal::new(before);
+    let input_error = error_of(wrong.into(), "input_json");
+    let reason_error = error_of(wrong.into(), "reason");
+    let whole = Signal::derive(move || {
+        let whole = wrong.get().into_iter().filter(|error| !matches!(error.field.as_str(), "input_json" | "reason"));
+        whole.map(|error| (String::new(), error.message)).collect::<Vec<_>>()
+    });
+    let input = NodeRef::<html::Textarea>::new();
+    let why = NodeRef::<html::Input>::new();
+    let force = NodeRef::<html::Input>::new();
+    let is_busy = RwSignal::new(false);
+    // The input of the definition when the text was filled in.
+    let filled = RwSignal::new(current.get_untracked());
+    let fill = move || {
+        let Some(input) = input.get_untracked() else { return };
+        let text = current.get_untracked();
+        // The guard of the page's forms compares with the default. Setting it never fails.
+        let _ = input.set_default_value(&text);
+        input.set_value(&text);
+        filled.set(text);
+    };
+    // One idempotency key for as long as the dialog is open: a call repeated after a lost response must not run twice.
+    let key = StoredValue::new(String::new());
+    Effect::new(move || {
+        if open.get() {
+            key.set_value(browser::random_key());
+            // The job may have been changed since the page was loaded. Typed text stays.
+            if input.get_untracked().is_some_and(|input| filled.with_untracked(|filled| input.value() == *filled)) {
+                fill();
+            }
+        }
+    });
+    let (input_id, reason_id) = (format!("{prefix}-input"), format!("{prefix}-reason"));
+    let (focus_id, last_id) = (input_id.clone(), input_id.clone());
+    let is_changed = Memo::new(move |_| current.with(|current| filled.with(|filled| filled != current)));
+    let use_current = move |_: ev::MouseEvent| {
+        // The button disappears.
+        browser::focus(&format!("{prefix}-input"));
+        fill();
+    };
+    let changed = move || {
+        is_changed.get().then(|| {
+            view! {
+                <div class="notice" data-kind="info">
+                    <Icon name="info"/>
+                    <p>"The input of the job was changed after this text was filled in."</p>
+                    <button type="button" class="btn btn-small" on:click=use_current>"Use the input of the job"</button>
+                </div>
+            }
+        })
+    };
+    // The guard of the page's forms listens to typed text.
+    let insert_last = Callback::new(move |data: serde_json::Value| {
+        browser::type_value(&last_id, &serde_json::to_string_pretty(&data).unwrap_or_default());
+    });
+    let run = move |event: ev::SubmitEvent| {
+        event.prevent_default();
+        let (Some(input), Some(why)) = (input.get_untracked(), why.get_untracked()) else { return };
+        if is_busy.get_untracked() {
+            return;
+        }
+        is_busy.set(true);
+        let focus_id = focus_id.clone();
+        let force = force.get_untracked().is_some_and(|force| force.checked());
+        spawn_local(async move {
+            let key = key.try_get_value().unwrap_or_default();
+            let answer = trigger_job(id, input.value(), why.value(), key, force).await;
+            let _ = is_busy.try_set(false);
+            match answer {
+                Ok(run) => {
+                    let _ = wrong.try_set(Vec::new());
+                    let _ = open.try_set(false);
+                    let name = name.try_get_untracked().unwrap_or_default();
+                    toasts.show_run(format!("{name} is queued to run now with this input."), run);
+                }
+                Err(error) => {
+                    let _ = wrong.try_set(problems(&error));
+                    browser::focus(&focus_id);
+                }
+            }
+        });
+    };
+    view! {
+        <form method="post" action=TriggerJob::PATH class="stack" data-guarded="true" on:submit=run>
+            <ErrorSummary errors=whole/>
+            <input type="hidden" name="id" value=id.to_string()/>
+            <FormField id=input_id.clone() label="Input as JSON" hint="Used for this run only; the job keeps its own input." error=input_error>
+                <textarea
+                    id=input_id.clone()
+                    name="input_json"
+                    class="input-mono"
+                    rows="8"
+                    spellcheck="false"
+                    autocapitalize="off"
+                    aria-describedby=described_by(&input_id)
+                    aria-invalid=move || input_error.get().is_some().then_some("true")
+                    node_ref=input
+                    inner_html=textarea_html(&text)
+                ></textarea>
+            </FormField>
+            <div role="status">{changed}</div>
+            <LastInputButton job=id on_input=insert_last/>
+            <FormField id=reason_id.clone() label="Reason" hint="Stored with the occurrence; at most 500 characters." optional=true error=reason_error>
+                <input
+                    type="text"
+                    id=reason_id.clone()
+                    name="reason"
+                    maxlength="500"
+                    value=reason
+                    autocomplete="off"
+                    aria-describedby=described_by(&reason_id)
+                    aria-invalid=move || reason_error.get().is_some().then_some("true")
+                    node_ref=why
+                />
+            </FormField>
+            <label>
+                <input type="checkbox" name="force" value="true" node_ref=force/>
+                " Run anyway, even if the job or all schedules are paused or the previous run is still open"
+            </label>
+            <div class="dialog-actions">
+                <button type="button" class="btn needs-js" on:click=move |_| open.set(false)>"Cancel"</button>
+                <button type="submit" class="btn btn-primary" aria-disabled=move || is_busy.get().then_some("true")>
+                    <Icon name="play"/>
+                    "Run"
+                </button>
+            </div>
+        </form>
+    }
+}
