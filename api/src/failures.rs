@@ -249,7 +249,8 @@ pub struct ResolveFailuresResult {
 pub struct RetryFailuresResult {
     /// The retried failures: each failed occurrence with the new one.
     pub made: Vec<(OccurrenceId, OccurrenceId)>,
-    /// The number of requested failures that were not retried: retried before, of a deleted job, or not a failure.
+    /// The number of requested failures that were not retried: retried before, of a deleted job, with a uniqueness key that
+    /// another occurrence has, or not a failure.
     pub left: usize,
     /// True if the filter matches more failures than one request changes.
     pub more: bool,

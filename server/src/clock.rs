@@ -20,6 +20,7 @@ use std::{
     },
     time::Instant,
 };
+use tokio::sync::Notify;
 
 /// Offset change above which a change of PostgreSQL's clock is a step, not drift.
 const DATABASE_STEP_THRESHOLD: Duration = Duration::seconds(2);
@@ -52,6 +53,8 @@ struct ClockSource {
     ahead: AtomicI64,
     /// The end of the current hold, in microseconds on the scale of `passed`.
     held_until: AtomicI64,
+    /// Notified when PostgreSQL's clock was set back.
+    set_back: Arc<Notify>,
 }
 
 impl Default for Clock {
@@ -71,6 +74,7 @@ impl Clock {
             is_measured: AtomicBool::new(false),
             ahead: AtomicI64::new(0),
             held_until: AtomicI64::new(i64::MIN),
+            set_back: Arc::default(),
         };
         Self { source: Arc::new(source), frozen: None }
     }
@@ -143,6 +147,13 @@ impl Clock {
         Some(step)
     }
 
+    /// Returns the notification that PostgreSQL's clock was set back by more than two seconds, whichever measurement has
+    /// found it.
+    #[must_use]
+    pub fn set_back(&self) -> Arc<Notify> {
+        self.source.set_back.clone()
+    }
+
     /// Moves a manual clock forward; has no effect on a system clock.
     pub fn advance(&self, by: Duration) {
         if let Some(frozen) = &self.frozen {
@@ -163,7 +174,8 @@ impl Clock {
         let step = Duration::microseconds(wanted - self.source.offset.load(Ordering::Relaxed));
         // A difference below the duration of the query is noise.
         if step.abs() > took {
-            if !is_first && step.abs() > DATABASE_STEP_THRESHOLD {
+            let was_set = !is_first && step.abs() > DATABASE_STEP_THRESHOLD;
+            if was_set {
                 tracing::warn!(
                     event.name = "clock_step",
                     step_ms = step.num_milliseconds(),
@@ -174,6 +186,9 @@ impl Clock {
                 self.hold();
             }
             self.source.offset.store(wanted, Ordering::Relaxed);
+            if was_set && step < Duration::zero() {
+                self.source.set_back.notify_one();
+            }
         }
         database - (before + took / 2)
     }
@@ -248,6 +263,8 @@ pub fn machine_now() -> DateTime<Utc> {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+
     use super::*;
 
     fn aligned(ahead: Duration) -> Clock {
@@ -274,6 +291,7 @@ mod tests {
             assert!((clock.align(before + step, before) - step).abs() < Duration::seconds(1));
             assert!(clock.held_for().is_some_and(|left| left.as_secs() > 25), "{step}");
             assert!(clock.is_settling(), "{step}");
+            assert_eq!(clock.set_back().notified().now_or_never().is_some(), step < Duration::zero(), "{step}");
             assert!((clock.now() - machine_now() - step).abs() < Duration::seconds(1), "{step}");
         }
     }

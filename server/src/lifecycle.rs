@@ -175,7 +175,8 @@ impl Server {
         let (echo, keep_echo_open) = Echo::new(&broker);
         connections.keep("echo", keep_echo_open);
 
-        let holder = lease::holder_name();
+        let server_name = lease::holder_name();
+        let holder = server_name.clone();
         let lease =
             Lease::new(LEADER_ROLE, holder, cache.clone(), store.clone(), clock.clone(), activators.due_index.clone());
         let leadership = lease.leadership();
@@ -183,6 +184,7 @@ impl Server {
             MessageSender::new(store.clone(), publisher.clone(), clock.clone(), activators.republisher.clone());
         let context = Context {
             config: Arc::new(config.clone()),
+            server_name,
             store: store.clone(),
             reports: reports.clone(),
             cache: cache.clone(),
@@ -371,7 +373,7 @@ fn start_services(supervisor: &Supervisor, context: &Context) {
     supervisor.start(context, QueueExpiry::new, &none);
     supervisor.start(context, Vacuum::new, &none);
     supervisor.start(context, ClockWatch::new, &none);
-    supervisor.start(context, ClockRepair::new, &activators.clock_repair);
+    supervisor.start(context, ClockRepair::new, &context.clock.set_back());
     supervisor.start(context, CalendarEdits::new, &none);
     supervisor.start(context, SnapshotWatch::new, &none);
     supervisor.start(context, StatsFolder::new, &none);

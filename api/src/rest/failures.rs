@@ -109,7 +109,8 @@ pub struct RetriedFailure {
 
 impl From<RetryFailuresResult> for RetryResult {
     fn from(result: RetryFailuresResult) -> Self {
-        let skip_reason = "retried before, of a deleted job, or not a failure";
+        let skip_reason =
+            "retried before, of a deleted job, with a uniqueness key that another occurrence has, or not a failure";
         Self {
             result: BulkResult {
                 done: result.made.len(),

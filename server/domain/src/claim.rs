@@ -9,6 +9,8 @@
 //! a second question of the same instance is about a second delivery, and a grant would be a second start. Only the same
 //! announcement may arrive twice, because the broker redelivers it to another server when one is lost before its reply.
 
+use std::collections::HashSet;
+
 use chrono::{DateTime, SubsecRound, Utc};
 use milvaion_protocol::{
     message::{ClaimDenial, ClaimReply, ClaimRequest, StatusReport},
@@ -47,9 +49,17 @@ pub fn answer(request: &ClaimRequest, known: Option<&RecordedAttempt>) -> ClaimR
     }
 }
 
-/// Returns the report of the start that a request announces, to be recorded before it is granted.
+/// Returns the reports of the starts that granted requests announce, to be recorded before they are granted. Of several
+/// announcements of one attempt, only the first is reported: a fold of two would record the instance of one with the time
+/// of the other, which neither has announced, and deny both.
 #[must_use]
-pub fn announced_start(request: &ClaimRequest) -> Option<StatusReport> {
+pub fn announced_starts<'a>(granted: impl IntoIterator<Item = &'a ClaimRequest>) -> Vec<StatusReport> {
+    let mut announced = HashSet::new();
+    let starts = granted.into_iter().filter_map(announced_start);
+    starts.filter(|start| announced.insert((start.occurrence_id, start.attempt))).collect()
+}
+
+fn announced_start(request: &ClaimRequest) -> Option<StatusReport> {
     let (id, instance_id) = (request.occurrence_id, request.instance_id.clone());
     let at = request.starts_at?;
     Some(StatusReport::new(id, request.attempt, instance_id, OccurrenceStatus::Running, at))
@@ -145,5 +155,24 @@ mod tests {
         assert!(!answer(&request, Some(&known("me", at + chrono::Duration::milliseconds(1)))).granted);
         let question = ClaimRequest { starts_at: None, ..request };
         assert!(!answer(&question, Some(&known("me", at))).granted);
+    }
+
+    #[test]
+    fn first_announcement_of_an_attempt_counts() {
+        let at = |second| DateTime::<Utc>::UNIX_EPOCH + chrono::Duration::seconds(second);
+        let ask = |attempt, instance: &str, second: Option<i64>| ClaimRequest {
+            occurrence_id: OccurrenceId::default(),
+            attempt,
+            instance_id: instance.into(),
+            starts_at: second.map(at),
+        };
+        for [first, second] in [[5, 3], [3, 5]] {
+            let granted =
+                [ask(1, "w-0", None), ask(1, "w-1", Some(first)), ask(1, "w-2", Some(second)), ask(2, "w-2", Some(7))];
+            let starts = announced_starts(&granted);
+            let starts: Vec<_> =
+                starts.iter().map(|start| (start.attempt, start.instance_id.as_str(), start.timestamp)).collect();
+            assert_eq!(starts, [(1, "w-1", at(first)), (2, "w-2", at(7))]);
+        }
     }
 }

@@ -103,6 +103,32 @@ pub enum DeclarationChange {
     },
 }
 
+impl DeclarationChange {
+    /// Returns what identifies the schedule in the code.
+    #[must_use]
+    pub fn key(&self) -> &DeclarationKey {
+        match self {
+            Self::Create { key, .. } => key,
+            Self::Update { job, .. } | Self::Retire { job } => &job.key,
+        }
+    }
+}
+
+/// Returns the `limit` changes that follow `last_tried` in the order of their keys; the first key follows the last one. A
+/// change that is refused stays among the changes, and would otherwise keep those behind it from being tried.
+#[must_use]
+pub fn next_changes(
+    mut changes: Vec<DeclarationChange>,
+    last_tried: Option<&DeclarationKey>,
+    limit: usize,
+) -> Vec<DeclarationChange> {
+    changes.sort_by(|a, b| a.key().cmp(b.key()));
+    let tried = changes.partition_point(|change| Some(change.key()) <= last_tried);
+    changes.rotate_left(tried);
+    changes.truncate(limit);
+    changes
+}
+
 /// Returns the changes that make the jobs be as the live instances declare.
 #[must_use]
 pub fn changes(instances: &[InstanceDeclaration], known: &[DeclaredJob]) -> Vec<DeclarationChange> {

@@ -32,8 +32,6 @@ pub struct Activators {
     pub ended_jobs: EndedJobs,
     /// The runs whose occurrence has ended, for the cancellation repeater.
     pub late_runs: LateRuns,
-    /// Activates the repair of instants in the future after PostgreSQL's clock was set back.
-    pub clock_repair: Arc<Notify>,
 }
 
 /// Jobs whose pause after the end of a run may begin. Clones share the set.

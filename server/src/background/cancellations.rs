@@ -13,7 +13,10 @@ use crate::{
     command::jobs::JobCommands,
     domain::{duplicates::LateRun, message::cancel_message},
     engine::{Service, context::Context},
-    store::jobs::AuditStamp,
+    store::{
+        cancel::{CancelPosition, OpenCancelRequest},
+        jobs::AuditStamp,
+    },
 };
 
 /// The time between two repetitions while cancel requests are open.
@@ -32,13 +35,20 @@ pub struct CancellationRepeater {
     pub late_runs: LateRuns,
     /// The number of cancel requests that were open at the last tick.
     pub pending: usize,
+    /// The position behind which the next tick continues, because the last one has repeated as many requests as a tick may.
+    pub after: CancelPosition,
 }
 
 impl CancellationRepeater {
     /// Creates the repeater of a server.
     #[must_use]
     pub fn new(context: &Context) -> Self {
-        Self { jobs: context.jobs(), late_runs: context.activators.late_runs.clone(), pending: 0 }
+        Self {
+            jobs: context.jobs(),
+            late_runs: context.activators.late_runs.clone(),
+            pending: 0,
+            after: CancelPosition::default(),
+        }
     }
 }
 
@@ -60,7 +70,16 @@ impl Service for CancellationRepeater {
     }
 
     async fn tick(&mut self) -> anyhow::Result<CancellationReport> {
-        let open = self.jobs.store.open_cancel_requests(REPEAT_BATCH).await?;
+        let start = CancelPosition::default();
+        let after = std::mem::replace(&mut self.after, start);
+        let mut open = self.jobs.store.open_cancel_requests(after, REPEAT_BATCH).await?;
+        if open.is_empty() && after != start {
+            open = self.jobs.store.open_cancel_requests(start, REPEAT_BATCH).await?;
+        }
+        // Requests that their workers ignore stay open, and keep no later one from being repeated.
+        if i64::try_from(open.len()).is_ok_and(|count| count == REPEAT_BATCH) {
+            self.after = open.last().map(OpenCancelRequest::position).unwrap_or_default();
+        }
         self.pending = open.len();
         let mut report = CancellationReport::default();
         let mut requests: Vec<CancelMessage> = self.late_runs.take().into_iter().map(LateRun::cancel_message).collect();

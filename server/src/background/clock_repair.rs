@@ -6,8 +6,8 @@
 //! recognizes due times that were dispatched before and passes them, so none runs twice. Heartbeats and delays from that
 //! time are set back too: a lost run would otherwise not be noticed, and a retry would wait as long as the clock was ahead.
 //!
-//! The clock watch activates the task when PostgreSQL's clock was set back. A server that was not running then repairs the
-//! same when it begins to lead.
+//! The clock activates the task when a measurement finds that PostgreSQL's clock was set back. A server that was not running
+//! then repairs the same when it begins to lead.
 
 use std::time::Duration;
 

@@ -2,9 +2,9 @@
 //!
 //! Every server runs this task, because each has its own clock.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 
 use crate::{
     clock::Clock,
@@ -26,8 +26,6 @@ pub struct ClockWatch {
     pub store: Store,
     /// The server's clock, which is aligned with PostgreSQL's.
     pub clock: Clock,
-    /// The activator of the repair of instants in the future.
-    pub activate_clock_repair: Arc<Notify>,
     /// The instant of the last query of PostgreSQL's clock; `None` queries at the next tick.
     pub last_measured: Option<Instant>,
 }
@@ -36,12 +34,7 @@ impl ClockWatch {
     /// Creates the watch of a server.
     #[must_use]
     pub fn new(context: &Context) -> Self {
-        Self {
-            store: context.store.clone(),
-            clock: context.clock.clone(),
-            activate_clock_repair: context.activators.clock_repair.clone(),
-            last_measured: None,
-        }
+        Self { store: context.store.clone(), clock: context.clock.clone(), last_measured: None }
     }
 }
 
@@ -71,11 +64,7 @@ impl Service for ClockWatch {
             self.last_measured = None;
         }
         if self.last_measured.is_none_or(|at| at.elapsed() >= DATABASE_CLOCK_INTERVAL) {
-            let before = self.clock.now();
             let difference = self.store.align(&self.clock).await?;
-            if self.clock.now() < before - MIN_WARNED_DIFFERENCE {
-                self.activate_clock_repair.notify_one();
-            }
             if difference.abs() > MIN_WARNED_DIFFERENCE {
                 tracing::warn!(
                     difference_ms = difference.num_milliseconds(),

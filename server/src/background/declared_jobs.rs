@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::{
     command::{declared_jobs::DeclarationReport, jobs::JobCommands},
+    domain::declarations::DeclarationKey,
     engine::{RunsOn, Service, context::Context},
 };
 
@@ -16,13 +17,15 @@ use crate::{
 pub struct DeclaredJobKeeper {
     /// The commands that create and change jobs.
     pub jobs: JobCommands,
+    /// The declaration that the last tick tried last.
+    last_tried: Option<DeclarationKey>,
 }
 
 impl DeclaredJobKeeper {
     /// Creates the service of a server.
     #[must_use]
     pub fn new(context: &Context) -> Self {
-        Self { jobs: context.jobs() }
+        Self { jobs: context.jobs(), last_tried: None }
     }
 }
 
@@ -36,14 +39,28 @@ impl Service for DeclaredJobKeeper {
     }
 
     async fn tick(&mut self) -> anyhow::Result<DeclarationReport> {
-        self.jobs.reconcile_declarations().await
+        self.jobs.reconcile_declarations(&mut self.last_tried).await
     }
 
     fn has_more(report: &DeclarationReport) -> bool {
-        report.has_more
+        // Refused declarations are tried again by each tick. Without any other, the next one can wait for its period.
+        report.has_more && report.settled() > 0
     }
 
     fn is_notable(report: &DeclarationReport) -> bool {
-        report.created + report.updated + report.detached + report.retired > 0
+        report.settled() > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_declarations_wait_for_the_period() {
+        let refused = DeclarationReport { failed: 200, has_more: true, ..DeclarationReport::default() };
+        assert!(!DeclaredJobKeeper::has_more(&refused));
+        assert!(DeclaredJobKeeper::has_more(&DeclarationReport { created: 1, failed: 199, ..refused }));
+        assert!(!DeclaredJobKeeper::has_more(&DeclarationReport { created: 1, ..DeclarationReport::default() }));
     }
 }

@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use milvaion_api::{events::LiveEvent, views::OccurrenceRow};
+use tokio::time::Instant;
 
 use super::activators::Activators;
 use crate::{
@@ -23,8 +24,6 @@ use crate::{
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
 /// The most occurrences that one transaction ends.
 const EXPIRY_BATCH: i64 = 500;
-/// The most transactions in one tick; the next tick continues.
-const MAX_BATCHES: usize = 100;
 
 /// The background task that ends occurrences that wait for too long.
 #[derive(Debug)]
@@ -63,6 +62,8 @@ impl QueueExpiry {
 pub struct QueueExpiryReport {
     /// Occurrences that were skipped.
     pub skipped: usize,
+    /// True if the tick ended before it had seen all.
+    pub has_more: bool,
 }
 
 impl Service for QueueExpiry {
@@ -80,7 +81,8 @@ impl Service for QueueExpiry {
         if self.clock.is_settling() {
             return Ok(report);
         }
-        for _ in 0..MAX_BATCHES {
+        let slice_end = Self::slice_end();
+        loop {
             let now = self.clock.now();
             let ended = self.store.expire_queued(self.limit, EXPIRY_BATCH, now).await?;
             if ended.is_empty() {
@@ -100,8 +102,16 @@ impl Service for QueueExpiry {
                 );
             }
             self.hub.publish(now, vec![LiveEvent::Occurrences { rows }]);
+            if Instant::now() > slice_end {
+                report.has_more = true;
+                break;
+            }
         }
         Ok(report)
+    }
+
+    fn has_more(report: &QueueExpiryReport) -> bool {
+        report.has_more
     }
 
     fn is_notable(report: &QueueExpiryReport) -> bool {

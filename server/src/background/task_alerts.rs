@@ -8,7 +8,6 @@ use std::time::Duration;
 use milvaion_api::{alerts::AlertCondition, events::LiveEvent};
 
 use crate::{
-    background::lease::holder_name,
     clock::Clock,
     domain::alerting::Finding,
     engine::{Service, context::Context, status::ServiceStatuses},
@@ -30,7 +29,7 @@ pub struct TaskAlerts {
     pub hub: Hub,
     /// The state of each task.
     pub services: ServiceStatuses,
-    /// The name of the server in alerts.
+    /// The name of this server.
     pub server: String,
 }
 
@@ -43,7 +42,7 @@ impl TaskAlerts {
             clock: context.clock.clone(),
             hub: context.hub.clone(),
             services: context.services.clone(),
-            server: holder_name(),
+            server: context.server_name.clone(),
         }
     }
 }

@@ -54,21 +54,34 @@ pub struct DeclarationReport {
     pub has_more: bool,
 }
 
+impl DeclarationReport {
+    /// Returns the number of declarations that no longer differ from their jobs.
+    #[must_use]
+    pub fn settled(&self) -> usize {
+        self.created + self.updated + self.detached + self.retired
+    }
+}
+
 impl JobCommands {
-    /// Makes the jobs of declared schedules be as the live instances declare.
+    /// Makes the jobs of declared schedules be as the live instances declare. Begins behind `last_tried`, where the call
+    /// before has ended, and stores there where this one ends.
     ///
     /// # Errors
     ///
     /// Returns an error if PostgreSQL fails. What was changed before stays.
-    pub async fn reconcile_declarations(&self) -> anyhow::Result<DeclarationReport> {
+    pub async fn reconcile_declarations(
+        &self,
+        last_tried: &mut Option<DeclarationKey>,
+    ) -> anyhow::Result<DeclarationReport> {
         let now = self.clock.now();
         let mut instances = self.store.declarations(liveness::alive_since(now)).await?;
         SEAMS.declarations(&mut instances);
         let known = self.store.declared_jobs().await?;
-        let mut changes = declarations::changes(&instances, &known);
+        let changes = declarations::changes(&instances, &known);
         let mut report = DeclarationReport { has_more: changes.len() > MAX_CHANGES, ..DeclarationReport::default() };
-        changes.truncate(MAX_CHANGES);
-        for change in changes {
+        for change in declarations::next_changes(changes, last_tried.as_ref(), MAX_CHANGES) {
+            // Before the attempt: an error of this change keeps no other from being tried.
+            *last_tried = Some(change.key().clone());
             self.carry_out(change, &mut report).await?;
         }
         Ok(report)

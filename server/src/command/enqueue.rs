@@ -73,8 +73,13 @@ impl JobCommands {
         let mut results: Vec<Option<IngestResult>> = Vec::with_capacity(occurrences.len());
         let mut runs: Vec<EnqueuedRun> = Vec::new();
         let mut seen: HashMap<OccurrenceId, usize> = HashMap::new();
-        for occurrence in occurrences {
-            results.push(match check(occurrence, &targets, now) {
+        let checked: Vec<_> = occurrences.iter().map(|occurrence| check(occurrence, &targets, now)).collect();
+        // A redelivered message may be refused for what its first delivery has created: a job may be paused at any time.
+        let refused = occurrences.iter().zip(&checked).filter(|(_, checked)| checked.is_err());
+        let refused: Vec<OccurrenceId> = refused.map(|(occurrence, _)| occurrence.id).collect();
+        let known = self.store.known_ids(&refused).await?;
+        for (occurrence, checked) in occurrences.iter().zip(checked) {
+            results.push(match checked {
                 Ok(run) => {
                     // The second of two with one id is the first.
                     if let std::collections::hash_map::Entry::Vacant(entry) = seen.entry(run.id) {
@@ -83,6 +88,7 @@ impl JobCommands {
                     }
                     None
                 }
+                Err(_) if known.contains(&occurrence.id) => Some(accepted(occurrence.id)),
                 Err(refusal) => Some(refusal.result(occurrence.id)),
             });
         }

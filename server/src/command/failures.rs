@@ -15,7 +15,7 @@ use milvaion_telemetry::occurrences::SpanStart;
 use super::{jobs::JobCommands, occurrences::reason};
 use crate::{
     domain::transition::clean,
-    store::{jobs::AuditStamp, manual_runs::CreatedOccurrence},
+    store::{failures::RetriedFailures, jobs::AuditStamp, manual_runs::CreatedOccurrence},
 };
 
 impl JobCommands {
@@ -74,13 +74,13 @@ impl JobCommands {
     }
 
     /// Retries failures, each as a new occurrence with the current definition of its job. A failure that was retried
-    /// before is skipped, so that a repeated request creates no second run.
+    /// before is skipped, so that a repeated request creates no second run, and so is one whose uniqueness key is taken.
     ///
     /// # Errors
     ///
     /// Returns `Fields` for invalid `ids`, `reason` or `input_json`. A single failure returns `NotFound` if it does not
-    /// exist, and `Conflict` if it was retried before or its job is deleted. Returns `Conflict` while the cluster is
-    /// paused.
+    /// exist, and `Conflict` if it was retried before, its job is deleted or its uniqueness key is taken. Returns `Conflict`
+    /// while the cluster is paused.
     pub async fn retry_failures(
         &self,
         me: &RequestUser,
@@ -130,8 +130,13 @@ impl JobCommands {
             ids.into_iter().map(|id| (id, self.clock.occurrence_id())).collect();
         let edit = AuditStamp { by: &me.email, at: self.clock.now(), address: me.address };
         let (trace, start) = (milvaion_telemetry::current(), SpanStart::now());
-        let created =
+        let RetriedFailures { created, held } =
             self.store.retry_failures(&wanted, data.as_ref(), reason.as_deref(), input.force, trace, edit).await?;
+        if let (Some(_), [(_, holder)]) = (single, &held[..]) {
+            return Err(AppError::Conflict(format!(
+                "Occurrence {holder} has the uniqueness key of this failure. Retry when the key is free."
+            )));
+        }
         let retried = RetryFailuresResult {
             made: created.iter().map(|(failed, created)| (*failed, created.row.id)).collect(),
             left: wanted.len() - created.len(),

@@ -31,6 +31,8 @@ use crate::{
 pub struct Context {
     /// The settings.
     pub config: Arc<ServerConfig>,
+    /// The name of this server, which its lease and its alerts show.
+    pub server_name: String,
     /// Access to PostgreSQL for the services. Requests of users have connections of their own.
     pub store: Store,
     /// Access to PostgreSQL for the consumers of reports and heartbeats.

@@ -66,7 +66,7 @@ impl ClaimConsumer {
         };
         let granted = requests.iter().filter(|request| reply(request, &recorded).granted);
         let starts: Vec<StatusReport> =
-            granted.filter_map(claim::announced_start).map(transition::sanitize_report).collect();
+            claim::announced_starts(granted).into_iter().map(transition::sanitize_report).collect();
         if !starts.is_empty() {
             let now = self.clock.now();
             let rows = self.store.apply(&transition::fold(starts), now).await?.rows;

@@ -107,16 +107,21 @@ impl StatusConsumer {
 
     /// Applies the reports in some bodies, and records what could not be read.
     async fn process(&self, bodies: &[ReceivedBody<'_>]) -> anyhow::Result<()> {
-        let (reports, unreadable) = read(bodies, self.clock.now());
-        let (mut rest, mut done) = (reports.clone(), 0);
+        let received_at = self.clock.now();
+        let (reports, unreadable) = read(bodies, received_at);
+        let (mut reports, mut done) = (reports.into_iter(), 0);
         let mut refused = None;
-        while !rest.is_empty() {
-            let later = rest.split_off(rest.len().min(MAX_REPORTS_PER_STATEMENT));
-            let chunk = std::mem::replace(&mut rest, later);
+        loop {
+            let chunk: Vec<StatusReport> = reports.by_ref().take(MAX_REPORTS_PER_STATEMENT).collect();
             let count = chunk.len();
+            if count == 0 {
+                break;
+            }
             match self.apply(chunk).await {
                 Err(error) if !Self::is_retryable(&error) => {
-                    refused = self.apply_each(reports[done..done + count].to_vec()).await?.or(refused);
+                    // Read again: a copy of every report would cost each batch more than a refusal costs, which is rare.
+                    let again = read(bodies, received_at).0.into_iter().skip(done).take(count);
+                    refused = self.apply_each(again.collect()).await?.or(refused);
                 }
                 applied => drop(applied?),
             }
@@ -280,10 +285,12 @@ impl BatchHandler for StatusConsumer {
     }
 
     async fn handle_deliveries(&self, _: &Channel, batch: &[Delivery]) -> anyhow::Result<()> {
-        let body = |delivery: &'_ Delivery| (delivery.data.clone(), super::sender(delivery));
-        let bodies: Vec<(Vec<u8>, Option<String>)> = batch.iter().map(body).collect();
-        let bodies: Vec<_> =
-            bodies.iter().map(|(data, sender)| ReceivedBody { data, sender: sender.as_deref() }).collect();
+        let senders: Vec<Option<String>> = batch.iter().map(super::sender).collect();
+        let bodies: Vec<ReceivedBody<'_>> = batch
+            .iter()
+            .zip(&senders)
+            .map(|(delivery, sender)| ReceivedBody { data: &delivery.data, sender: sender.as_deref() })
+            .collect();
         self.process(&bodies).await
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use chrono::{DateTime, Utc};
 use milvaion_api::views::OccurrenceRow;
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
@@ -29,11 +30,16 @@ pub struct CancelOutcome {
     pub was: OccurrenceStatus,
 }
 
+/// A position in the order of cancellation requests: the time and the occurrence of one. The default is before all.
+pub type CancelPosition = (DateTime<Utc>, OccurrenceId);
+
 /// A cancellation request whose occurrence is still open.
 #[derive(Clone, Debug)]
 pub struct OpenCancelRequest {
     /// The occurrence.
     pub id: OccurrenceId,
+    /// Time of the request.
+    pub requested_at: DateTime<Utc>,
     /// The present status.
     pub status: OccurrenceStatus,
     /// The attempt in force, from 1.
@@ -42,6 +48,14 @@ pub struct OpenCancelRequest {
     pub by: String,
     /// Reason, as a sentence.
     pub reason: String,
+}
+
+impl OpenCancelRequest {
+    /// Returns the position of the request.
+    #[must_use]
+    pub fn position(&self) -> CancelPosition {
+        (self.requested_at, self.id)
+    }
 }
 
 /// The occurrences that a cancellation covers.
@@ -235,18 +249,21 @@ impl Store {
         row.map(|row| Ok((status(&row.status)?, JobId(row.job_id)))).transpose()
     }
 
-    /// Returns at most `limit` open occurrences with a cancellation request, oldest first.
+    /// Returns at most `limit` open occurrences with a cancellation request, oldest first, beginning behind `after`.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn open_cancel_requests(&self, limit: i64) -> Result<Vec<OpenCancelRequest>> {
+    pub async fn open_cancel_requests(&self, after: CancelPosition, limit: i64) -> Result<Vec<OpenCancelRequest>> {
         let rows = sqlx::query!(
-            r#"SELECT id, status::text AS "status!", attempt, coalesce(cancel_requested_by, 'system') AS "by!", coalesce(note, '') AS "reason!"
+            r#"SELECT id, cancel_requested_at AS "requested_at!", status::text AS "status!", attempt,
+                      coalesce(cancel_requested_by, 'system') AS "by!", coalesce(note, '') AS "reason!"
                  FROM runs
-                WHERE cancel_requested_at IS NOT NULL
-                ORDER BY cancel_requested_at
-                LIMIT $1"#,
+                WHERE cancel_requested_at IS NOT NULL AND (cancel_requested_at, id) > ($1, $2)
+                ORDER BY cancel_requested_at, id
+                LIMIT $3"#,
+            after.0,
+            after.1.0,
             limit
         )
         .fetch_all(self.pool())
@@ -255,6 +272,7 @@ impl Store {
             .map(|row| {
                 Ok(OpenCancelRequest {
                     id: OccurrenceId(row.id),
+                    requested_at: row.requested_at,
                     status: status(&row.status)?,
                     attempt: row.attempt,
                     by: row.by,

@@ -2,7 +2,7 @@
 //!
 //! Nothing here counts the open occurrences of a job, so the cost of a message depends on its length alone.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Duration, Utc};
 use milvaion_api::{requests::JobInput, sources::JobSourceKind, views::TriggerSource};
@@ -173,6 +173,29 @@ impl Store {
         Ok((id, true))
     }
 
+    /// Returns those of the ids that an earlier request has created.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
+    pub async fn known_ids(&self, wanted: &[OccurrenceId]) -> Result<HashSet<OccurrenceId>> {
+        if wanted.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let ids: Vec<Uuid> = wanted.iter().map(|id| id.0).collect();
+        let created: Vec<DateTime<Utc>> = wanted.iter().map(|id| id.created_at()).collect();
+        let known = sqlx::query_scalar!(
+            r#"SELECT r.run_id AS "id!" FROM unnest($1::uuid[], $2::timestamptz[]) AS w (id, created_at)
+                CROSS JOIN LATERAL (
+                      SELECT r.run_id FROM receipts r WHERE r.run_id = w.id AND r.created_at = w.created_at OFFSET 0) r"#,
+            &ids,
+            &created
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(known.into_iter().map(OccurrenceId).collect())
+    }
+
     /// Creates occurrences, each at most once, in one transaction. Returns one outcome for each, in their order. `by` is the
     /// author. No id may be there twice.
     ///
@@ -213,16 +236,7 @@ impl Store {
         // A separate statement: the next one sees what the transactions that held the rows before have created.
         let (jobs, keys): (Vec<Uuid>, Vec<String>) =
             runs.iter().filter_map(|run| Some((run.job_id.0, run.uniqueness_key.clone()?))).unzip();
-        sqlx::query!(
-            "INSERT INTO run_uniqueness (job_id, key, claimed_at)
-             SELECT DISTINCT job_id, key, $3::timestamptz FROM unnest($1::uuid[], $2::text[]) AS w (job_id, key) ORDER BY 1, 2
-             ON CONFLICT (job_id, key) DO UPDATE SET claimed_at = excluded.claimed_at",
-            &jobs,
-            &keys,
-            now
-        )
-        .execute(&mut tx)
-        .await?;
+        lock_uniqueness_keys(&mut tx, &jobs, &keys, now).await?;
         let rows = enqueue(&mut tx, runs, by, now).await?;
         tx.commit().await?;
         self.outcomes(rows)
@@ -277,6 +291,26 @@ impl Store {
             (job_id, key) = (last.job_id, last.key);
         }
     }
+}
+
+/// Locks the rows of uniqueness keys of jobs until the transaction ends, and creates those that are missing.
+pub(super) async fn lock_uniqueness_keys<'c>(
+    executor: impl Executor<'c, Database = Postgres>,
+    jobs: &[Uuid],
+    keys: &[String],
+    now: DateTime<Utc>,
+) -> Result<()> {
+    sqlx::query!(
+        "INSERT INTO run_uniqueness (job_id, key, claimed_at)
+         SELECT DISTINCT job_id, key, $3::timestamptz FROM unnest($1::uuid[], $2::text[]) AS w (job_id, key) ORDER BY 1, 2
+         ON CONFLICT (job_id, key) DO UPDATE SET claimed_at = excluded.claimed_at",
+        jobs,
+        keys,
+        now
+    )
+    .execute(executor)
+    .await?;
+    Ok(())
 }
 
 /// The result of the statement for one occurrence.

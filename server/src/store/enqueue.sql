@@ -57,7 +57,7 @@ made AS (
     INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, own_input, has_long_input,
                       scheduled_for, trigger, triggered_by, status, priority, max_retries, timeout_seconds, on_lost,
                       heartbeat_timeout_seconds, pause_after_seconds, publish_after, not_before, slot_group, slot_limit,
-                      slot_key, slot_key_limit, has_slot, replaces, status_changes, traceparent, parent_id)
+                      slot_key, slot_key_limit, has_slot, replaces, status_changes, traceparent, parent_id, uniqueness_key)
     SELECT id, created_at, job_id, display_name, version, worker_id, job_type,
            CASE WHEN NOT has_long_input THEN own_input END, has_long_input,
            scheduled_for, 'enqueue', $12, 'queued', priority, max_retries, timeout_seconds, on_lost,
@@ -68,7 +68,7 @@ made AS (
            concurrency_key, concurrency_key_limit, NOT needs_slot, overlap_policy = 3,
            jsonb_build_array(jsonb_strip_nulls(
                jsonb_build_object('status', 0, 'at', $11::timestamptz, 'attempt', 1, 'by', $12::text))),
-           traceparent, parent_id
+           traceparent, parent_id, key
       FROM judged
 ),
 kept AS (

@@ -18,14 +18,25 @@ use uuid::Uuid;
 use super::{
     Result, Store, StoreError,
     create::{BirthCause, RunBirth, RunRequest, create_runs},
+    enqueue::lock_uniqueness_keys,
     jobs::{AuditStamp, like},
     manual_runs::CreatedOccurrence,
     partitions::with_partitions,
+    pool::StoreTransaction,
 };
 use crate::domain::transition::first_line;
 
 /// Maximum number of failures, newest first, that a grouping counts.
 const MAX_GROUPED_FAILURES: i64 = 20_000;
+
+/// The result of retrying failures.
+#[derive(Clone, Debug, Default)]
+pub struct RetriedFailures {
+    /// Each retried failure, with its new occurrence.
+    pub created: Vec<(OccurrenceId, CreatedOccurrence)>,
+    /// Each failure whose uniqueness key is taken, with the occurrence that has the key.
+    pub held: Vec<(OccurrenceId, OccurrenceId)>,
+}
 
 impl Store {
     /// Returns a page of failures, newest first.
@@ -207,8 +218,8 @@ impl Store {
 
     /// Inserts a new occurrence for each failure, with its job's present definition and the input of the failed
     /// occurrence, or `input`; this resolves the failure. Failures that were retried before are skipped unless `force`,
-    /// and failures without a job always. The new occurrences continue the trace of `traceparent`. Returns each failure with its
-    /// new occurrence.
+    /// and failures without a job, or with a uniqueness key that is taken, always. The new occurrences continue the trace of
+    /// `traceparent`.
     ///
     /// # Errors
     ///
@@ -221,7 +232,7 @@ impl Store {
         force: bool,
         traceparent: Option<Traceparent>,
         edit: AuditStamp<'_>,
-    ) -> Result<Vec<(OccurrenceId, CreatedOccurrence)>> {
+    ) -> Result<RetriedFailures> {
         with_partitions!(self, edit.at, self.try_retry_failures(wanted, input, reason, force, traceparent, edit))
     }
 
@@ -233,13 +244,13 @@ impl Store {
         force: bool,
         traceparent: Option<Traceparent>,
         edit: AuditStamp<'_>,
-    ) -> Result<Vec<(OccurrenceId, CreatedOccurrence)>> {
+    ) -> Result<RetriedFailures> {
         let old: Vec<Uuid> = wanted.iter().map(|(old, _)| old.0).collect();
         let new: HashMap<Uuid, OccurrenceId> = wanted.iter().map(|(old, new)| (old.0, *new)).collect();
         let mut tx = self.pool().begin().await?;
         // Of two concurrent retries of one failure, the later one waits here and then finds it retried.
         let failures = sqlx::query!(
-            "SELECT occurrence_id, job_id, job_data FROM failed_occurrences
+            "SELECT occurrence_id, job_id, job_data, uniqueness_key FROM failed_occurrences
               WHERE occurrence_id = ANY($1) AND (retried_as IS NULL OR $2)
               ORDER BY occurrence_id FOR UPDATE",
             &old,
@@ -247,29 +258,45 @@ impl Store {
         )
         .fetch_all(&mut tx)
         .await?;
-        let births: Vec<RunBirth> = failures
-            .into_iter()
-            .filter_map(|failure| {
-                Some(RunBirth {
-                    id: *new.get(&failure.occurrence_id)?,
-                    job_id: JobId(failure.job_id),
-                    cause: BirthCause::Request(RunRequest {
-                        is_script: false,
-                        by: edit.by.to_owned(),
-                        reason: reason.map(str::to_owned),
-                        input: Some(input.unwrap_or(&failure.job_data).clone()),
-                        retry_of: Some(OccurrenceId(failure.occurrence_id)),
-                        is_checked: false,
-                        has_lock: false,
-                        takes_slot: false,
-                        key: None,
-                        address: edit.address,
-                        traceparent,
-                    }),
-                })
-            })
+        let keyed: Vec<(Uuid, Uuid, String)> = failures
+            .iter()
+            .filter_map(|failure| Some((failure.occurrence_id, failure.job_id, failure.uniqueness_key.clone()?)))
             .collect();
+        let holders = key_holders(&mut tx, &keyed, edit.at).await?;
+        let (mut births, mut held) = (Vec::with_capacity(failures.len()), Vec::new());
+        let mut taken: HashMap<(Uuid, String), Uuid> = HashMap::new();
+        for failure in failures {
+            let Some(id) = new.get(&failure.occurrence_id).copied() else { continue };
+            if let Some(key) = failure.uniqueness_key {
+                let key = (failure.job_id, key);
+                // Of several failures with one key, the first is retried.
+                let holder = holders.get(&failure.occurrence_id).or_else(|| taken.get(&key)).copied();
+                if let Some(holder) = holder {
+                    held.push((OccurrenceId(failure.occurrence_id), OccurrenceId(holder)));
+                    continue;
+                }
+                taken.insert(key, id.0);
+            }
+            births.push(RunBirth {
+                id,
+                job_id: JobId(failure.job_id),
+                cause: BirthCause::Request(RunRequest {
+                    is_script: false,
+                    by: edit.by.to_owned(),
+                    reason: reason.map(str::to_owned),
+                    input: Some(input.unwrap_or(&failure.job_data).clone()),
+                    retry_of: Some(OccurrenceId(failure.occurrence_id)),
+                    is_checked: false,
+                    has_lock: false,
+                    takes_slot: false,
+                    key: None,
+                    address: edit.address,
+                    traceparent,
+                }),
+            });
+        }
         let runs = create_runs(&mut tx, &births, None, edit.at).await?;
+        take_keys(&mut tx, &taken, edit.at).await?;
         let old: Vec<Option<Uuid>> = runs.iter().map(|run| run.retry_of).collect();
         let made: Vec<Uuid> = runs.iter().map(|run| run.id).collect();
         sqlx::query!(
@@ -296,11 +323,73 @@ impl Store {
         .await?;
         tx.commit().await?;
         self.measure_created(&runs);
-        runs.into_iter()
+        let created = runs
+            .into_iter()
             .filter_map(|run| Some((OccurrenceId(run.retry_of?), run)))
             .map(|(old, run)| Ok((old, CreatedOccurrence::try_from(run)?)))
-            .collect()
+            .collect::<Result<_>>()?;
+        Ok(RetriedFailures { created, held })
     }
+}
+
+/// Locks the uniqueness keys of failures, each given with its job, and returns the occurrences that have them: by failure, of
+/// those whose key is taken by another occurrence.
+async fn key_holders(
+    tx: &mut StoreTransaction,
+    keyed: &[(Uuid, Uuid, String)],
+    now: DateTime<Utc>,
+) -> Result<HashMap<Uuid, Uuid>> {
+    if keyed.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let failures: Vec<Uuid> = keyed.iter().map(|(failure, ..)| *failure).collect();
+    let jobs: Vec<Uuid> = keyed.iter().map(|(_, job, _)| *job).collect();
+    let keys: Vec<String> = keyed.iter().map(|(.., key)| key.clone()).collect();
+    // A separate statement, as for enqueued occurrences: the next one sees what the transactions that held the rows before
+    // have created.
+    lock_uniqueness_keys(&mut *tx, &jobs, &keys, now).await?;
+    let taken = sqlx::query!(
+        r#"SELECT f.id AS "failure!", u.run_id AS "holder!"
+             FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS f (id, job_id, key)
+            CROSS JOIN LATERAL (
+                  SELECT u.run_id, u.until FROM run_uniqueness u WHERE u.job_id = f.job_id AND u.key = f.key OFFSET 0) u
+            WHERE u.run_id <> f.id
+              AND (u.until > $4 OR EXISTS (SELECT 1 FROM runs r WHERE r.id = u.run_id OFFSET 0))"#,
+        &failures,
+        &jobs,
+        &keys,
+        now
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    Ok(taken.into_iter().map(|row| (row.failure, row.holder)).collect())
+}
+
+/// Gives locked uniqueness keys of jobs to new occurrences.
+async fn take_keys(tx: &mut StoreTransaction, taken: &HashMap<(Uuid, String), Uuid>, now: DateTime<Utc>) -> Result<()> {
+    if taken.is_empty() {
+        return Ok(());
+    }
+    let jobs: Vec<Uuid> = taken.keys().map(|(job, _)| *job).collect();
+    let keys: Vec<String> = taken.keys().map(|(_, key)| key.clone()).collect();
+    let ids: Vec<Uuid> = taken.values().copied().collect();
+    // Every row of a key exists, so the upsert only updates; see enqueue.sql.
+    sqlx::query!(
+        "WITH k AS (SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) AS k (job_id, key, id)),
+              marked AS (
+                  UPDATE runs r SET uniqueness_key = (SELECT k.key FROM k WHERE k.id = r.id) WHERE r.id = ANY($3)
+              )
+         INSERT INTO run_uniqueness (job_id, key, run_id, claimed_at)
+         SELECT job_id, key, id, $4::timestamptz FROM k ORDER BY job_id, key
+         ON CONFLICT (job_id, key) DO UPDATE SET run_id = excluded.run_id",
+        &jobs,
+        &keys,
+        &ids,
+        now
+    )
+    .execute(&mut *tx)
+    .await?;
+    Ok(())
 }
 
 /// Adds the conditions of a filter, except for its cursor and limit.

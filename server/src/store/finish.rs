@@ -195,12 +195,19 @@ impl Store {
         let mut tx = self.pool().begin().await?;
         let waiting = sqlx::query!(
             "SELECT id, attempt FROM runs
-              WHERE id < $1 AND status = 'queued' AND scheduled_for < $2
+              -- It is sent, unsent or waits for a slot, each of which has an index. What is delayed is not read.
+              WHERE id = ANY (ARRAY (
+                    (SELECT id FROM runs WHERE status = 'queued' AND published_at <= $1 ORDER BY published_at LIMIT $2)
+                    UNION ALL
+                    (SELECT id FROM runs WHERE publish_after <= $1 ORDER BY publish_after LIMIT $2)
+                    UNION ALL
+                    (SELECT id FROM runs WHERE NOT has_slot AND slot_group IS NOT NULL AND scheduled_for < $1
+                      ORDER BY scheduled_for LIMIT $2)))
+                AND status = 'queued' AND scheduled_for < $1
                 -- The end of a delay and the grant of a slot make it ready to be sent.
-                AND coalesce(not_before, publish_after, published_at, $2) <= $2
-                AND coalesce((status_changes -> -1 ->> 'at')::timestamptz, created_at) < $2
-              ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED",
-            OccurrenceId::from_parts(before, [0; 10]).0,
+                AND coalesce(not_before, publish_after, published_at, $1) <= $1
+                AND coalesce((status_changes -> -1 ->> 'at')::timestamptz, created_at) < $1
+              ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED",
             before,
             limit
         )

@@ -17,7 +17,8 @@ WITH r AS (
 -- and an end of an earlier attempt does not end a later one.
 ended AS (
     SELECT o.id, o.created_at, o.job_id, o.job_name, o.job_version, o.worker_id, o.job_type, o.own_input, o.has_long_input,
-           o.scheduled_for, o.trigger, o.triggered_by, o.trigger_reason, o.retry_of, o.traceparent, o.parent_id, r.status, o.version + 1 AS version,
+           o.scheduled_for, o.trigger, o.triggered_by, o.trigger_reason, o.retry_of, o.traceparent, o.parent_id,
+           o.uniqueness_key, r.status, o.version + 1 AS version,
            o.priority, o.attempt, o.failures, o.requeues, o.max_retries, o.timeout_seconds,
            -- A worker that reports the end has received the message.
            CASE WHEN r.instance_id IS NOT NULL THEN coalesce(o.published_at, $18) ELSE o.published_at END AS published_at,
@@ -67,12 +68,12 @@ filed AS (
 -- A failure is kept until a user resolves it, longer than the occurrence itself.
 failed AS (
     INSERT INTO failed_occurrences (occurrence_id, job_id, job_name, failed_at, cause, exception, fingerprint, job_data,
-                                    job_version, worker_id, job_type, attempt)
+                                    job_version, worker_id, job_type, attempt, uniqueness_key)
     -- Dated by the server's clock: auto-disable does not depend on the workers' clocks.
     SELECT id, job_id, job_name, $18, failure_cause,
            exception, coalesce(fingerprint, cause || ':' || worker_id || '/' || job_type, ''),
            coalesce(run_input(id, own_input, has_long_input, job_id, job_version), 'null'), job_version, worker_id, job_type,
-           attempt
+           attempt, uniqueness_key
       FROM ended WHERE status IN ('failed', 'timed-out')
     ON CONFLICT (occurrence_id) DO NOTHING
 ),

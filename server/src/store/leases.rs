@@ -1,5 +1,7 @@
 //! Fencing epochs: a number that each new holder of a role raises, and that each write in the role carries.
 //!
+//! An epoch is at least the time at which it was granted, in milliseconds, and higher than the one before.
+//!
 //! A server that was frozen while its lease expired still acts as the leader when it resumes. Its epoch is then no
 //! longer the newest, and a statement that checks the epoch changes no row. `FOR SHARE` on the row makes the check and
 //! the raise wait for each other, so that there is no gap between them.
@@ -22,7 +24,7 @@ pub struct FencingToken {
 pub struct LeaseRow {
     /// Role name.
     pub role: String,
-    /// Newest epoch: the number of times the role was taken.
+    /// Newest epoch.
     pub epoch: i64,
     /// Holder of the newest epoch; none if it released the role.
     pub holder: Option<String>,
@@ -37,9 +39,12 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then the caller must not act in the role.
     pub async fn take_lease(&self, role: &'static str, holder: &str, now: DateTime<Utc>) -> Result<FencingToken> {
+        // A standby may be promoted without the newest raises. By the time, it grants none of their epochs again.
         let epoch = sqlx::query_scalar!(
-            "INSERT INTO leases AS l (role, epoch, holder, changed_at) VALUES ($1, 1, $2, $3)
-             ON CONFLICT (role) DO UPDATE SET epoch = l.epoch + 1, holder = excluded.holder, changed_at = excluded.changed_at
+            "INSERT INTO leases AS l (role, epoch, holder, changed_at)
+             VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint, $2, $3)
+             ON CONFLICT (role) DO UPDATE SET epoch = greatest(l.epoch + 1, excluded.epoch), holder = excluded.holder,
+                                              changed_at = excluded.changed_at
              RETURNING epoch",
             role,
             holder,

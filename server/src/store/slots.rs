@@ -51,7 +51,11 @@ impl Store {
                  FROM (SELECT DISTINCT ON (slot_group) slot_group, id FROM runs
                         WHERE replaces AND NOT has_slot AND slot_group IS NOT NULL ORDER BY slot_group, id DESC) w
                 CROSS JOIN LATERAL (
-                      SELECT id FROM runs r WHERE r.job_id = w.slot_group AND r.id < w.id LIMIT $1) o
+                      -- What is asked to end already keeps no other from being found.
+                      SELECT id FROM runs r
+                       WHERE r.job_id = w.slot_group AND r.id < w.id
+                         AND (r.status <> 'running' OR r.cancel_requested_at IS NULL)
+                       LIMIT $1) o
                 ORDER BY o.id LIMIT $1"#,
             limit
         )

@@ -33,7 +33,7 @@ fn instance(server: &Server, id: &str, version: &str, schedules: &[(&str, u64)])
 /// Registers instances and makes the jobs be as they declare.
 async fn register(server: &Server, instances: &[InstanceHello]) {
     server.store.store_hellos(instances, server.clock.now()).await.expect("stored");
-    server.jobs.reconcile_declarations().await.expect("compared");
+    server.jobs.reconcile_declarations(&mut None).await.expect("compared");
 }
 
 /// Returns the job of a schedule.
@@ -137,7 +137,7 @@ async fn first_occurrence_by_job_type_has_the_declared_rules_until_the_code_drop
         job_types: vec![messages::job_type("report")],
         ..messages::hello("w-2", server.clock.now())
     };
-    server.jobs.reconcile_declarations().await.expect("compared");
+    server.jobs.reconcile_declarations(&mut None).await.expect("compared");
     server.store.store_goodbyes(&["w-1".to_owned()], server.clock.now()).await.expect("stored");
     register(&server, &[hello]).await;
     let job = server.store.job(run.job_id).await.expect("the query succeeds").expect("it exists");

@@ -104,6 +104,14 @@ async fn occurrence_is_created_once_with_its_job() {
     let job = store.job(shown.row.job_id).await.expect("read").expect("it exists");
     assert_eq!((job.source.kind, job.definition.display_name.as_str()), (JobSourceKind::Code, "echo"));
     assert_eq!(harness.count("priority = 5").await, 1);
+    harness.connection.lock().await.execute("UPDATE jobs SET is_active = false").await;
+    let results = harness.broker.enqueue(vec![child, built(echo())]).await.expect("answered");
+    let outcomes: Vec<_> = results.iter().map(|result| result.outcome).collect();
+    assert_eq!(
+        outcomes,
+        [IngestOutcome::Accepted, IngestOutcome::Rejected],
+        "the first exists, although its job is paused"
+    );
     harness.close().await;
 }
 

@@ -39,7 +39,7 @@ async fn stopping_leader_hands_over_at_once() {
     assert!(!first.is_valid(), "the old lease has ended");
     let second = two.held_lease().await;
     assert!(since.elapsed() < Duration::from_secs(1), "handed over in {:?}", since.elapsed());
-    assert_eq!(second.epoch(), first.epoch() + 1);
+    assert!(second.epoch() > first.epoch());
     two.stop().await;
     assert_eq!(store.leases().await.expect("the query succeeds")[0].holder, None, "no holder is recorded");
 }
@@ -99,13 +99,13 @@ async fn dead_leader_is_replaced_when_its_lease_expires() {
     let (store, cache) = harness().await;
     let dead = "a-server-that-was-killed";
     cache.acquire_or_renew_lease(LEADER_ROLE, dead, LEASE_TIMES.ttl).await.expect("the query succeeds");
-    store.take_lease(LEADER_ROLE, dead, Clock::system().now()).await.expect("the query succeeds");
+    let before = store.take_lease(LEADER_ROLE, dead, Clock::system().now()).await.expect("the query succeeds");
     let since = Instant::now();
     let follower = LeaseHolder::start(&store, &cache, LEASE_TIMES);
     let lease = follower.held_lease().await;
     assert!(since.elapsed() > LEASE_TIMES.ttl - Duration::from_millis(500), "not before: {:?}", since.elapsed());
     assert!(since.elapsed() < LEASE_TIMES.ttl + Duration::from_secs(2), "not long after: {:?}", since.elapsed());
-    assert_eq!(lease.epoch(), 2);
+    assert!(lease.epoch() > before.epoch);
     follower.stop().await;
 }
 
@@ -171,9 +171,10 @@ async fn leader_steps_down_for_a_newer_epoch() {
     let server = LeaseHolder::start(&store, &cache, LEASE_TIMES);
     let lease = server.held_lease().await;
     // Redis was restored from an old copy: it names us as the leader, and PostgreSQL has a newer epoch.
-    store.take_lease(LEADER_ROLE, "another", Clock::system().now()).await.expect("the query succeeds");
+    let newer = store.take_lease(LEADER_ROLE, "another", Clock::system().now()).await.expect("the query succeeds");
+    assert!(newer.epoch > lease.epoch());
     tokio::time::timeout(wait::WAIT_TIMEOUT, lease.ended().cancelled()).await.expect("it steps down");
-    assert!(server.held_lease().await.epoch() > lease.epoch() + 1, "it leads again with a new epoch only");
+    assert!(server.held_lease().await.epoch() > newer.epoch, "it leads again with a new epoch only");
     server.stop().await;
 }
 
@@ -185,7 +186,7 @@ async fn lost_key_ends_the_lease_and_rebuilds_the_index() {
     server.rebuild.notified().await;
     assert!(cache.release_lease(LEADER_ROLE, &server.holder).await.expect("the query succeeds"));
     tokio::time::timeout(wait::WAIT_TIMEOUT, server.rebuild.notified()).await.expect("a rebuild is requested");
-    assert_eq!(server.held_lease().await.epoch(), lease.epoch() + 1);
+    assert!(server.held_lease().await.epoch() > lease.epoch());
     assert!(!lease.is_valid());
     server.stop().await;
 }

@@ -407,11 +407,12 @@ async fn table_of_open_occurrences_has_no_further_index() {
     let known = "SELECT count(*) FROM pg_indexes WHERE tablename = 'runs' AND indexname IN
                  ('runs_pkey', 'runs_by_job', 'runs_begun_or_quarantined', 'runs_unsent', 'runs_delayed',
                   'runs_cancel_requested', 'runs_waiting', 'runs_replacing', 'runs_with_slot', 'runs_with_key',
-                  'runs_by_parent', 'runs_delayed_by_job', 'runs_published')";
+                  'runs_by_parent', 'runs_delayed_by_job', 'runs_published', 'runs_waiting_since')";
     let all = "SELECT count(*) FROM pg_indexes WHERE tablename = 'runs'";
     let mut connection = TestConnection::open(&url).await;
-    // Two of them cost nothing but the rows that another occurrence has enqueued, and those that are delayed.
-    assert_eq!((connection.count(known).await, connection.count(all).await), (13, 13), "each costs every dispatch");
+    // Three of them cost nothing but the rows that another occurrence has enqueued, those that are delayed, and those that
+    // wait for a slot.
+    assert_eq!((connection.count(known).await, connection.count(all).await), (14, 14), "each costs every dispatch");
 }
 
 /// Returns a delayed occurrence of a job, with a uniqueness key of its own.
@@ -510,13 +511,15 @@ async fn delayed_occurrences_of_a_job_are_found_by_index() {
     find_delayed_of_a_job(1).await;
 }
 
-/// Looks for due and queued occurrences beside `delayed` delayed ones.
+/// Looks for due, queued and expired occurrences beside `delayed` delayed ones that are old.
 async fn look_beside_delayed(delayed: i64) {
     let harness = PlanHarness::new().await;
     let count = QueueCount { at: harness.clock.now(), old_before: harness.clock.now() };
     let look = async || {
         let next = harness.store.next_delayed_times().await.expect("the query succeeds");
         let backlogs = harness.store.queue_backlogs(count, None).await.expect("the query succeeds");
+        let expired = harness.store.expire_queued(chrono::Duration::days(30), 500, harness.clock.now()).await;
+        assert!(expired.expect("the statement succeeds").is_empty());
         (next.outside_quarantine.is_some(), backlogs.iter().map(QueueBacklog::old).sum::<i64>())
     };
     // The plans are made while the tables are empty.
@@ -533,9 +536,9 @@ async fn look_beside_delayed(delayed: i64) {
             .execute(format!(
                 "INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
                                    status, priority, has_slot, published_at, not_before)
-                 SELECT gen_random_uuid(), now(), gen_random_uuid(), 'x', 1, 'w', 't', now(), 'enqueue', 'queued', 3, true,
-                        {published_at}, {not_before}
-                   FROM generate_series(1, {rows})"
+                 SELECT lpad(to_hex({rows} + n), 32, '0')::uuid, now() - interval '40 days', gen_random_uuid(), 'x', 1, 'w',
+                        't', now() - interval '40 days', 'enqueue', 'queued', 3, true, {published_at}, {not_before}
+                   FROM generate_series(1, {rows}) n"
             ))
             .await;
     }

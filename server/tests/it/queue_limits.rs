@@ -1,13 +1,13 @@
 //! The bounds of the queue: open occurrences of one job, and the time for which an occurrence waits for a worker.
 
 use chrono::Duration;
-use milvaion_api::events::LiveEvent;
+use milvaion_api::{events::LiveEvent, requests::JobInput};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     message::StatusReport,
     status::OccurrenceStatus,
 };
-use milvaion_schedule::{due::DueAction, schedule::Schedule};
+use milvaion_schedule::{due::DueAction, rules::Rules, schedule::Schedule};
 use milvaion_server::{
     background::{activators::Activators, queue_expiry::QueueExpiry},
     cache::Cache,
@@ -125,6 +125,10 @@ async fn occurrence_that_no_worker_begins_is_skipped() {
     let job_id = jobs::insert(&store, &clock, Schedule::Manual, None).await;
     let insert = async || runs::insert_manual(&store, &clock, job_id).await;
     let (waiting, running, retried) = (insert().await, insert().await, insert().await);
+    let rules = Rules { max_concurrent: Some(1), ..Rules::default() };
+    let limited = JobInput { rules, ..jobs::echo_job(Schedule::Manual) };
+    let limited = jobs::insert_job(&store, &clock, &limited, None).await;
+    let without_slot = runs::insert_manual(&store, &clock, limited).await;
     let report = async |id: OccurrenceId, status| {
         let report = StatusReport {
             retry_after_ms: Some(24 * 3_600_000),
@@ -139,14 +143,16 @@ async fn occurrence_that_no_worker_begins_is_skipped() {
     let young = insert().await;
     assert_eq!(expiry.tick().await.expect("the tick succeeds").skipped, 0);
     clock.advance(Duration::seconds(2));
-    assert_eq!(expiry.tick().await.expect("the tick succeeds").skipped, 1);
+    assert_eq!(expiry.tick().await.expect("the tick succeeds").skipped, 2);
     let status =
         async |id| store.occurrence(id, 1, clock.now()).await.expect("the query succeeds").expect("it exists").row;
     let row = status(waiting).await;
     assert_eq!(row.status, OccurrenceStatus::Skipped);
     assert_eq!(row.note.as_deref(), Some("Skipped: no worker began it within 36 hours."));
     let pushed = events.try_recv().expect("an event");
-    assert!(matches!(&pushed[0].event, LiveEvent::Occurrences { rows } if rows[0].id == waiting), "{pushed:?}");
+    let LiveEvent::Occurrences { rows } = &pushed[0].event else { panic!("{pushed:?}") };
+    let is_pushed = |id: OccurrenceId| rows.iter().any(|row| row.id == id);
+    assert!(is_pushed(waiting) && is_pushed(without_slot), "{pushed:?}");
     for id in [running, retried, young] {
         assert!(!status(id).await.status.is_final(), "{id}");
     }

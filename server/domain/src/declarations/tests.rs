@@ -156,3 +156,17 @@ fn job_of_enqueued_occurrences_follows_code_that_declares_rules() {
     silent.version = "2".into();
     assert_eq!(apply(&[silent], &mut known), ["update "], "the rules are no longer declared");
 }
+
+#[test]
+fn each_change_is_tried_although_others_stay() {
+    let declared = instance("1", 0, &[("b", "0 2 * * *"), ("d", "0 2 * * *"), ("a", "0 2 * * *"), ("c", "0 2 * * *")]);
+    let tried_after = |last: Option<&str>| {
+        let key = |name: &str| DeclarationKey { worker_id: "w".into(), job_type: "report".into(), name: name.into() };
+        let next = next_changes(changes(std::slice::from_ref(&declared), &[]), last.map(key).as_ref(), 3);
+        next.iter().map(|change| change.key().name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(tried_after(None), ["a", "b", "c"]);
+    assert_eq!(tried_after(Some("c")), ["d", "a", "b"]);
+    assert_eq!(tried_after(Some("b2")), ["c", "d", "a"], "the one tried last is settled");
+    assert_eq!(tried_after(Some("d")), ["a", "b", "c"]);
+}

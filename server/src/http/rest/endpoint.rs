@@ -14,6 +14,7 @@ use axum::{
     extract::{FromRequestParts, RawPathParams, Request},
     response::{IntoResponse, Response},
 };
+use chrono::{DateTime, Utc};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header, request::Parts};
 use milvaion_api::permissions::Permission;
 use milvaion_app::backend::RequestUser;
@@ -103,6 +104,9 @@ pub struct Call<P, Q, B> {
     pub body: B,
     /// The head of the request.
     pub head: Parts,
+    /// The time at which the request arrived. If it is repeated with its idempotency key after an unknown outcome, the time at
+    /// which the first one arrived.
+    pub received_at: DateTime<Utc>,
     /// The value of the header `Idempotency-Key`.
     pub idempotency_key: Option<String>,
     /// The name of the token or of the user of a session, as `token:id` or `user:id`.
@@ -301,12 +305,15 @@ impl Endpoint {
                         query,
                         body: content,
                         head,
+                        received_at: state.clock.now(),
                         idempotency_key: key.clone(),
                         caller: caller.name.clone(),
                     };
                     let Some(key) = key else { return run(state, call).await };
                     let request = idempotency::KeyedRequest::new(&caller, key, &call.head, &body);
-                    idempotency::once(&state.clone(), &operation, request, run(state, call)).await
+                    let of_run = state.clone();
+                    let run = move |received_at| run(of_run, Call { received_at, ..call });
+                    idempotency::once(&state, &operation, request, run).await
                 };
                 answered.await.unwrap_or_else(IntoResponse::into_response)
             })

@@ -228,16 +228,25 @@ async fn authorise(
     Ok(())
 }
 
-/// Returns true while the caller of an open stream may still read. PostgreSQL that fails ends no stream.
-pub async fn may_go_on(state: &ApiState, head: &Parts, user: UserId) -> bool {
+/// Returns true while the caller of an open stream, of the log of `occurrence` if it is given, may still read. PostgreSQL
+/// that fails ends no stream.
+pub async fn may_go_on(state: &ApiState, head: &Parts, user: UserId, occurrence: Option<OccurrenceId>) -> bool {
     if head.headers.contains_key(header::AUTHORIZATION) {
-        return match bearer(state, &head.headers).await {
-            Ok(token) => token.user.role.allows(Permission::Read),
-            Err(error) => error.status() != StatusCode::UNAUTHORIZED,
+        return match may_token_go_on(state, head, occurrence).await {
+            Ok(may_read) => may_read,
+            Err(error) => !matches!(error.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN),
         };
     }
     let found = guard::stream_user(&state.store, &state.clock, head, user).await;
     found.map_or(true, |found| matches!(found, StreamUser::Active(_)))
+}
+
+async fn may_token_go_on(state: &ApiState, head: &Parts, occurrence: Option<OccurrenceId>) -> Result<bool, ApiError> {
+    let token = bearer(state, &head.headers).await?;
+    if let (Some(tag), Some(id)) = (&token.tag, occurrence) {
+        require_occurrence_tag(state, tag, id).await?;
+    }
+    Ok(token.user.role.allows(Permission::Read))
 }
 
 /// Checks that the object in the path belongs to the tag that limits the token.
@@ -267,12 +276,16 @@ pub async fn check_scope(
         },
         TagScope::Occurrence => {
             let Ok(id) = id().parse::<OccurrenceId>() else { return Ok(()) };
-            match state.store.occurrence_status(id).await {
-                Ok(Some((_, job))) => require_job_tag(state, tag, job).await,
-                Ok(None) => Ok(()),
-                Err(error) => Err(AppError::from(error).into()),
-            }
+            require_occurrence_tag(state, tag, id).await
         }
+    }
+}
+
+/// Checks that the job of an occurrence, if that exists, has the tag that limits a token.
+async fn require_occurrence_tag(state: &ApiState, tag: &str, id: OccurrenceId) -> Result<(), ApiError> {
+    match state.store.occurrence_status(id).await.map_err(AppError::from)? {
+        Some((_, job)) => require_job_tag(state, tag, job).await,
+        None => Ok(()),
     }
 }
 

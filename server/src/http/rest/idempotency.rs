@@ -10,7 +10,7 @@ use axum::{
     body::{Body, to_bytes},
     response::{IntoResponse, Response},
 };
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use http::{HeaderName, HeaderValue, StatusCode, header, request::Parts};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -30,35 +30,25 @@ const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 const EXECUTION_LIMIT: TimeDelta = TimeDelta::seconds(30);
 /// The header of a repeated answer.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
-/// Operations that can be carried out again without harm: the second time finds the work done.
-const REPEATABLE: &[&str] = &[
-    "applyFiles",
-    "runJob",
-    "pauseJob",
-    "resumeJob",
-    "cancelOccurrence",
-    "resolveFailures",
-    "resolveDeadLetters",
-    "enableSingletonLoop",
-    "disableSingletonLoop",
-    "yieldSingletonLoop",
-    "pauseCluster",
-    "resumeCluster",
-    "deactivateUser",
-    "reactivateUser",
-    "retryFailures",
-    "restoreJobVersion",
-];
 
-/// Returns the key of a request. One that changes nothing needs none.
+/// Returns true if an operation may have a key. One that changes nothing needs none.
+fn takes_key(operation: &Operation) -> bool {
+    operation.method == "POST" && operation.permission.mutates()
+}
+
+/// Returns true if an operation can be carried out again without harm, because the second time finds the work done. Any
+/// other one creates an object each time, and answers so.
+fn is_repeatable(operation: &Operation) -> bool {
+    operation.success != StatusCode::CREATED.as_u16()
+}
+
+/// Returns the key of a request.
 ///
 /// # Errors
 ///
 /// Returns an error for an invalid key.
 pub(super) fn key(operation: &Operation, head: &Parts) -> Result<Option<String>, ApiError> {
-    let Some(value) =
-        head.headers.get("idempotency-key").filter(|_| operation.method == "POST" && operation.permission.mutates())
-    else {
+    let Some(value) = head.headers.get("idempotency-key").filter(|_| takes_key(operation)) else {
         return Ok(None);
     };
     let text = value.to_str().unwrap_or_default().trim();
@@ -89,31 +79,34 @@ impl KeyedRequest {
     }
 }
 
-/// Carries out a request once. It goes on if its client disconnects, so that its answer is stored.
+/// Carries out a request once. It goes on if its client disconnects, so that its answer is stored. `run` receives the time
+/// at which the first request with the key arrived.
 ///
 /// # Errors
 ///
 /// Returns an error if the key was used for another request, or if the outcome of the first request is unknown.
-pub(super) async fn once(
+pub(super) async fn once<F>(
     state: &ApiState,
     operation: &Operation,
     request: KeyedRequest,
-    run: impl Future<Output = Result<Response, ApiError>> + Send + 'static,
-) -> Result<Response, ApiError> {
+    run: impl FnOnce(DateTime<Utc>) -> F + Send + 'static,
+) -> Result<Response, ApiError>
+where
+    F: Future<Output = Result<Response, ApiError>> + Send + 'static,
+{
     let now = state.clock.now();
     let registered = state
         .store
         .register_api_request(&request.caller, &request.key, &request.fingerprint, now)
         .await
         .map_err(AppError::from)?;
-    let is_repeatable = REPEATABLE.contains(&operation.id);
-    match registered {
-        Registration::New => {}
+    let received_at = match registered {
+        Registration::New => now,
         Registration::Answered(answer) => return replay(answer),
         Registration::OtherRequest => {
             return Err(ApiError::field("Idempotency-Key", "was used for another request: choose a new key"));
         }
-        Registration::Unanswered(_) if is_repeatable => {}
+        Registration::Unanswered(since) if is_repeatable(operation) => since,
         Registration::Unanswered(since) if now - since < EXECUTION_LIMIT => {
             let detail = "The first request with this key is still being carried out. Repeat it in a moment.";
             return Err(ApiError::new(StatusCode::CONFLICT, detail).retry_after(1));
@@ -128,10 +121,10 @@ pub(super) async fn once(
                 ),
             ));
         }
-    }
+    };
     let (state, has_secret) = (state.clone(), operation.has_secret);
     let carried_out = tokio::spawn(async move {
-        let response = run.await.unwrap_or_else(IntoResponse::into_response);
+        let response = run(received_at).await.unwrap_or_else(IntoResponse::into_response);
         store_answer(&state, &request, has_secret, response).await
     });
     carried_out.await.map_err(|error| {
@@ -193,4 +186,32 @@ fn replay(answer: StoredAnswer) -> Result<Response, ApiError> {
     }
     headers.insert(REPLAYED, HeaderValue::from_static("true"));
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn only_operations_that_create_an_object_are_not_repeated() {
+        let operations = super::super::endpoints().into_iter().map(|endpoint| endpoint.operation);
+        let refused: BTreeSet<&str> =
+            operations.filter(|one| takes_key(one) && !is_repeatable(one)).map(|one| one.id).collect();
+        let expected = [
+            "createAlertChannel",
+            "createAlertRule",
+            "createCalendar",
+            "createJob",
+            "createResetLink",
+            "createToken",
+            "duplicateJob",
+            "inviteUser",
+            "renewInvitation",
+            "retryOccurrence",
+            "rotateToken",
+        ];
+        assert_eq!(refused, BTreeSet::from(expected));
+    }
 }

@@ -1,5 +1,6 @@
 //! The operations on occurrences and their logs.
 
+use chrono::{DateTime, Utc};
 use milvaion_api::{
     failures::FailureSelection,
     page::OccurrenceFilter,
@@ -17,6 +18,7 @@ use milvaion_protocol::{
 use milvaion_telemetry::occurrences::SpanStart;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
 
 use super::{
     ApiState,
@@ -125,8 +127,14 @@ async fn list(state: ApiState, call: Call<Nothing, OccurrenceQuery, Nothing>) ->
 }
 
 async fn enqueue(state: ApiState, call: Call<Nothing, Nothing, EnqueueOccurrences>) -> ApiResult<EnqueueResults> {
+    // A repetition with the same key makes the same ids, because its first request may have created the occurrences.
+    let made_id = |index: usize| match &call.idempotency_key {
+        Some(key) => id_of_key(call.received_at, &call.caller, key, index),
+        None => state.clock.occurrence_id(),
+    };
+    let occurrences = call.body.occurrences.into_iter().enumerate();
     let occurrences: Vec<NewOccurrence> =
-        call.body.occurrences.into_iter().map(|occurrence| occurrence.into_new(state.clock.occurrence_id())).collect();
+        occurrences.map(|(index, occurrence)| occurrence.into_new(made_id(index))).collect();
     if let Some(tag) = &call.tag {
         for (index, occurrence) in occurrences.iter().enumerate() {
             let Some(key) = &occurrence.job_key else {
@@ -145,6 +153,19 @@ async fn enqueue(state: ApiState, call: Call<Nothing, Nothing, EnqueueOccurrence
     let report = state.jobs.enqueue(&occurrences, Some(&call.me.email)).await.map_err(AppError::from)?;
     state.jobs.send_created(report.created, start);
     Ok(Reply::of(EnqueueResults { results: report.results }))
+}
+
+/// Returns the id of an occurrence that names none, in a request with an idempotency key.
+fn id_of_key(received_at: DateTime<Utc>, caller: &str, key: &str, index: usize) -> OccurrenceId {
+    let mut hasher = Sha256::new();
+    for part in [caller, key] {
+        hasher.update(part.len().to_le_bytes());
+        hasher.update(part);
+    }
+    hasher.update(index.to_le_bytes());
+    let mut random = [0; 10];
+    random.copy_from_slice(&hasher.finalize()[..10]);
+    OccurrenceId::from_parts(received_at, random)
 }
 
 async fn show<P, Q, B>(state: &ApiState, call: &Call<P, Q, B>, id: OccurrenceId) -> ApiResult<OccurrenceDetail> {
@@ -187,4 +208,23 @@ async fn retry(state: ApiState, call: Call<OccurrencePath, Nothing, RetryOccurre
         return Err(AppError::Conflict("This occurrence was retried in this moment by another request.".into()).into());
     };
     Ok(show(&state, &call, *id).await?.location(format!("/occurrences/{id}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn ids_of_a_key_are_the_same_each_time_and_differ_otherwise() {
+        let at = DateTime::UNIX_EPOCH;
+        let one = id_of_key(at, "token:1", "deploy", 0);
+        assert_eq!(id_of_key(at, "token:1", "deploy", 0), one);
+        assert_eq!((one.created_at(), one.0.get_version_num()), (at, 7));
+        let others = [("token:1", "deploy", 1), ("token:1", "deplo", 0), ("token:2", "deploy", 0)];
+        let others: BTreeSet<_> =
+            others.into_iter().map(|(caller, key, index)| id_of_key(at, caller, key, index)).collect();
+        assert_eq!((others.len(), others.contains(&one)), (3, false));
+    }
 }

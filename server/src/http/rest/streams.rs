@@ -94,12 +94,14 @@ struct StreamAccess {
     state: ApiState,
     head: Parts,
     user: UserId,
+    /// The occurrence whose log is streamed.
+    occurrence: Option<OccurrenceId>,
     next_check: Instant,
 }
 
 impl StreamAccess {
-    fn new(state: &ApiState, head: Parts, user: UserId) -> Self {
-        Self { state: state.clone(), head, user, next_check: Instant::now() + CHECK_INTERVAL }
+    fn new(state: &ApiState, head: Parts, user: UserId, occurrence: Option<OccurrenceId>) -> Self {
+        Self { state: state.clone(), head, user, occurrence, next_check: Instant::now() + CHECK_INTERVAL }
     }
 
     /// Returns false if the caller has lost the right. While PostgreSQL fails, the right stays.
@@ -108,7 +110,7 @@ impl StreamAccess {
             return true;
         }
         self.next_check = Instant::now() + CHECK_INTERVAL;
-        guard::may_go_on(&self.state, &self.head, self.user).await
+        guard::may_go_on(&self.state, &self.head, self.user, self.occurrence).await
     }
 }
 
@@ -159,7 +161,7 @@ async fn events(state: ApiState, call: Call<Nothing, EventQuery, Nothing>) -> Re
             first.extend(public_frame(&LiveEvent::Resync, &position, job, occurrence));
         }
     }
-    let access = StreamAccess::new(&state, call.head, call.me.id);
+    let access = StreamAccess::new(&state, call.head, call.me.id, None);
     let open = EventStream { access, receiver: subscription.receiver, first, job, occurrence, _watch: watch };
     Ok(respond(stream::unfold(open, |mut open| async move {
         let frame = open.next().await?;
@@ -227,7 +229,7 @@ async fn log(state: ApiState, call: Call<OccurrencePath, LogStreamQuery, Nothing
     let watch = state.hub.log_watches().watch(&[id]);
     let (_, receiver) = state.hub.listen(None);
     let open = LogStream {
-        access: StreamAccess::new(&state, call.head, call.me.id),
+        access: StreamAccess::new(&state, call.head, call.me.id, Some(id)),
         receiver,
         id,
         after: resumed.or(call.query.after).unwrap_or(0),

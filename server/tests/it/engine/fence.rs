@@ -3,6 +3,7 @@
 use chrono::Duration;
 use milvaion_schedule::{due::DueAction, rules::Rules, schedule::Schedule};
 use milvaion_server::{
+    background::lease::LEADER_ROLE,
     clock::Clock,
     store::{Store, plan::NewScheduledRun},
 };
@@ -40,6 +41,11 @@ async fn old_leader_creates_no_occurrences() {
         "epoch 7 has ended"
     );
     assert_eq!(store.create_scheduled_runs(runs, Some(8), clock.now()).await.expect("the query succeeds").len(), 1);
+    // A standby that was promoted without the newest changes has an earlier epoch.
+    let take = async || store.take_lease(LEADER_ROLE, "one", clock.now()).await.expect("the query succeeds").epoch;
+    let granted = take().await;
+    connection.execute("UPDATE leases SET epoch = 8").await;
+    assert!(take().await >= granted, "it follows the time");
 }
 
 #[tokio::test]

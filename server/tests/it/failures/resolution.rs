@@ -9,7 +9,11 @@ use milvaion_api::{
 use milvaion_app::error::AppError;
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
 use milvaion_schedule::rules::{OverlapPolicy, Rules};
-use milvaion_server::command::failures::RetryInput;
+use milvaion_server::{
+    command::failures::RetryInput,
+    lifecycle::Server,
+    store::enqueue::{EnqueueOutcome, EnqueuedRun},
+};
 use milvaion_test_support::{jobs, runs, wait, worker_env};
 use serde_json::json;
 
@@ -243,9 +247,52 @@ async fn single_failure_is_retried_with_edited_input_or_by_force() {
         Err(AppError::NotFound(_))
     ));
 
+    retry_takes_the_uniqueness_key_again(&server).await;
+
     server.jobs.delete(&me, job, None).await.expect("deleted");
     let rest = FailureSelection::Filter(FailureFilter { job_id: Some(job), ..FailureFilter::default() });
     let retried = server.jobs.retry_failures(&me, &rest, &RetryInput::default()).await.expect("the query succeeds");
     assert_eq!((retried.made.len(), retried.left), (0, 1), "a deleted job cannot run");
     server.stop().await;
+}
+
+async fn retry_takes_the_uniqueness_key_again(server: &Server) {
+    let me = jobs::admin();
+    let job = server.jobs.save(&me, &jobs::form("Unique")).await.expect("saved");
+    let enqueue = async || {
+        let run = EnqueuedRun {
+            id: server.clock.occurrence_id(),
+            job_id: job,
+            input: None,
+            not_before: None,
+            priority: None,
+            uniqueness_key: Some("ada".into()),
+            unique_until: None,
+            parent_id: None,
+            traceparent: None,
+        };
+        let outcomes = server.store.enqueue_runs(std::slice::from_ref(&run), None, server.clock.now()).await;
+        (run.id, outcomes.expect("the statement succeeds").remove(0))
+    };
+    let fail = async |id| report(server, id, OccurrenceStatus::Failed, Some("boom"), 0).await;
+    let retry = async |ids: &[OccurrenceId]| {
+        server.jobs.retry_failures(&me, &FailureSelection::Ids(ids.to_vec()), &RetryInput::default()).await
+    };
+    let (first, _) = enqueue().await;
+    fail(first).await;
+    let (second, _) = enqueue().await;
+    let refused = retry(&[first]).await;
+    assert!(
+        matches!(&refused, Err(AppError::Conflict(words)) if words.contains(&second.to_string())),
+        "another occurrence has the key: {refused:?}"
+    );
+    fail(second).await;
+    let retried = retry(&[first, second]).await.expect("retried");
+    assert_eq!((retried.made.len(), retried.left), (1, 1), "two failures with one key");
+    let retry_run = retried.made[0].1;
+    let (_, outcome) = enqueue().await;
+    assert!(matches!(outcome, EnqueueOutcome::Duplicate(id) if id == retry_run), "the retry has the key: {outcome:?}");
+    fail(retry_run).await;
+    let (third, _) = enqueue().await;
+    assert!(matches!(retry(&[retry_run]).await, Err(AppError::Conflict(words)) if words.contains(&third.to_string())));
 }

@@ -2,7 +2,8 @@
 
 use chrono::TimeDelta;
 use http::StatusCode;
-use milvaion_server::store::api_requests::Registration;
+use milvaion_protocol::id::OccurrenceId;
+use milvaion_server::store::{api_requests::Registration, retention::ExpiringTable};
 use serde_json::{Value, json};
 
 use super::harness::{ApiHarness, echo};
@@ -87,9 +88,19 @@ async fn request_with_an_unknown_outcome_is_not_repeated(harness: &ApiHarness) {
     let refused = harness.call_with(&created.secret, "POST", "/jobs", echo("Lost"), KEY).await;
     assert_eq!(refused.status, StatusCode::CONFLICT, "{}", refused.body);
     assert!(refused.body["detail"].as_str().expect("text").contains("is unknown"), "{}", refused.body);
-    assert_eq!(store.delete_old_api_requests(now - TimeDelta::minutes(1)).await.expect("deleted"), 1);
+    let deleted = store.delete_expired(ExpiringTable::ApiRequests, now - TimeDelta::minutes(1)).await;
+    assert_eq!(deleted.expect("deleted"), 1);
     let new = harness.call_with(&created.secret, "POST", "/jobs", echo("Lost"), KEY).await;
     assert_eq!(new.status, StatusCode::CREATED);
+
+    // What can be carried out again makes the ids of the first request, which may have created the occurrences.
+    let occurrences = json!({ "occurrences": [{ "jobKey": "missing" }] });
+    let (path, key) = ("/occurrences", ("idempotency-key", "enqueue"));
+    let fingerprint = self::fingerprint(path, &occurrences);
+    store.register_api_request(&caller, key.1, &fingerprint, long_ago).await.expect("stored");
+    let repeated = harness.call_with(&created.secret, "POST", path, occurrences, key).await.ok();
+    let id: OccurrenceId = repeated["results"][0]["id"].as_str().expect("an id").parse().expect("an id");
+    assert_eq!(id.created_at().timestamp_millis(), long_ago.timestamp_millis());
 }
 
 /// Returns the fingerprint of a POST request as the server takes it. `path` is the one below `/api/v1`.

@@ -6,7 +6,7 @@ use futures::StreamExt;
 use milvaion_api::tokens::CreatedToken;
 use milvaion_app::backend::TokenBackend;
 use milvaion_test_support::{wait, worker_env};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::harness::{ApiHarness, echo};
 
@@ -52,7 +52,10 @@ async fn open(harness: &ApiHarness, token: &str, path: &str, last: &str) -> reqw
 async fn log_streams_follow_the_document() {
     let harness = ApiHarness::new().await;
     let token = harness.token(&harness.admin).await;
-    let path = log_is_streamed_until_the_run_has_ended(&harness, &token).await;
+    let (path, ()) = tokio::join!(
+        log_is_streamed_until_the_run_has_ended(&harness, &token),
+        log_stream_ends_when_its_job_loses_the_tag(&harness, &token)
+    );
     log_of_an_earlier_run_ends_at_once(&harness, &token, &path).await;
     harness.server.stop().await;
 }
@@ -77,6 +80,21 @@ async fn log_is_streamed_until_the_run_has_ended(harness: &ApiHarness, token: &s
     assert_eq!(resumed.last().map(|frame| frame.0.as_str()), Some("end"));
     worker.stop().await;
     path
+}
+
+async fn log_stream_ends_when_its_job_loses_the_tag(harness: &ApiHarness, token: &str) {
+    let limited = harness.create_token(&harness.admin, |new| new.tag = Some("billing".into())).await.secret;
+    // No worker offers the type, so the run stays open.
+    let mut job = echo("Invoices");
+    (job["jobType"], job["tags"]) = ("invoices".into(), json!(["billing"]));
+    let id = harness.job(token, job.clone()).await["id"].as_str().expect("an id").to_owned();
+    let run = harness.call(token, "POST", &format!("/jobs/{id}/run"), Value::Null).await.ok();
+    let path = format!("/occurrences/{}/log/stream", run["id"].as_str().expect("an id"));
+    let response = open(harness, &limited, &path, "").await;
+    job["tags"] = json!([]);
+    harness.call(token, "PUT", &format!("/jobs/{id}"), job).await.ok();
+    let seen = frames(response, |_| false).await;
+    assert!(seen.iter().all(|frame| frame.0 != "end"), "{seen:?}");
 }
 
 async fn log_of_an_earlier_run_ends_at_once(harness: &ApiHarness, token: &str, path: &str) {
