@@ -360,9 +360,10 @@ impl<H: BatchHandler> DeliveryLoop<'_, H> {
         if is_dead_letter {
             return true;
         }
-        let mut headers = delivery.properties.headers().clone().unwrap_or_default();
+        let mut headers = FieldTable::default();
         headers.insert(HEADER_REASON.into(), AMQPValue::LongString(format!("{}: {reason}", H::NAME).into()));
-        // The other properties are the worker's. Some would make the broker refuse or drop the message.
+        // The headers and the other properties are the worker's. Some would make the broker refuse or drop the message, or
+        // have it fail a run.
         let properties = BasicProperties::default().with_delivery_mode(PERSISTENT_DELIVERY_MODE).with_headers(headers);
         // The broker handles the messages of a channel in order: this one before the acknowledgement of the original.
         let published = self.channel.basic_publish(

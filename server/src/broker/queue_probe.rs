@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use lapin::{Channel, Connection, ErrorKind, options::QueueDeclareOptions, protocol::AMQPErrorKind, types::FieldTable};
+use lapin::{
+    Channel, Connection, ErrorKind,
+    options::QueueDeclareOptions,
+    protocol::{AMQPError, AMQPErrorKind, AMQPSoftError},
+    types::FieldTable,
+};
 
 use super::{Broker, BrokerError};
 
@@ -142,6 +147,25 @@ impl QueueProbe {
 }
 
 fn is_missing(error: &lapin::Error) -> bool {
-    matches!(error.kind(), ErrorKind::ProtocolError(error)
-        if matches!(error.kind(), AMQPErrorKind::Soft(lapin::protocol::AMQPSoftError::NOTFOUND)))
+    matches!(error.kind(), ErrorKind::ProtocolError(error) if is_of_missing_queue(error))
+}
+
+/// Returns true if there is no such queue. A broker of several nodes also answers *not found* for a queue whose node is down;
+/// its messages are not lost, and nothing is known about them.
+fn is_of_missing_queue(error: &AMQPError) -> bool {
+    matches!(error.kind(), AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND))
+        && !error.get_message().as_str().contains("home node")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queue_of_a_node_that_is_down_is_not_missing() {
+        let error = |text: &str| AMQPError::new(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND), text.into());
+        assert!(is_of_missing_queue(&error("NOT_FOUND - no queue 'jobs.w.t' in vhost '/'")));
+        let down = "NOT_FOUND - home node 'rabbit@b' of durable queue 'jobs.w.t' in vhost '/' is down or inaccessible";
+        assert!(!is_of_missing_queue(&error(down)));
+    }
 }

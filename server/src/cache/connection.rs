@@ -2,7 +2,8 @@
 //!
 //! The driver opens a new connection when the old one is closed. A network can also lose a connection silently, and
 //! then no answer comes and no error either, for a quarter of an hour. Redis would seem to be down for this server all
-//! that time.
+//! that time. The same holds for a Redis that answers and cannot do its work, such as one that has become a replica: its
+//! address may lead to another one by now.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -46,6 +47,12 @@ impl CurrentConnection {
     }
 }
 
+/// Returns true if Redis answers and cannot do its work: it is a replica, lacks replicas or its master, loads its data, or
+/// runs a script that does not end.
+fn is_away(error: &RedisError) -> bool {
+    error.code().is_some_and(|code| ["READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING", "BUSY"].contains(&code))
+}
+
 fn open(client: &Client) -> Result<ConnectionManager, RedisError> {
     let settings = ConnectionManagerConfig::new()
         .set_connection_timeout(Some(RESPONSE_TIMEOUT))
@@ -64,7 +71,7 @@ pub(super) struct CacheConnection {
 
 impl CacheConnection {
     fn check<T>(&self, answer: &Result<T, RedisError>) {
-        if answer.as_ref().is_err_and(RedisError::is_timeout) {
+        if answer.as_ref().is_err_and(|error| error.is_timeout() || is_away(error)) {
             self.connection.replace(self.number);
         }
     }

@@ -65,13 +65,15 @@ impl Cache {
         &self.keys
     }
 
-    /// Checks that Redis answers.
+    /// Checks that Redis answers and accepts changes: a replica, and one without memory, answer a ping.
     ///
     /// # Errors
     ///
     /// Returns an error if it does not.
-    pub async fn ping(&self) -> Result<(), RedisError> {
-        redis::cmd("PING").query_async(&mut self.connection()).await
+    pub async fn check(&self) -> Result<(), RedisError> {
+        let mut set = redis::cmd("SET");
+        set.arg(self.keys.sight("health")).arg(1).arg("EX").arg(60);
+        set.query_async(&mut self.connection()).await
     }
 
     /// Returns Redis's eviction policy. Any policy but `noeviction` may silently drop the due index.

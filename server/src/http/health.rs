@@ -122,8 +122,11 @@ impl HealthCheck {
         // The check must not move the clock of the server.
         let scratch = Clock::system();
         let (database, redis) = tokio::join!(
-            tokio::time::timeout(CHECK_TIMEOUT, self.store.align(&scratch)),
-            tokio::time::timeout(CHECK_TIMEOUT, self.cache.ping())
+            tokio::time::timeout(CHECK_TIMEOUT, async {
+                self.store.align(&scratch).await?;
+                self.store.is_read_only().await
+            }),
+            tokio::time::timeout(CHECK_TIMEOUT, self.cache.check())
         );
         let item = |name: &str, state, detail: &str| HealthItem {
             name: name.into(),
@@ -133,7 +136,13 @@ impl HealthCheck {
         };
         vec![
             match database {
-                Ok(Ok(_)) => match self.oldest_snapshot.get() {
+                Ok(Ok(true)) => item(
+                    DATABASE_PART,
+                    HealthState::Down,
+                    "is read-only; nothing can be changed and no runs are created until it accepts changes: look for a \
+                     failover, and at default_transaction_read_only",
+                ),
+                Ok(Ok(false)) => match self.oldest_snapshot.get() {
                     None => item(DATABASE_PART, HealthState::Ok, "responds"),
                     Some(found) => {
                         let minutes = (now - found.since).num_minutes().max(1);
@@ -157,7 +166,7 @@ impl HealthCheck {
                 _ => item(
                     "Redis",
                     HealthState::Warn,
-                    "does not respond; due times are read from PostgreSQL, and runs start up to 1 s late",
+                    "does not respond or accepts no changes; due times are read from PostgreSQL, and runs start up to 1 s late",
                 ),
             },
             match (self.publisher.is_up(), self.broker.is_consuming()) {

@@ -138,14 +138,14 @@ impl DeadLetterConsumer {
     }
 }
 
-/// Reads the run that a dead letter is about, or returns the reason that it is about none.
+/// Reads the run that a dead letter is about, or returns the reason that it is about none. What a server has set aside is
+/// about none: it may be a report that can be read as the job message of another worker's run.
 fn read(message: &RawMessage) -> Result<DeadLetteredRun, String> {
-    let job: JobMessage = serde_json::from_slice(&message.body).map_err(|error| {
-        match message.headers.get(HEADER_REASON).and_then(Value::as_str) {
-            Some(reason) => clean(reason.to_owned()),
-            None => format!("it is not a job message: {}", clean(error.to_string())),
-        }
-    })?;
+    if let Some(reason) = message.headers.get(HEADER_REASON).and_then(Value::as_str) {
+        return Err(clean(reason.to_owned()));
+    }
+    let job: JobMessage = serde_json::from_slice(&message.body)
+        .map_err(|error| format!("it is not a job message: {}", clean(error.to_string())))?;
     let word = message.headers.get(HEADER_CAUSE).and_then(Value::as_str);
     let cause = match word {
         None => FailureCause::Rejected,
@@ -205,5 +205,26 @@ impl BatchHandler for DeadLetterConsumer {
             faults::crash_point("dead_letters.after_store");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn message_that_was_set_aside_fails_no_run() {
+        let id = "01980000-0000-7000-8000-000000000001";
+        let job = json!({
+            "occurrenceId": id, "correlationId": id, "jobId": id, "jobType": "echo",
+            "scheduledFor": "2026-01-01T00:00:00Z", "timestamp": "2026-01-01T00:00:00Z"
+        });
+        let (exchange, routing_key) = (String::new(), String::new());
+        let message = RawMessage { body: job.to_string().into_bytes(), headers: json!({}), exchange, routing_key };
+        assert!(read(&message).is_ok_and(|run| run.id.to_string() == id), "the broker gave it up");
+        let set_aside = RawMessage { headers: json!({ HEADER_REASON: "status: it can never be stored" }), ..message };
+        assert_eq!(read(&set_aside).err().as_deref(), Some("status: it can never be stored"));
     }
 }

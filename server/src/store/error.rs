@@ -107,10 +107,12 @@ impl StoreError {
         matches!(self, Self::Driver(sqlx::Error::Database(error)) if error.code().is_some_and(|code| code == "57014"))
     }
 
-    /// Returns true if PostgreSQL is unreachable, shutting down or out of resources, or if no connection to it is free.
+    /// Returns true if PostgreSQL is unreachable, read-only, shutting down or out of resources, or if no connection to it is
+    /// free.
     #[must_use]
     pub fn is_outage(&self) -> bool {
         match self {
+            Self::Driver(error) if is_read_only(error) => true,
             Self::Driver(sqlx::Error::Database(error)) => error
                 .code()
                 .is_some_and(|code| code.starts_with("57P") || code.starts_with("08") || code.starts_with("53")),
@@ -121,6 +123,13 @@ impl StoreError {
             _ => false,
         }
     }
+}
+
+/// Returns true if PostgreSQL has refused a change because the session is read-only: its server has become a standby, or an
+/// operator has stopped changes. The same change succeeds later, or over a connection to another server.
+pub(super) fn is_read_only(error: &sqlx::Error) -> bool {
+    // SQLSTATE read_only_sql_transaction.
+    error.as_database_error().is_some_and(|error| error.code().is_some_and(|code| code == "25006"))
 }
 
 impl From<StoreError> for milvaion_app::error::AppError {

@@ -15,7 +15,7 @@
 //!   closed too.
 //! - An unused connection is tested before it is used again, within [`TEST_LIMIT`]. After a statement without an answer
 //!   all unused connections are closed, because the network may have lost them too, and one by one they would cost a
-//!   limit each.
+//!   limit each. The same happens after a change that a read-only session has refused.
 //! - A caller that waits for a place in a full pool gets [`StoreError::Exhausted`] after the limit of the pool, and not the
 //!   error of an outage.
 //! - PostgreSQL ends the sessions of clients that it cannot reach, and stops their statements, which frees
@@ -44,7 +44,7 @@ use sqlx::{
 use tracing::{Instrument, Span};
 
 use super::{
-    error::{Result, StoreError},
+    error::{Result, StoreError, is_read_only},
     request_token,
     statement_name::statement_name,
     statement_span::{note_failure, statement_span},
@@ -241,7 +241,7 @@ impl StorePool {
         let losses = last_loss.clone();
         let pool_options = pool_use
             .options(config)
-            .after_connect(|connection, _| Box::pin(refuse_standby(connection)))
+            .after_connect(|connection, _| Box::pin(refuse_read_only(connection)))
             // The test of sqlx waits for as long as the caller does.
             .test_before_acquire(false)
             .before_acquire(move |connection, metadata| {
@@ -344,12 +344,16 @@ impl From<PgPool> for StorePool {
     }
 }
 
-/// Refuses a server that replicates another one. After a failover, an address may still lead to the wrong of the two, and
-/// a connection to it would fail at each change.
-async fn refuse_standby(connection: &mut PgConnection) -> sqlx::Result<()> {
-    let is_standby: bool = sqlx::query_scalar("SELECT pg_is_in_recovery()").fetch_one(connection).await?;
-    if is_standby {
-        return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "this PostgreSQL is a read-only standby").into());
+/// Refuses a server that replicates another one, or that accepts no changes for another reason. After a failover, an address
+/// may still lead to the wrong of the two, and a connection to it would fail at each change.
+async fn refuse_read_only(connection: &mut PgConnection) -> sqlx::Result<()> {
+    let is_read_only: bool =
+        sqlx::query_scalar("SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool")
+            .fetch_one(connection)
+            .await?;
+    if is_read_only {
+        let text = "this PostgreSQL is read-only: it is a standby, or default_transaction_read_only is on";
+        return Err(io::Error::new(io::ErrorKind::ConnectionRefused, text).into());
     }
     Ok(())
 }
@@ -438,9 +442,10 @@ impl StoreConnection {
     ) -> sqlx::Result<T> {
         self.is_idle = false;
         let answer = limited(limit, statement(&mut self.connection)).await;
+        let is_useless = answer.as_ref().is_err_and(is_read_only);
         // A refusal is an answer, after which PostgreSQL waits for the next statement.
-        self.is_idle = matches!(answer, Ok(_) | Err(sqlx::Error::Database(_)));
-        if matches!(&answer, Err(sqlx::Error::Io(error)) if error.kind() == io::ErrorKind::TimedOut) {
+        self.is_idle = !is_useless && matches!(answer, Ok(_) | Err(sqlx::Error::Database(_)));
+        if is_useless || matches!(&answer, Err(sqlx::Error::Io(error)) if error.kind() == io::ErrorKind::TimedOut) {
             self.last_loss.note();
         }
         answer

@@ -11,10 +11,17 @@ use milvaion_server::{
     clock::{Clock, machine_now},
     config::{cache::CacheConfig, database::DatabaseConfig},
     error::chain,
-    store::{PoolUse, Store, StoreError, plan::NewScheduledRun},
+    store::{PoolUse, Store, StoreError, jobs::AuditStamp, plan::NewScheduledRun},
 };
-use milvaion_test_support::{database, jobs, lossy_network::LossyNetwork, server_env, wait, worker_env};
+use milvaion_test_support::{
+    database::{self, TestConnection},
+    jobs,
+    lossy_network::LossyNetwork,
+    server_env, wait, worker_env,
+};
 use tokio::time::Instant;
+
+use crate::private_redis::PrivateRedis;
 
 /// The connections of the pool.
 const CONNECTIONS: u32 = 4;
@@ -132,14 +139,55 @@ async fn a_refused_connection_is_reported_with_its_cause() {
 }
 
 #[tokio::test]
+async fn read_only_postgresql_is_an_outage() {
+    let url = database::create().await;
+    let store = database::open(&url).await;
+    let mut admin = TestConnection::open(&url).await;
+    // What a session answers whose server has become a standby.
+    admin
+        .execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN RAISE EXCEPTION 'cannot change a read-only database' USING ERRCODE = '25006'; END $$",
+        )
+        .await;
+    admin.execute("CREATE TRIGGER refuse BEFORE INSERT ON jobs FOR EACH ROW EXECUTE FUNCTION refuse()").await;
+    let (clock, edit) = (Clock::system(), AuditStamp { by: "test", at: machine_now(), address: None });
+    let insert = async || store.insert_job(clock.job_id(), &jobs::echo_job(Schedule::Manual), None, edit).await;
+    let error = insert().await.expect_err("refused");
+    assert!(error.is_outage(), "the same succeeds later: {error:?}");
+    admin.execute("DROP TRIGGER refuse ON jobs").await;
+    insert().await.expect("inserted over another connection");
+
+    admin
+        .execute(
+            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database());
+             END $$",
+        )
+        .await;
+    let config = DatabaseConfig { url, max_connections: 4 };
+    let error = chain(&Store::connect(&config).await.expect_err("refused"));
+    assert!(error.contains("read-only"), "{error}");
+}
+
+#[tokio::test]
+async fn redis_that_accepts_no_changes_fails_the_check() {
+    let redis = PrivateRedis::start().await;
+    let cache = redis.cache();
+    cache.check().await.expect("an answer");
+    redis.replicate("127.0.0.1", 1).await;
+    let error = cache.check().await.expect_err("it is a replica");
+    assert_eq!(error.code(), Some("READONLY"));
+}
+
+#[tokio::test]
 async fn lost_connection_to_redis_is_replaced_after_one_request() {
     let config = server_env::config().await.cache;
     let (network, url) = LossyNetwork::connect(&config.url).await;
     let cache = Cache::new(&CacheConfig { url, ..config }).expect("a valid URL");
-    cache.ping().await.expect("an answer");
+    cache.check().await.expect("an answer");
     network.lose_open_connections();
-    cache.ping().await.expect_err("the connection is lost");
-    cache.ping().await.expect("an answer over another connection");
+    cache.check().await.expect_err("the connection is lost");
+    cache.check().await.expect("an answer over another connection");
     // The lease has a shorter limit of its own, which must not keep the connection from being replaced.
     network.lose_open_connections();
     let renew = async || cache.acquire_or_renew_lease("test", "me", Duration::from_secs(10)).await;

@@ -29,7 +29,7 @@ impl PrivateRedis {
             .expect("redis-server can be started");
         self.child = Some(child);
         let cache = self.cache();
-        wait::eventually("Redis", || async { cache.ping().await.ok() }).await;
+        wait::eventually("Redis", || async { cache.check().await.ok() }).await;
     }
 
     pub(crate) async fn kill(&mut self) {
@@ -56,6 +56,13 @@ impl PrivateRedis {
         let mut set = redis::cmd("SET");
         set.arg(key).arg(value);
         set.query_async::<()>(&mut self.connection().await).await.expect("Redis responds");
+    }
+
+    /// Makes it a replica of another Redis, so that it accepts no changes.
+    pub(crate) async fn replicate(&self, host: &str, port: u16) {
+        let mut replicate = redis::cmd("REPLICAOF");
+        replicate.arg(host).arg(port);
+        replicate.query_async::<()>(&mut self.connection().await).await.expect("Redis responds");
     }
 
     async fn connection(&self) -> redis::aio::MultiplexedConnection {

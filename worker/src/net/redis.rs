@@ -2,7 +2,8 @@
 //!
 //! The driver opens a new connection when the old one is closed. A network can also lose a connection silently, and then
 //! neither an answer nor an error comes for a quarter of an hour, in which no duplicate is recognised and no lease renewed.
-//! A request without an answer therefore replaces the connection.
+//! A request without an answer therefore replaces the connection. So does the answer of a Redis that cannot do its work, such
+//! as one that has become a replica: its address may lead to another one by now.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -28,6 +29,13 @@ pub(crate) enum RedisUnavailable {
 }
 
 impl RedisUnavailable {
+    /// Returns true if Redis answers and cannot do its work: it is a replica, lacks replicas or its master, loads its data, or
+    /// runs a script that does not end.
+    fn is_away(&self) -> bool {
+        let Self::Failed(error) = self else { return false };
+        error.code().is_some_and(|code| ["READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING", "BUSY"].contains(&code))
+    }
+
     /// Returns true if no answer came, and no error of the connection either.
     pub(crate) fn is_timeout(&self) -> bool {
         match self {
@@ -83,7 +91,7 @@ impl RedisConnection {
         request: impl Future<Output = RedisResult<T>>,
     ) -> Result<T, RedisUnavailable> {
         let answer = with_timeout(request).await;
-        if answer.as_ref().is_err_and(RedisUnavailable::is_timeout) {
+        if answer.as_ref().is_err_and(|error| error.is_timeout() || error.is_away()) {
             let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
             // Other requests wait on the same connection. The address was accepted before.
             if current.0 == number
