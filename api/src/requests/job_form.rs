@@ -145,7 +145,8 @@ impl JobForm {
         let mut errors = Vec::new();
         let display_name = self.display_name.trim().to_owned();
         check_display_name(&display_name, &mut errors);
-        let description = self.description.trim().to_owned();
+        // A form that is sent without a script has the line breaks of HTTP.
+        let description = self.description.trim().replace("\r\n", "\n");
         check_description(&description, &mut errors);
         let tags = self.tags(&mut errors);
         let (worker_id, job_type) = self.target(&mut errors);

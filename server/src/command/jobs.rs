@@ -91,7 +91,7 @@ impl JobCommands {
         Ok(job)
     }
 
-    /// Creates or changes a job.
+    /// Creates or changes a job. An equal definition changes nothing.
     ///
     /// # Errors
     ///
@@ -112,6 +112,9 @@ impl JobCommands {
             let before = self.store.job(id).await?.ok_or_else(not_found)?;
             if before.version != version {
                 return Err(conflict());
+            }
+            if job == before.definition {
+                return Ok(id);
             }
             let (_, next) = self.replace(JobSourceKind::Dashboard, before, &job, edit).await?;
             (id, next)

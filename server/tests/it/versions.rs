@@ -12,7 +12,9 @@ async fn versions_are_listed_compared_and_restored() {
     let me = jobs::admin();
     let form = JobForm { kind: "every".into(), every: "1".into(), every_unit: "hours".into(), ..jobs::form("First") };
     let id = server.jobs.save(&me, &form).await.expect("saved");
-    let edited = JobForm { id: id.to_string(), version: "1".into(), display_name: "Second".into(), ..form };
+    let unchanged = JobForm { id: id.to_string(), version: "1".into(), ..form };
+    server.jobs.save(&me, &unchanged).await.expect("saved");
+    let edited = JobForm { display_name: "Second".into(), ..unchanged };
     server.jobs.save(&me, &edited).await.expect("saved");
     server.jobs.set_active(&me, id, false, "holiday").await.expect("paused");
 

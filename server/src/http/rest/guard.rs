@@ -282,7 +282,11 @@ pub async fn check_scope(
 }
 
 /// Checks that the job of an occurrence, if that exists, has the tag that limits a token.
-async fn require_occurrence_tag(state: &ApiState, tag: &str, id: OccurrenceId) -> Result<(), ApiError> {
+///
+/// # Errors
+///
+/// Returns 403 without the tag, and the error of PostgreSQL.
+pub(super) async fn require_occurrence_tag(state: &ApiState, tag: &str, id: OccurrenceId) -> Result<(), ApiError> {
     match state.store.occurrence_status(id).await.map_err(AppError::from)? {
         Some((_, job)) => require_job_tag(state, tag, job).await,
         None => Ok(()),

@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 use super::{
     ApiState,
     endpoint::{ApiResult, Call, Endpoint, Nothing, Operation, Reply, TagScope},
-    guard::require_job_tag,
+    guard::{require_job_tag, require_occurrence_tag},
     problem::ApiError,
 };
 
@@ -146,6 +146,9 @@ async fn enqueue(state: ApiState, call: Call<Nothing, Nothing, EnqueueOccurrence
             // A key without a job is a result and no refusal.
             if let Some(job) = state.store.job_id_of_key(key).await.map_err(AppError::from)? {
                 require_job_tag(&state, tag, job).await?;
+            }
+            if let Some(parent) = occurrence.parent_id {
+                require_occurrence_tag(&state, tag, parent).await?;
             }
         }
     }

@@ -133,6 +133,7 @@ async fn token_with_a_tag_reaches_only_its_jobs(harness: &ApiHarness) {
     harness.call(&admin, "PUT", &format!("/jobs/{moved}"), tagged("Moved", "billing")).await.ok();
     let listed = harness.call(&token, "GET", "/jobs", Value::Null).await.ok();
     assert_eq!(listed["items"].as_array().expect("items").len(), 2);
+    let child_of = |parent: &str| json!({ "occurrences": [{ "jobKey": "none", "parentId": parent }] });
     for (method, path, body, expected) in [
         ("GET", format!("/jobs/{own}"), Value::Null, 200),
         ("GET", format!("/jobs/{other}"), Value::Null, 403),
@@ -150,6 +151,8 @@ async fn token_with_a_tag_reaches_only_its_jobs(harness: &ApiHarness) {
         ("POST", "/jobs".into(), tagged("New", "storage"), 403),
         ("PUT", format!("/jobs/{own}"), tagged("Taken away", "storage"), 403),
         ("PUT", "/jobs/by-key/new".into(), tagged("New", "storage"), 403),
+        ("POST", "/occurrences".into(), child_of(&of_own), 200),
+        ("POST", "/occurrences".into(), child_of(&of_other), 403),
         ("GET", "/statistics".into(), Value::Null, 403),
         ("GET", "/events".into(), Value::Null, 403),
         ("POST", "/tokens".into(), json!({ "name": "wider", "role": "admin" }), 403),
