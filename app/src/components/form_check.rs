@@ -30,7 +30,7 @@ enum CheckProgress {
 pub struct FormCheck {
     progress: RwSignal<CheckProgress>,
     request: Callback<()>,
-    remember: Callback<()>,
+    remember: Callback<bool>,
 }
 
 impl FormCheck {
@@ -48,7 +48,12 @@ impl FormCheck {
     /// Notes that the values of the form are being saved. Saving finds every error of a check, and others. A check of
     /// the same values therefore changes no error.
     pub fn saving(self) {
-        self.remember.run(());
+        self.remember.run(true);
+    }
+
+    /// Notes that saving failed before the form was checked.
+    pub fn not_checked(self) {
+        self.remember.run(false);
     }
 }
 
@@ -119,9 +124,9 @@ where
         last_number.update_value(|number| *number += 1);
         timer.set_value(set_timeout_with_handle(send, CHECK_DELAY).ok());
     });
-    let remember = Callback::new(move |()| {
+    let remember = Callback::new(move |is_saving: bool| {
         checked.set_value(None);
-        saved.set_value(read());
+        saved.set_value(is_saving.then(read).flatten());
     });
     FormCheck { progress, request, remember }
 }

@@ -36,6 +36,13 @@ fn encode_draft(user: &str, at_millis: i64, form: &Value) -> Option<String> {
     (text.len() <= MAX_DRAFT_BYTES).then_some(text)
 }
 
+/// Keeps the version for which restored values were typed, so that the next reload warns as this one did.
+fn keep_version(form: &mut Value, typed_for: Option<Value>) {
+    if let (Some(version), Some(typed_for)) = (form.get_mut("version"), typed_for) {
+        *version = typed_for;
+    }
+}
+
 /// Reads a stored draft; `None` if it belongs to another user or has another format.
 fn decode_draft(user: &str, text: &str) -> Option<StoredDraft> {
     let mut stored: Value = serde_json::from_str(text).ok()?;
@@ -82,9 +89,13 @@ impl FormDraft {
     /// Stores the values that `read` returns.
     pub fn store(self, read: impl Fn() -> Option<Value>) {
         self.stop_timer();
-        let (Some(key), Some(user), Some(form)) = (self.key.try_get_value(), self.user.try_get_value(), read()) else {
+        let (Some(key), Some(user), Some(mut form)) = (self.key.try_get_value(), self.user.try_get_value(), read())
+        else {
             return;
         };
+        let typed_for =
+            self.restored.try_with_untracked(|found| found.as_ref()?.form.get("version").cloned()).flatten();
+        keep_version(&mut form, typed_for);
         match encode_draft(&user, browser::now_millis(), &form) {
             Some(text) => browser::set_tab_item(&key, &text),
             // An older draft would restore other values than the last ones.
@@ -218,6 +229,9 @@ mod tests {
         assert!(is_of_other_version(&json!({ "version": "1" }), "2"));
         assert!(!is_of_other_version(&json!({ "version": "2" }), "2"));
         assert!(!is_of_other_version(&json!({ "version": "" }), ""), "a new object has no version");
+        let mut again = json!({ "version": "2" });
+        keep_version(&mut again, Some(json!("1")));
+        assert!(is_of_other_version(&again, "2"), "also after another reload");
     }
 
     #[test]

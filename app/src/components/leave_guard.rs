@@ -23,7 +23,10 @@ use super::{
     form_draft::{FormDraft, current_address},
     input_form::FormState,
 };
-use crate::browser::{self, FollowedLink};
+use crate::{
+    browser::{self, FollowedLink},
+    error::AppError,
+};
 
 /// The navigation that waits for the user's answer.
 #[derive(Clone)]
@@ -283,6 +286,15 @@ impl GuardedForm {
     pub fn saving(self) {
         if let Some(check) = self.check {
             check.saving();
+        }
+    }
+
+    /// Notes the error of a save. The values were checked only if a field or the present state of the object is the reason.
+    pub fn refused(self, error: &AppError) {
+        if let Some(check) = self.check
+            && !matches!(error, AppError::Fields(_) | AppError::Conflict(_))
+        {
+            check.not_checked();
         }
     }
 

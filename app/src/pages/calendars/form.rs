@@ -379,6 +379,7 @@ fn saver(state: FormState, guarded: GuardedForm, is_busy: RwSignal<bool>, is_edi
                 // The form stays as it is; the notice of the session's end states what to do.
                 Err(AppError::SignedOut) => session_end.report(SessionEndReason::SignedOut),
                 Err(error) => {
+                    guarded.refused(&error);
                     let _ = state.errors.try_set(problems(&error));
                     let _ = state.shows_all.try_set(true);
                     // One frame later, when the list has been drawn: a hidden element takes no focus.

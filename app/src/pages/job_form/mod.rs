@@ -368,6 +368,7 @@ fn saver(
                 // The form stays as it is; the notice of the session's end states what to do.
                 Err(AppError::SignedOut) => session_end.report(SessionEndReason::SignedOut),
                 Err(error) => {
+                    guarded.refused(&error);
                     let _ = state.errors.try_set(problems(&error));
                     let _ = state.shows_all.try_set(true);
                     // Focuses one frame later, after the list is drawn, because a hidden element cannot take focus.

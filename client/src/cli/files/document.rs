@@ -186,7 +186,7 @@ impl Conversion<'_> {
         let is_exported = || serde_saphyr::to_string(number).is_ok_and(|exported| exported.trim_end() == written);
         if written != stored && !is_exported() && self.refused.len() < MAX_REFUSED_NUMBERS {
             let message = format!(
-                "is {written:.40}, which would be stored as {stored}: put it in quotation marks to keep it as text"
+                "is {written:.40}, which would be stored as {stored}: write that, or put it in quotation marks to keep it as text"
             );
             self.refused.push((path.to_owned(), message));
         }
