@@ -6,4 +6,4 @@
 ALTER TABLE runs ADD COLUMN uniqueness_key text;
 COMMENT ON COLUMN runs.uniqueness_key IS 'Uniqueness key that it has taken; null for none.';
 ALTER TABLE failed_occurrences ADD COLUMN uniqueness_key text;
-COMMENT ON COLUMN failed_occurrences.uniqueness_key IS 'Uniqueness key of the occurrence, which a retry takes again; null for none.';
+COMMENT ON COLUMN failed_occurrences.uniqueness_key IS 'Uniqueness key of the occurrence, which a retry takes again; null for none, and for a message that was given up after its occurrence had ended.';

@@ -82,6 +82,10 @@ pub fn missing_partitions(
     let first = width.bound_before(now - MAX_FIRST_AGE);
     let mut missing = Vec::new();
     let mut from = existing.iter().rfind(|(from, _)| *from <= first).map_or(first, |(_, to)| *to);
+    if existing.iter().any(|(next, _)| first < *next) {
+        // The days before are detached, and nothing is written there any more.
+        from = from.max(first);
+    }
     // A clock that was ahead when the first partition was created, or a partition that was detached, leaves a gap.
     for (next, to) in existing.iter().filter(|(next, _)| first < *next) {
         if from < *next {

@@ -81,7 +81,8 @@ impl LostMessageDetector {
         for queue in queues {
             let queue = self.broker.topology().job_queue(&queue.worker_id, &queue.job_type);
             match self.probe.waiting(&queue).await {
-                Ok(count) => waiting.push(i64::from(count)),
+                // Nothing is known of a queue whose node is down, so it has lost nothing.
+                Ok(count) => waiting.push(count.map_or(i64::from(u32::MAX), i64::from)),
                 Err(error) => {
                     tracing::debug!(queue.name = queue, error = chain(&error), "queue {queue} could not be counted");
                     break;

@@ -56,27 +56,32 @@ impl QueueProbe {
         Self { broker, open: None }
     }
 
-    /// Returns the number of messages that wait in `queue`, without those that consumers have prefetched, or 0 if there
-    /// is no such queue.
+    /// Returns the number of messages that wait in `queue`, without those that consumers have prefetched: 0 if there is no
+    /// such queue, and `None` if its node is down.
     ///
     /// # Errors
     ///
     /// Returns [`BrokerError::Amqp`] if the broker refuses the request or cannot be reached, and
     /// [`BrokerError::Timeout`] if it does not answer.
-    pub async fn waiting(&mut self, queue: &str) -> Result<u32, BrokerError> {
+    pub async fn waiting(&mut self, queue: &str) -> Result<Option<u32>, BrokerError> {
         let channel = self.channel().await?;
         let counts = self.count_within(PROBE_TIMEOUT, channel, &[queue.to_owned()]).await?;
-        Ok(counts.first().copied().flatten().map_or(0, |counts| counts.messages))
+        Ok(match counts.first() {
+            Some(Ok(counts)) => Some(counts.messages),
+            Some(Err(NoCount::Missing)) => Some(0),
+            Some(Err(NoCount::NodeDown)) | None => None,
+        })
     }
 
-    /// Returns the counts of several queues, in their order; `None` for a queue that does not exist.
+    /// Returns the counts of several queues, in their order; `None` for a queue that does not exist or whose node is down.
     ///
     /// # Errors
     ///
     /// The same as of [`waiting`](Self::waiting).
     pub async fn counts(&mut self, queues: &[String]) -> Result<Vec<Option<QueueCounts>>, BrokerError> {
         let channel = self.channel().await?;
-        self.count_within(ALL_PROBES_TIMEOUT, channel, queues).await
+        let counts = self.count_within(ALL_PROBES_TIMEOUT, channel, queues).await?;
+        Ok(counts.into_iter().map(Result::ok).collect())
     }
 
     /// Closes the connection. The next count opens another.
@@ -92,7 +97,7 @@ impl QueueProbe {
         limit: Duration,
         channel: Channel,
         queues: &[String],
-    ) -> Result<Vec<Option<QueueCounts>>, BrokerError> {
+    ) -> Result<Vec<Result<QueueCounts, NoCount>>, BrokerError> {
         let Ok(counts) = tokio::time::timeout(limit, self.count(channel, queues)).await else {
             // A connection that did not answer is dropped instead of kept.
             self.open = None;
@@ -102,7 +107,11 @@ impl QueueProbe {
     }
 
     /// Counts queue by queue on one channel, and on a new one after a queue that does not exist.
-    async fn count(&mut self, first: Channel, queues: &[String]) -> Result<Vec<Option<QueueCounts>>, BrokerError> {
+    async fn count(
+        &mut self,
+        first: Channel,
+        queues: &[String],
+    ) -> Result<Vec<Result<QueueCounts, NoCount>>, BrokerError> {
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let mut channel = Some(first);
         let mut counts = Vec::with_capacity(queues.len());
@@ -113,12 +122,10 @@ impl QueueProbe {
             };
             match open.queue_declare(queue.as_str().into(), options, FieldTable::default()).await {
                 Ok(queue) => {
-                    counts
-                        .push(Some(QueueCounts { messages: queue.message_count(), consumers: queue.consumer_count() }));
+                    counts.push(Ok(QueueCounts { messages: queue.message_count(), consumers: queue.consumer_count() }));
                     channel = Some(open);
                 }
-                Err(error) if is_missing(&error) => counts.push(None),
-                Err(error) => return Err(error.into()),
+                Err(error) => counts.push(Err(no_count(&error).ok_or(error)?)),
             }
         }
         if let Some(open) = channel {
@@ -146,15 +153,32 @@ impl QueueProbe {
     }
 }
 
-fn is_missing(error: &lapin::Error) -> bool {
-    matches!(error.kind(), ErrorKind::ProtocolError(error) if is_of_missing_queue(error))
+/// The reason that the broker has no count of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NoCount {
+    /// There is no such queue.
+    Missing,
+    /// The node of the queue is down. Its messages are not lost, and nothing is known about them.
+    NodeDown,
 }
 
-/// Returns true if there is no such queue. A broker of several nodes also answers *not found* for a queue whose node is down;
-/// its messages are not lost, and nothing is known about them.
-fn is_of_missing_queue(error: &AMQPError) -> bool {
-    matches!(error.kind(), AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND))
-        && !error.get_message().as_str().contains("home node")
+/// Returns the reason if an error says that the broker has no count of a queue. It closes the channel only.
+fn no_count(error: &lapin::Error) -> Option<NoCount> {
+    match error.kind() {
+        ErrorKind::ProtocolError(error) => reason_of(error),
+        _ => None,
+    }
+}
+
+/// Returns the reason of an answer. The broker answers *not found* for both, and only the text tells them apart.
+fn reason_of(error: &AMQPError) -> Option<NoCount> {
+    match error.kind() {
+        AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND) if error.get_message().as_str().contains("home node") => {
+            Some(NoCount::NodeDown)
+        }
+        AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND) => Some(NoCount::Missing),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -163,9 +187,9 @@ mod tests {
 
     #[test]
     fn queue_of_a_node_that_is_down_is_not_missing() {
-        let error = |text: &str| AMQPError::new(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND), text.into());
-        assert!(is_of_missing_queue(&error("NOT_FOUND - no queue 'jobs.w.t' in vhost '/'")));
+        let reason = |text: &str| reason_of(&AMQPError::new(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND), text.into()));
+        assert_eq!(reason("NOT_FOUND - no queue 'jobs.w.t' in vhost '/'"), Some(NoCount::Missing));
         let down = "NOT_FOUND - home node 'rabbit@b' of durable queue 'jobs.w.t' in vhost '/' is down or inaccessible";
-        assert!(!is_of_missing_queue(&error(down)));
+        assert_eq!(reason(down), Some(NoCount::NodeDown));
     }
 }

@@ -5,7 +5,10 @@
 //! that time. The same holds for a Redis that answers and cannot do its work, such as one that has become a replica: its
 //! address may lead to another one by now.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use redis::{
     Client, Cmd, Pipeline, RedisError, RedisFuture, Value,
@@ -14,35 +17,39 @@ use redis::{
 
 use super::{ANSWER_TIMEOUT, RESPONSE_TIMEOUT};
 
+/// The shortest time between two replacements after answers. Unlike a missing answer, they may come back at once.
+const REPLACEMENT_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The connection that requests use now. Clones share it.
 #[derive(Clone)]
 pub(super) struct CurrentConnection {
     client: Client,
-    current: Arc<Mutex<(u64, ConnectionManager)>>,
+    /// The number of the connection, the connection, and the time since when it is used.
+    current: Arc<Mutex<(u64, ConnectionManager, Instant)>>,
 }
 
 impl CurrentConnection {
     /// Creates the connection, which opens at its first use.
     pub(super) fn new(client: Client) -> Result<Self, RedisError> {
         let manager = open(&client)?;
-        Ok(Self { client, current: Arc::new(Mutex::new((0, manager))) })
+        Ok(Self { client, current: Arc::new(Mutex::new((0, manager, Instant::now()))) })
     }
 
     /// Returns a handle for one request.
     pub(super) fn get(&self) -> CacheConnection {
-        let (number, manager) = self.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (number, manager, _) = self.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
         CacheConnection { connection: self.clone(), number, manager }
     }
 
-    /// Replaces the connection with this number, unless another request has done so.
-    fn replace(&self, number: u64) {
+    /// Replaces the connection with this number if it has been used for `min_age`, unless another request has done so.
+    fn replace(&self, number: u64, min_age: Duration) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.0 != number {
+        if current.0 != number || current.2.elapsed() < min_age {
             return;
         }
         // The address was accepted before.
         if let Ok(manager) = open(&self.client) {
-            *current = (number + 1, manager);
+            *current = (number + 1, manager, Instant::now());
         }
     }
 }
@@ -58,7 +65,7 @@ fn open(client: &Client) -> Result<ConnectionManager, RedisError> {
         .set_connection_timeout(Some(RESPONSE_TIMEOUT))
         .set_response_timeout(Some(ANSWER_TIMEOUT))
         .set_number_of_retries(1)
-        .set_max_delay(std::time::Duration::from_millis(500));
+        .set_max_delay(Duration::from_millis(500));
     ConnectionManager::new_lazy_with_config(client.clone(), settings)
 }
 
@@ -71,8 +78,10 @@ pub(super) struct CacheConnection {
 
 impl CacheConnection {
     fn check<T>(&self, answer: &Result<T, RedisError>) {
-        if answer.as_ref().is_err_and(|error| error.is_timeout() || is_away(error)) {
-            self.connection.replace(self.number);
+        match answer {
+            Err(error) if error.is_timeout() => self.connection.replace(self.number, Duration::ZERO),
+            Err(error) if is_away(error) => self.connection.replace(self.number, REPLACEMENT_INTERVAL),
+            _ => {}
         }
     }
 }

@@ -122,10 +122,7 @@ impl HealthCheck {
         // The check must not move the clock of the server.
         let scratch = Clock::system();
         let (database, redis) = tokio::join!(
-            tokio::time::timeout(CHECK_TIMEOUT, async {
-                self.store.align(&scratch).await?;
-                self.store.is_read_only().await
-            }),
+            tokio::time::timeout(CHECK_TIMEOUT, self.store.align(&scratch)),
             tokio::time::timeout(CHECK_TIMEOUT, self.cache.check())
         );
         let item = |name: &str, state, detail: &str| HealthItem {
@@ -136,13 +133,7 @@ impl HealthCheck {
         };
         vec![
             match database {
-                Ok(Ok(true)) => item(
-                    DATABASE_PART,
-                    HealthState::Down,
-                    "is read-only; nothing can be changed and no runs are created until it accepts changes: look for a \
-                     failover, and at default_transaction_read_only",
-                ),
-                Ok(Ok(false)) => match self.oldest_snapshot.get() {
+                Ok(Ok(_)) => match self.oldest_snapshot.get() {
                     None => item(DATABASE_PART, HealthState::Ok, "responds"),
                     Some(found) => {
                         let minutes = (now - found.since).num_minutes().max(1);
@@ -158,7 +149,8 @@ impl HealthCheck {
                 _ => item(
                     DATABASE_PART,
                     HealthState::Down,
-                    "does not respond; no data can be read or changed and no runs are created until it does",
+                    "does not respond or is read-only; no data can be read or changed and no runs are created until it accepts \
+                     changes",
                 ),
             },
             match redis {

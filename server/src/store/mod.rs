@@ -222,15 +222,6 @@ impl Store {
         Ok(())
     }
 
-    /// Returns true if PostgreSQL refuses changes on a connection of this store.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL does not answer.
-    pub async fn is_read_only(&self) -> Result<bool> {
-        Ok(sqlx::query_scalar("SELECT current_setting('transaction_read_only')::bool").fetch_one(self.pool()).await?)
-    }
-
     /// Closes all connections.
     pub async fn close(&self) {
         self.pool.close().await;

@@ -364,11 +364,14 @@ async fn wait_for_postgresql(options: &PgConnectOptions) -> Result<()> {
     let deadline = Instant::now() + START_LIMIT;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let error = match limited(left, PgConnection::connect_with(options)).await {
-            Ok(connection) => {
-                let _ = connection.close().await;
-                return Ok(());
-            }
+        let connecting = async {
+            let mut connection = PgConnection::connect_with(options).await?;
+            refuse_read_only(&mut connection).await?;
+            let _ = connection.close().await;
+            Ok(())
+        };
+        let error = match limited(left, connecting).await {
+            Ok(()) => return Ok(()),
             Err(error) => StoreError::Driver(error),
         };
         // A wrong password stays wrong.

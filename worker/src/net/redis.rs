@@ -7,7 +7,7 @@
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use redis::{
@@ -18,6 +18,9 @@ use tokio::sync::watch;
 
 /// Maximum time for Redis to answer before it counts as unavailable.
 const REDIS_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Minimum time between two replacements after answers. Unlike a missing answer, they may come back at once.
+const REPLACEMENT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The reason that Redis gave no answer.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -49,8 +52,8 @@ impl RedisUnavailable {
 #[derive(Clone)]
 pub(crate) struct RedisConnection {
     client: Client,
-    /// The connection, and its number.
-    current: Arc<Mutex<(u64, ConnectionManager)>>,
+    /// The number of the connection, the connection, and the time since when it is used.
+    current: Arc<Mutex<(u64, ConnectionManager, Instant)>>,
     replacements: watch::Sender<()>,
 }
 
@@ -62,7 +65,7 @@ impl RedisConnection {
     /// Returns an error if the address cannot be read.
     pub(crate) fn new(url: &str) -> RedisResult<Self> {
         let client = Client::open(url)?;
-        let current = Arc::new(Mutex::new((0, connect(&client)?)));
+        let current = Arc::new(Mutex::new((0, connect(&client)?, Instant::now())));
         Ok(Self { client, current, replacements: watch::Sender::new(()) })
     }
 
@@ -78,7 +81,8 @@ impl RedisConnection {
 
     /// Returns the connection for one request, and its number.
     pub(crate) fn current(&self) -> (u64, ConnectionManager) {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let (number, connection, _) = self.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (number, connection)
     }
 
     /// Waits for the answer to a request on the connection with this number. Replaces the connection if none comes.
@@ -91,13 +95,19 @@ impl RedisConnection {
         request: impl Future<Output = RedisResult<T>>,
     ) -> Result<T, RedisUnavailable> {
         let answer = with_timeout(request).await;
-        if answer.as_ref().is_err_and(|error| error.is_timeout() || error.is_away()) {
+        let min_age = match &answer {
+            Err(error) if error.is_timeout() => Some(Duration::ZERO),
+            Err(error) if error.is_away() => Some(REPLACEMENT_INTERVAL),
+            _ => None,
+        };
+        if let Some(min_age) = min_age {
             let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
             // Other requests wait on the same connection. The address was accepted before.
             if current.0 == number
+                && current.2.elapsed() >= min_age
                 && let Ok(connection) = connect(&self.client)
             {
-                *current = (number + 1, connection);
+                *current = (number + 1, connection, Instant::now());
                 self.replacements.send_replace(());
             }
         }

@@ -44,6 +44,8 @@ pub struct DispatchReport {
     pub deferred_until: Option<DateTime<Utc>>,
     /// Occurrences created. The other due jobs were fired, edited or paused by another server or a user meanwhile.
     pub fired: Vec<OccurrenceId>,
+    /// The earliest due time of the occurrences created.
+    pub earliest_fired: Option<DateTime<Utc>>,
     /// Jobs that are left to a newer server, because this one cannot read them.
     pub unreadable: usize,
     /// Jobs whose due time was dispatched before, by a clock that was ahead. They were moved to the next one.
@@ -116,6 +118,7 @@ impl Dispatcher {
             let Some(run) = created.get(&fire.occurrence_id) else { continue };
             let Some(job) = by_id.remove(&fire.job_id) else { continue };
             report.fired.push(run.id);
+            report.earliest_fired = report.earliest_fired.into_iter().chain([fire.due]).min();
             if now - fire.due > MISFIRE_GRACE {
                 self.store.metrics().misfired(job.rules.misfire);
             }
