@@ -300,6 +300,19 @@ mod real {
         }
     }
 
+    /// Returns true if the element with this id, or one in it, has the focus, or had it last and no other has it now: a
+    /// browser takes the focus from an element as soon as it is hidden.
+    #[must_use]
+    pub fn had_focus(id: &str) -> bool {
+        let document = document();
+        let Some(element) = document.get_element_by_id(id) else { return false };
+        let is_in = |focused: &Element| element.contains(Some(focused));
+        if document.active_element().is_some_and(|focused| focused.tag_name() != "BODY" && !is_in(&focused)) {
+            return false;
+        }
+        REMEMBERED_FOCUS.with_borrow(|remembered| remembered.last().is_some_and(|last| is_in(last)))
+    }
+
     /// Keeps the focus in the page while the control that has it disappears because of its use: recovers it after the
     /// page is drawn. Without a focus it does nothing, because a click gives a button no focus in every browser.
     pub fn keep_focus() {
@@ -714,6 +727,12 @@ mod stub {
 
     /// Does nothing on the server.
     pub const fn recover_focus() {}
+
+    /// Returns false; a page being rendered has no focus.
+    #[must_use]
+    pub const fn had_focus(_id: &str) -> bool {
+        false
+    }
 
     /// Does nothing on the server.
     pub const fn keep_focus() {}

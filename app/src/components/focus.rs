@@ -8,7 +8,7 @@ use crate::browser;
 /// a change by another user hides.
 pub fn recover_focus_when(is_hidden: Memo<bool>, id: &'static str) {
     Effect::new(move |_| {
-        if is_hidden.get() && browser::is_busy_in(id) {
+        if is_hidden.get() && browser::had_focus(id) {
             request_animation_frame(browser::recover_focus);
         }
     });
@@ -17,7 +17,7 @@ pub fn recover_focus_when(is_hidden: Memo<bool>, id: &'static str) {
 /// Moves the focus to the heading `to` if it is in the element `from`, whose controls are about to disappear because of an
 /// action that has succeeded.
 pub fn hand_focus(from: &str, to: &str) {
-    if browser::is_busy_in(from) {
+    if browser::had_focus(from) {
         browser::focus_in_place(to);
     }
 }
