@@ -362,6 +362,7 @@ async fn refuse_read_only(connection: &mut PgConnection) -> sqlx::Result<()> {
 /// instead of the reason.
 async fn wait_for_postgresql(options: &PgConnectOptions) -> Result<()> {
     let deadline = Instant::now() + START_LIMIT;
+    let mut earlier: Option<StoreError> = None;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let connecting = async {
@@ -376,8 +377,10 @@ async fn wait_for_postgresql(options: &PgConnectOptions) -> Result<()> {
         };
         // A wrong password stays wrong.
         if !error.is_outage() || Instant::now() + START_PAUSE >= deadline {
-            return Err(error);
+            // The last attempt may have had no time for an answer.
+            return Err(earlier.filter(|_| error.is_unanswered()).unwrap_or(error));
         }
+        earlier = Some(error);
         tokio::time::sleep(START_PAUSE).await;
     }
 }
