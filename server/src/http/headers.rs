@@ -156,6 +156,9 @@ mod tests {
             (None, StatusCode::FOUND, false, "no-store"),
         ] {
             let headers = protected(kind, status, is_file, false);
+            // Written out: with the constant alone, a wrong value would be compared with itself.
+            assert_eq!(headers[header::X_FRAME_OPTIONS], "DENY");
+            assert_eq!(headers[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
             for (name, value) in COMMON_HEADERS {
                 assert_eq!(headers[&name], value, "{kind:?}");
             }
