@@ -1,10 +1,10 @@
 //! Whether the dispatcher makes progress: a dispatcher whose ticks succeed and that dispatches nothing must look unwell.
 //!
-//! Each tick may succeed and yet leave a due job where it is, because of a fault that nobody knows yet. The earliest due
-//! time in PostgreSQL then stays the same, however often the dispatcher ticks, and no occurrence is created for it. It is
-//! compared once a minute, and the result counts as a failure of the ticks until it moves: in the health report, in the alert
-//! about failing tasks and in the requests to a heartbeat address. Jobs that are left to a newer server do not count, because
-//! the log names them.
+//! Each tick may succeed and yet leave a due job where it is, because of an unknown fault. The earliest due time in
+//! PostgreSQL then stays the same, however often the dispatcher ticks, and no occurrence is created for it. It is compared
+//! once a minute, and the result counts as a failure of the ticks until it moves: in the health report, in the alert about
+//! failing tasks and in the requests to a heartbeat address. Jobs that are left to a newer server do not count, because the
+//! log names them.
 
 use std::time::Duration;
 
