@@ -5,7 +5,8 @@
 //! varies by half with the machine and its load. So the limits are on what takes the time: servers, databases, test
 //! executables, browser tests, page loads. They are counted, and a count is the same on every machine. The time of a
 //! step is printed, and a time above its budget is a warning. Only the time of a single test is limited, far above the
-//! time that such a test needs: a test exceeds it by waiting for a timeout or by handling too much data.
+//! time that such a test needs: a test exceeds it by waiting for a timeout or by handling too much data. If the whole
+//! step takes longer than its budget, the machine is slow or busy, and the limit of its tests grows by the same factor.
 //!
 //! Each step leaves files in `target`, and this task reads them at the end. A missing file and a count of zero are
 //! failures: otherwise the tests would always keep the budget once a step has stopped reporting.
@@ -62,7 +63,7 @@ struct TestBudget {
     /// The word in the file of counts or the name that this module gives to its own count, the thing that is counted,
     /// the highest count that passes, and the remedy.
     counts: &'static [(&'static str, &'static str, u64, &'static str)],
-    /// The highest number of seconds that passes, and the remedy.
+    /// The highest number of seconds that passes while the step keeps its budget, and the remedy.
     rust_test: (f64, &'static str),
     /// The same for a browser test.
     browser_test: (f64, &'static str),
@@ -146,6 +147,17 @@ impl TestRunReport {
         self.counts.get(key).copied().unwrap_or_default()
     }
 
+    /// Returns the seconds that the steps took together.
+    fn wall(&self, names: &[&str]) -> f64 {
+        self.steps.iter().filter(|step| names.contains(&step.name.as_str())).map(|step| step.wall).sum()
+    }
+
+    /// Returns how many times as long as its budget a step took, and 1 if it kept it.
+    fn slowness(&self, name: &str) -> f64 {
+        let budget = BUDGET.steps.iter().find(|(names, _)| *names == [name]);
+        budget.map_or(1.0, |(names, seconds)| (self.wall(names) / seconds).max(1.0))
+    }
+
     /// Returns a sentence for each exceeded time of steps, and one if there is no time of a Rust test.
     fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -155,8 +167,7 @@ impl TestRunReport {
             }
         };
         for (names, budget) in BUDGET.steps {
-            let steps = self.steps.iter().filter(|step| names.contains(&step.name.as_str()));
-            compare(&names.join(" + "), steps.map(|step| step.wall).sum(), *budget);
+            compare(&names.join(" + "), self.wall(names), *budget);
         }
         compare("all steps together", self.total().0, BUDGET.total_seconds);
         if self.tests.iter().all(|test| test.is_browser) {
@@ -182,7 +193,9 @@ impl TestRunReport {
             }
         }
         for test in &self.tests {
-            let (limit, remedy) = if test.is_browser { BUDGET.browser_test } else { BUDGET.rust_test };
+            let ((limit, remedy), step) =
+                if test.is_browser { (BUDGET.browser_test, "browser") } else { (BUDGET.rust_test, "rust") };
+            let limit = limit * self.slowness(step);
             if test.seconds > limit {
                 let (name, seconds) = (&test.name, test.seconds);
                 failures.push(format!(

@@ -52,6 +52,13 @@ fn slow_rust_test_fails_by_name_and_remedy() {
     assert_eq!(report.failures(), [expected]);
     let (table, slowest) = (report.to_string(), "12.5  milvaion-server::it lease::lost\n");
     assert!(table.contains(slowest) && table.ends_with("0.5  milvaion-server::it lease::taken"), "{table}");
+    // The same time passes if the whole step took 1.3 times its budget, and fails if another step did.
+    for (slow, failures) in [("rust", 0), ("browser", 1)] {
+        let mut report = TestRunReport { tests: parse_rust_tests(junit).unwrap(), ..full_report() };
+        let budget = BUDGET.steps.iter().find(|(names, _)| *names == [slow]).unwrap().1;
+        report.steps.iter_mut().find(|step| step.name == slow).unwrap().wall = 1.3 * budget;
+        assert_eq!(report.failures().len(), failures, "{slow}");
+    }
     assert!(parse_rust_tests("<testsuites/>").unwrap().is_empty());
     assert!(parse_rust_tests(&junit.replace("time=", "times=")).is_err());
 }
