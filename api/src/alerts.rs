@@ -12,6 +12,7 @@ use milvaion_protocol::{
     id::{AlertChannelId, AlertId, AlertRuleId, JobId, OccurrenceId},
     singleton::MAX_LOOP_NAME_BYTES,
 };
+use milvaion_schedule::printable::check_printable;
 use serde::{Deserialize, Serialize};
 
 use crate::{failures::FailureCause, requests::FieldError};
@@ -349,7 +350,7 @@ impl AlertRule {
                 errors.push(FieldError::new(field, format!("enter at most {limit}")));
             } else if values
                 .iter()
-                .any(|value| !(1..=longest).contains(&value.trim().chars().count()) || value.contains(char::is_control))
+                .any(|value| !(1..=longest).contains(&value.trim().chars().count()) || check_printable(value).is_err())
             {
                 errors.push(FieldError::new(field, format!("enter texts of 1 to {longest} printable characters")));
             }
@@ -372,8 +373,10 @@ impl AlertRule {
 
 fn check_name(name: &str, errors: &mut Vec<FieldError>) {
     let chars = name.trim().chars().count();
-    if !(1..=MAX_ALERT_NAME_CHARS).contains(&chars) || name.contains(char::is_control) {
+    if !(1..=MAX_ALERT_NAME_CHARS).contains(&chars) {
         errors.push(FieldError::new("name", "enter a name of 1 to 100 printable characters"));
+    } else if let Err(message) = check_printable(name.trim()) {
+        errors.push(FieldError::new("name", message));
     }
 }
 

@@ -6,6 +6,7 @@
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::id::TokenId;
+use milvaion_schedule::printable::check_printable;
 use serde::{Deserialize, Serialize};
 
 use crate::{permissions::Role, requests::FieldError};
@@ -141,16 +142,18 @@ impl NewToken {
     pub fn check(&self, creator: Role) -> Result<(), Vec<FieldError>> {
         let mut errors = Vec::new();
         let chars = self.name.trim().chars().count();
-        if !(1..=MAX_TOKEN_NAME_CHARS).contains(&chars) || self.name.contains(char::is_control) {
+        if !(1..=MAX_TOKEN_NAME_CHARS).contains(&chars) {
             errors.push(FieldError::new("name", "enter a name of 1 to 100 printable characters"));
+        } else if let Err(message) = check_printable(self.name.trim()) {
+            errors.push(FieldError::new("name", message));
         }
         if self.role > creator {
             let message =
                 format!("choose {} or a lower role: a token cannot have more rights than you", creator.label());
             errors.push(FieldError::new("role", message));
         }
-        if let Some(tag) = &self.tag
-            && (!(1..=50).contains(&tag.trim().chars().count()) || tag.contains([',', '\0']))
+        if let Some(tag) = self.tag.as_deref().map(str::trim)
+            && (!(1..=50).contains(&tag.chars().count()) || tag.contains(',') || check_printable(tag).is_err())
         {
             errors.push(FieldError::new("tag", "enter one tag of 1 to 50 characters, or leave it empty"));
         }

@@ -9,7 +9,8 @@ use chrono_tz::Tz;
 use serde::{Deserialize, Serialize};
 
 use crate::field_error::FieldError;
-use crate::schedule::{parse_zone, read_zone};
+use crate::printable::check_printable;
+use crate::schedule::{parse_zone, read_trimmed};
 
 pub mod describe;
 pub mod search;
@@ -32,7 +33,7 @@ pub struct Calendar {
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 100)))]
     pub name: String,
     /// The IANA name of the time zone of the days and times.
-    #[serde(deserialize_with = "read_zone")]
+    #[serde(deserialize_with = "read_trimmed")]
     pub zone: String,
     /// The days that are blacked out as a whole, at most [`MAX_CALENDAR_DATES`].
     #[serde(default)]
@@ -76,8 +77,10 @@ impl Calendar {
     pub fn check(&self) -> Result<(), Vec<FieldError>> {
         let mut errors = Vec::new();
         let length = self.name.trim().chars().count();
-        if !(1..=100).contains(&length) || self.name.contains(char::is_control) {
-            errors.push(FieldError::new("name", "the name must have 1 to 100 printable characters"));
+        if !(1..=100).contains(&length) {
+            errors.push(FieldError::new("name", "the name must have 1 to 100 characters"));
+        } else if let Err(message) = check_printable(self.name.trim()) {
+            errors.push(FieldError::new("name", message));
         }
         if let Err(message) = parse_zone(&self.zone) {
             errors.push(FieldError::new("zone", message));

@@ -144,10 +144,11 @@ impl<'a> EffectiveSchedule<'a> {
         now: DateTime<Utc>,
     ) -> Option<DateTime<Utc>> {
         let Schedule::Every { seconds, .. } = self.schedule else { return self.first(last, now) };
-        let step = i64::try_from(*seconds).ok().and_then(Duration::try_seconds)?;
-        match last.or_else(|| due.map(|due| due - step)) {
-            Some(last) => self.following(last, last.max(now)),
-            None => self.first(None, now),
+        match (last, due) {
+            (Some(last), _) => self.following(last, last.max(now)),
+            // A blackout that no longer exists may have moved it by several intervals.
+            (None, Some(due)) => self.in_rhythm(due, *seconds, now, self.offset),
+            (None, None) => self.first(None, now),
         }
     }
 
@@ -161,10 +162,24 @@ impl<'a> EffectiveSchedule<'a> {
         now: DateTime<Utc>,
     ) -> Option<DateTime<Utc>> {
         let Schedule::Every { seconds, .. } = self.schedule else { return self.following(now, now) };
-        let step = i64::try_from(*seconds).ok().and_then(Duration::try_seconds)?;
-        let Some(known) = due.or(last) else { return self.first(None, now) };
-        let steps = (known - now).num_milliseconds().max(0) / step.num_milliseconds().max(1);
-        let before = known - step.checked_mul(i32::try_from(steps + 1).ok()?)?;
+        match due.or(last) {
+            Some(known) => self.in_rhythm(known, *seconds, now, Duration::zero()),
+            None => self.first(None, now),
+        }
+    }
+
+    /// Returns the first due time from `now` on that is a whole number of intervals of `seconds` before or after `known`. One
+    /// before `known` is at least `margin` after `now`.
+    fn in_rhythm(
+        &self,
+        known: DateTime<Utc>,
+        seconds: u64,
+        now: DateTime<Utc>,
+        margin: Duration,
+    ) -> Option<DateTime<Utc>> {
+        let step = i64::try_from(seconds).ok()?.checked_mul(1_000)?.max(1);
+        let steps = (known - now - margin).num_milliseconds().max(0) / step;
+        let before = known - Duration::try_milliseconds(step.checked_mul(steps + 1)?)?;
         self.following(before, now)
     }
 
@@ -175,19 +190,27 @@ impl<'a> EffectiveSchedule<'a> {
         let mut blackouts = BlackoutSearch::new(self.calendars, due.max(at_least));
         let mut after = due - self.offset;
         let mut least = at_least - self.offset;
+        let mut postponed: Option<DateTime<Utc>> = None;
         loop {
-            let base = self.next_base(after, least)?;
-            let at = self.before_end(base + self.offset)?;
+            let next = self.next_base(after, least).and_then(|base| Some((base, self.before_end(base + self.offset)?)));
+            let Some((base, at)) = next.filter(|(_, at)| postponed.is_none_or(|postponed| *at < postponed)) else {
+                return postponed;
+            };
             match blackouts.at(at) {
                 Blackout::None => return Some(at),
-                Blackout::Until(end) if self.rules.blackout == BlackoutPolicy::Postpone => {
-                    return self.after_blackouts(end, &mut blackouts);
-                }
                 Blackout::Until(end) => {
+                    if self.rules.blackout == BlackoutPolicy::Postpone {
+                        postponed = postponed.or_else(|| self.after_blackouts(end, &mut blackouts));
+                        if self.counts_from_end() {
+                            return postponed;
+                        }
+                    }
+                    // Also after a postponed run: with jitter, a due time after the blackout may come first, and would be
+                    // lost. It runs, and stands for the postponed ones.
                     after = base;
                     least = end - self.offset;
                 }
-                Blackout::Endless => return None,
+                Blackout::Endless => return postponed,
             }
         }
     }
@@ -288,7 +311,11 @@ impl<'a> EffectiveSchedule<'a> {
                 (self.following(due, least), "Skipped: the due time is in a blackout.".to_owned())
             }
             BlackoutPolicy::Postpone => {
-                let next = self.after_blackouts(end, &mut BlackoutSearch::new(self.calendars, end));
+                let mut next = self.after_blackouts(end, &mut BlackoutSearch::new(self.calendars, end));
+                if !self.counts_from_end() {
+                    // As in `following`, a due time may come before the jitter has passed.
+                    next = next.into_iter().chain(self.following(due, end)).min();
+                }
                 let until = end.format("%Y-%m-%d %H:%M UTC");
                 (next, format!("Postponed: the due time is in a blackout until {until}."))
             }

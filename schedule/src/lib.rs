@@ -13,8 +13,8 @@
 //! private `zone` maps its local times to instants. [`calendar`] defines blackouts. [`rules`] holds the policies for
 //! blackouts, misfires, overlap, concurrency, retries and lost runs. [`due`] combines them: it computes
 //! the next due time and decides what happens at one. [`clock_change`] describes the effect of clock changes, and
-//! [`builder`] shows common expressions as a form. [`instant`] says which instants a definition may have, and
-//! [`field_error`] is the error type of validation.
+//! [`builder`] shows common expressions as a form. [`instant`] says which instants a definition may have, [`printable`]
+//! which characters a name may have, and [`field_error`] is the error type of validation.
 
 pub mod builder;
 pub mod calendar;
@@ -23,6 +23,7 @@ pub mod cron;
 pub mod due;
 pub mod field_error;
 pub mod instant;
+pub mod printable;
 pub mod rules;
 pub mod schedule;
 mod zone;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use milvaion_protocol::id::CalendarId;
 
-use crate::instant;
+use crate::{instant, printable::check_printable};
 
 mod policies;
 mod retries;
@@ -197,13 +197,12 @@ impl Rules {
                 check_range("auto_disable_cool_down_seconds", seconds, 1, MAX_CATCH_UP_WINDOW_SECONDS);
             }
         }
-        if let Some(key) = &self.key_limit
-            && (key.key.trim().is_empty()
-                || key.key.chars().count() > MAX_CONCURRENCY_KEY_CHARS
-                || key.key.contains(char::is_control))
-        {
-            errors
-                .push(("concurrency_key", format!("must have 1 to {MAX_CONCURRENCY_KEY_CHARS} printable characters")));
+        if let Some(ConcurrencyKeyLimit { key, .. }) = &self.key_limit {
+            if key.trim().is_empty() || key.chars().count() > MAX_CONCURRENCY_KEY_CHARS {
+                errors.push(("concurrency_key", format!("must have 1 to {MAX_CONCURRENCY_KEY_CHARS} characters")));
+            } else if let Err(message) = check_printable(key) {
+                errors.push(("concurrency_key", message));
+            }
         }
         if self.calendars.len() > MAX_CALENDARS {
             errors.push(("calendars", format!("at most {MAX_CALENDARS} calendars are allowed")));

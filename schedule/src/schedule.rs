@@ -25,9 +25,10 @@ pub enum Schedule {
     /// The local times that an expression matches.
     Cron {
         /// Five or six fields; see [`crate::cron`].
+        #[serde(deserialize_with = "read_trimmed")]
         expression: String,
         /// The IANA name of the time zone.
-        #[serde(default = "utc", deserialize_with = "read_zone")]
+        #[serde(default = "utc", deserialize_with = "read_trimmed")]
         zone: String,
     },
     /// A fixed interval.
@@ -45,7 +46,7 @@ pub enum Schedule {
         #[serde(deserialize_with = "instant::read")]
         at: DateTime<Utc>,
         /// The IANA name of the time zone in which the instant is shown and edited.
-        #[serde(default = "utc", skip_serializing_if = "is_utc", deserialize_with = "read_zone")]
+        #[serde(default = "utc", skip_serializing_if = "is_utc", deserialize_with = "read_trimmed")]
         zone: String,
     },
     /// No due times: the job runs only on request.
@@ -60,7 +61,8 @@ pub enum IntervalAnchor {
     /// The previous due time. The interval is kept, however long a run takes.
     #[default]
     Fire,
-    /// The end of the previous run. The pause between runs has a fixed length, and runs never overlap.
+    /// The end of the previous run. The pause between scheduled runs has a fixed length, and the schedule never starts a
+    /// run while another one is open. A manual run may still overlap, unless the overlap policy excludes it.
     End,
 }
 
@@ -207,9 +209,9 @@ fn is_utc(zone: &str) -> bool {
     zone == "UTC"
 }
 
-/// Reads a zone name without the blanks around it, which [`parse_zone`] ignores.
-pub(crate) fn read_zone<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    String::deserialize(deserializer).map(|name| name.trim().to_owned())
+/// Reads a text without the blanks around it. A block scalar of YAML ends with a line break that no user sees.
+pub(crate) fn read_trimmed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    String::deserialize(deserializer).map(|text| text.trim().to_owned())
 }
 
 /// Parses an IANA zone name.
@@ -239,10 +241,10 @@ fn quote(text: &str) -> String {
     if short.is_empty() { "nothing".into() } else { short }
 }
 
-/// Returns a number of seconds in the largest unit that divides it.
+/// Returns a number of seconds in the largest unit that divides it. A day is none: "every day" would mean a time of day, and
+/// an interval of 24 hours is due an hour earlier or later after a clock change.
 const fn unit(seconds: u64) -> (u64, &'static str) {
     match seconds {
-        s if s % 86_400 == 0 => (s / 86_400, "day"),
         s if s % 3_600 == 0 => (s / 3_600, "hour"),
         s if s % 60 == 0 => (s / 60, "minute"),
         s => (s, "second"),
@@ -312,13 +314,17 @@ mod tests {
     }
 
     #[test]
-    fn zone_is_utc_if_it_is_left_out_and_has_no_blanks() {
-        let zone = |json: &str| match serde_json::from_str(json) {
-            Ok(Schedule::Cron { zone, .. }) => zone,
+    fn zone_is_utc_if_it_is_left_out_and_texts_have_no_blanks() {
+        let read = |json: &str| match serde_json::from_str(json) {
+            Ok(Schedule::Cron { expression, zone }) => (expression, zone),
             other => panic!("{other:?}"),
         };
-        assert_eq!(zone(r#"{"kind":"cron","expression":"0 9 * * *"}"#), "UTC");
-        assert_eq!(zone(r#"{"kind":"cron","expression":"0 9 * * *","zone":" Europe/Warsaw "}"#), "Europe/Warsaw");
+        let nine = || "0 9 * * *".to_owned();
+        assert_eq!(read(r#"{"kind":"cron","expression":"0 9 * * *"}"#), (nine(), "UTC".to_owned()));
+        assert_eq!(
+            read(r#"{"kind":"cron","expression":"0 9 * * *\n","zone":" Europe/Warsaw\n"}"#),
+            (nine(), "Europe/Warsaw".to_owned())
+        );
         assert_eq!(
             parse_zone("europe/warsaw").expect_err("refused"),
             "europe/warsaw is not a time zone: write Europe/Warsaw"
@@ -329,6 +335,9 @@ mod tests {
     fn schedules_are_described_in_words() {
         assert_eq!(Schedule::every(120).describe(), "Every 2 minutes");
         assert_eq!(Schedule::every(1).describe(), "Every second");
+        assert_eq!(Schedule::every(3_600).describe(), "Every hour");
+        assert_eq!(Schedule::every(86_400).describe(), "Every 24 hours", "no time of day");
+        assert_eq!(Schedule::every(7 * 86_400).describe(), "Every 168 hours");
         let from_end = Schedule::Every { seconds: 90, from: IntervalAnchor::End };
         assert_eq!(from_end.describe(), "90 seconds after the previous run ends");
         assert_eq!(Schedule::Manual.describe(), "Manual only");

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 
 use super::{FieldError, JobInput, is_valid_name};
 use milvaion_protocol::{message::MAX_JOB_DATA_BYTES, topology::Topology};
-use milvaion_schedule::schedule::Schedule;
+use milvaion_schedule::{printable::check_printable, schedule::Schedule};
 
 /// The maximum length of a name, in characters.
 const MAX_NAME_CHARS: usize = 200;
@@ -27,7 +27,7 @@ pub(super) fn check_display_name(name: &str, errors: &mut Vec<FieldError>) {
         n if n > MAX_NAME_CHARS => {
             errors.push(FieldError::new("display_name", format!("at most 200 characters are allowed: got {n}")));
         }
-        _ => {}
+        _ => errors.extend(check_printable(name.trim()).err().map(|message| FieldError::new("display_name", message))),
     }
 }
 
@@ -45,6 +45,9 @@ pub(super) fn check_tags(tags: &[String], errors: &mut Vec<FieldError>) {
     }
     if tags.iter().any(|tag| tag.chars().count() > MAX_TAG_CHARS) {
         errors.push(FieldError::new("tags", "a tag has at most 50 characters"));
+    }
+    if let Some(message) = tags.iter().find_map(|tag| check_printable(tag.trim()).err()) {
+        errors.push(FieldError::new("tags", format!("a tag {message}")));
     }
 }
 
@@ -205,6 +208,8 @@ mod tests {
         assert_eq!(invalid_fields(&wrong), expected);
         let cron = Schedule::Cron { expression: "61 * * * *".into(), zone: "UTC".into() };
         assert_eq!(invalid_fields(&JobInput { schedule: cron, ..job() }), ["schedule.expression"]);
+        let names = JobInput { display_name: "safe\u{202e}gpj".into(), tags: vec!["a".into(), "a\nb".into()], ..job() };
+        assert_eq!(invalid_fields(&names), ["displayName", "tags"]);
     }
 
     #[test]

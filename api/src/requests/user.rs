@@ -1,5 +1,7 @@
 //! Checks of the data that users enter about themselves.
 
+use milvaion_schedule::printable::check_printable;
+
 /// Checks a passphrase: 12 to 1,024 characters.
 ///
 /// # Errors
@@ -27,7 +29,7 @@ pub fn check_email(email: &str) -> Result<String, String> {
     if ok { Ok(email) } else { Err("enter an e-mail address, for example ana@example.org".into()) }
 }
 
-/// Checks a user's name: 1 to 100 characters, none of them a control character.
+/// Checks a user's name: 1 to 100 printable characters.
 ///
 /// # Errors
 ///
@@ -37,7 +39,6 @@ pub fn check_name(name: &str) -> Result<String, String> {
     match name.chars().count() {
         0 => Err("enter a name".into()),
         n if n > 100 => Err("a name has at most 100 characters".into()),
-        _ if name.chars().any(char::is_control) => Err("a name must not contain control characters".into()),
-        _ => Ok(name.to_owned()),
+        _ => check_printable(name).map(|()| name.to_owned()),
     }
 }

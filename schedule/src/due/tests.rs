@@ -97,6 +97,17 @@ fn changed_calendar_keeps_the_rhythm_of_an_interval() {
     let (last, due) = (at("2026-01-02T10:03:00Z"), at("2026-01-02T10:13:00Z"));
     assert_eq!(effective.after_calendar_change(Some(last), Some(due), now), Some(due));
     assert_eq!(effective.after_calendar_change(None, Some(due), now), Some(due), "before its first run");
+    // A blackout that was undone had moved the first due time by five intervals.
+    let moved = due + Duration::minutes(50);
+    assert_eq!(effective.after_calendar_change(None, Some(moved), now), Some(due));
+    // Jitter that exceeds the time to the first due time brings it no interval forward.
+    let rules_with_jitter = Rules { jitter_seconds: 3_600, ..Rules::default() };
+    let spread = EffectiveSchedule {
+        offset: Duration::minutes(55),
+        ..self::effective(&schedule, &rules_with_jitter, &calendars)
+    };
+    let first = now + Duration::minutes(62);
+    assert_eq!(spread.after_calendar_change(None, Some(first), now), Some(first));
     // The due time lay after the blackout, which now ends earlier.
     let monday = at("2026-01-05T00:03:00Z");
     let postponed = at("2026-01-07T00:03:00Z");
@@ -314,6 +325,32 @@ fn blackout_is_skipped_or_postponed() {
     let monday = at("2026-01-05T00:00:00Z");
     assert_eq!(effective.following(friday, friday), Some(monday), "all due times of the weekend become one");
     assert_eq!(effective.following(monday, monday), Some(at("2026-01-05T06:00:00Z")));
+}
+
+#[test]
+fn postponed_run_with_jitter_loses_no_due_time() {
+    let time = |text: &str| text.parse().expect("a valid time");
+    // 1 January 2026 is a Thursday.
+    let windows = vec![WeeklyWindow { weekday: 4, from: time("10:00:00"), to: time("11:00:00") }];
+    let calendar = Calendar { name: "Ten".into(), zone: "UTC".into(), dates: Vec::new(), windows };
+    let calendars = [&calendar];
+    let schedule = cron("* * * * *");
+    let rules = Rules { blackout: BlackoutPolicy::Postpone, jitter_seconds: 600, ..Rules::default() };
+    let (start, end) = (at("2026-01-01T09:30:00Z"), at("2026-01-01T11:40:00Z"));
+    let eleven = at("2026-01-01T11:00:00Z");
+    for n in 0..50_u8 {
+        let id = JobId::from_parts(start, [n; 10]);
+        let effective = EffectiveSchedule::new(id, &schedule, &rules, &calendars);
+        let next = |at: &DateTime<Utc>| effective.following(*at, *at).filter(|at| *at <= end);
+        let due: Vec<_> = std::iter::successors(next(&start), next).collect();
+        assert!(due.iter().all(|at| calendar.blackout_end(*at).is_none()), "{due:?}");
+        let decided = effective.decide(at("2026-01-01T10:30:00Z"), at("2026-01-01T10:30:00Z"), None).next_fire_at;
+        assert_eq!(decided, due.iter().copied().find(|at| *at >= eleven), "the dispatcher agrees");
+        for minute in 1..120 {
+            let at = start + Duration::minutes(minute) + jitter(id, 600);
+            assert!(calendar.blackout_end(at).is_some() || due.contains(&at), "{at} is lost");
+        }
+    }
 }
 
 #[test]
