@@ -19,6 +19,7 @@ pub mod asyncapi;
 pub mod claims;
 pub mod id;
 mod lenient;
+mod log_bounds;
 pub mod mend;
 pub mod message;
 pub mod reading;

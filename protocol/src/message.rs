@@ -18,12 +18,13 @@ mod log;
 mod registration;
 mod status;
 
+pub use crate::log_bounds::AttemptLogBounds;
 pub use claim::{ClaimDenial, ClaimReply, ClaimRequest};
 pub use ingest::{
     IngestMessage, IngestOutcome, IngestReply, IngestResult, MAX_INGEST_ID_AGE_DAYS, MAX_INGEST_OCCURRENCES,
     MAX_UNIQUENESS_KEY_CHARS, NewOccurrence, uniqueness_key_of_input,
 };
-pub use log::{LogLevel, LogLine, LogMessage, first_log_seq};
+pub use log::{LogLevel, LogLine, LogMessage, MAX_ATTEMPT_LINES, first_log_seq};
 pub use registration::{
     DeclaredSchedule, DeclaredTiming, FEATURE_CHECKPOINT, FEATURE_CLAIMS, FEATURE_INGEST, FEATURE_SCHEDULES,
     HelloProblem, HelloReply, InstanceHeartbeat, InstanceHello, JobDefaults, JobTypeInfo, PROTOCOL_VERSION,

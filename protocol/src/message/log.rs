@@ -111,10 +111,13 @@ fn read_level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LogLevel, D:
     Ok(level.unwrap_or_default())
 }
 
+/// The number of `seq` values of an attempt, and so of its lines.
+pub const MAX_ATTEMPT_LINES: i64 = 1_000_000;
+
 /// Returns the first `seq` of the lines of an attempt.
 #[must_use]
 pub const fn first_log_seq(attempt: u32) -> i64 {
-    attempt as i64 * 1_000_000
+    attempt as i64 * MAX_ATTEMPT_LINES
 }
 
 /// Worker → server, the body on the log queue: log lines of one occurrence.

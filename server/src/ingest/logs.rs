@@ -12,8 +12,9 @@ use milvaion_protocol::{
 use crate::{
     broker::consumer::{BatchHandler, Channel, Delivery},
     clock::Clock,
-    domain::transition::clean,
+    domain::{log_trim::logs_to_trim, transition::clean},
     engine::context::Context,
+    error::chain,
     faults,
     ingest::unreadable,
     live::Hub,
@@ -100,6 +101,8 @@ impl LogConsumer {
         faults::crash_point("logs.before_commit");
         self.store.append_logs(&lines, self.clock.now()).await?;
         faults::crash_point("logs.after_commit");
+        let bounds = self.store.log_bounds();
+        let to_trim = logs_to_trim(&lines, bounds);
         let mut by_occurrence: BTreeMap<OccurrenceId, Vec<LogLine>> = BTreeMap::new();
         for (id, line) in lines {
             by_occurrence.entry(id).or_default().push(line);
@@ -107,6 +110,12 @@ impl LogConsumer {
         let events =
             by_occurrence.into_iter().map(|(occurrence_id, lines)| LiveEvent::Log { occurrence_id, lines }).collect();
         self.hub.publish(self.clock.now(), events);
+        for (id, first_seq) in to_trim {
+            // The batch is not repeated, because its lines are stored; a later batch of the attempt trims the log.
+            if let Err(error) = self.store.trim_log(id, first_seq, bounds, self.clock.now()).await {
+                tracing::warn!(occurrence.id = %id, error = %chain(&error), "the log of occurrence {id} exceeds LOG_LINES or LOG_MEGABYTES and could not be trimmed");
+            }
+        }
         Ok(())
     }
 }

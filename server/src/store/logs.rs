@@ -3,12 +3,13 @@
 use chrono::{DateTime, Utc};
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::{LogLevel, LogLine},
+    message::{AttemptLogBounds, LogLevel, LogLine, MAX_ATTEMPT_LINES},
 };
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::{Result, Store, occurrences::filed_since, partitions::with_partitions};
+use crate::domain::log_trim::gap_text;
 
 /// A stored log line.
 #[derive(Debug)]
@@ -72,6 +73,87 @@ impl Store {
         .execute(self.pool())
         .await?;
         Ok(done.rows_affected())
+    }
+
+    /// Trims the log of an attempt, whose lines begin at `first_seq`, if it exceeds its bounds: keeps the first and the last
+    /// lines, and replaces those between them by one line with the number of the first of them. It says how many lines are
+    /// missing by their numbers, including those that the worker dropped.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then no line was deleted.
+    pub async fn trim_log(
+        &self,
+        id: OccurrenceId,
+        first_seq: i64,
+        bounds: AttemptLogBounds,
+        now: DateTime<Utc>,
+    ) -> Result<()> {
+        with_partitions!(self, now, self.try_trim_log(id, first_seq, bounds, now))
+    }
+
+    async fn try_trim_log(
+        &self,
+        id: OccurrenceId,
+        first_seq: i64,
+        bounds: AttemptLogBounds,
+        now: DateTime<Utc>,
+    ) -> Result<()> {
+        let (head, tail, text) = (bounds.head(), bounds.tail(), gap_text(bounds));
+        let mut tx = self.pool().begin().await?;
+        // Another server may trim the same log for another batch. A separate statement, so that the next one sees its changes.
+        let lock = format!("milvaion.log:{id}:{first_seq}");
+        sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", lock.as_str()).execute(&mut tx).await?;
+        // The field `linesNotKept` marks the line that an earlier trim left. The first lines end before it, even if it would
+        // fit in their bounds; otherwise each trim would leave such a line.
+        sqlx::query!(
+            "WITH stored AS (
+                SELECT seq, min(at) AS at, max(octet_length(message) + coalesce(octet_length(data::text), 0)) AS bytes,
+                       bool_or(data -> 'linesNotKept' IS NOT NULL) AS is_gap
+                  FROM occurrence_logs
+                 WHERE occurrence_id = $1 AND arrived_at >= $2 AND seq >= $3::bigint AND seq <= $4::bigint
+                 GROUP BY seq
+             ), counted AS (
+                SELECT seq, at, row_number() OVER w AS line, sum(bytes) OVER w AS bytes_to, bytes,
+                       count(*) OVER () AS lines, sum(bytes) OVER () AS all_bytes, bool_or(is_gap) OVER w AS is_after_gap
+                  FROM stored WINDOW w AS (ORDER BY seq)
+             ), placed AS (
+                SELECT seq, at,
+                       line <= $5::bigint AND bytes_to <= $6::bigint AND NOT is_after_gap AS is_head,
+                       lines - line < $7::bigint AND all_bytes - bytes_to + bytes <= $8::bigint AS is_tail
+                  FROM counted WHERE lines > $5::bigint + $7::bigint + 1 OR all_bytes > $6::bigint + $8::bigint
+             ), gap AS (
+                SELECT coalesce(max(seq) FILTER (WHERE is_head) + 1, $3::bigint) AS first,
+                       coalesce(min(seq) FILTER (WHERE is_tail), max(seq) + 1) AS next,
+                       coalesce(min(at) FILTER (WHERE is_tail), max(at)) AS at,
+                       max(seq) = $4::bigint AS has_used_all_numbers
+                  FROM placed HAVING count(*) > 0
+             ), deleted AS (
+                DELETE FROM occurrence_logs l USING gap g
+                 WHERE l.occurrence_id = $1 AND l.arrived_at >= $2 AND l.seq >= g.first AND l.seq < g.next
+             )
+             INSERT INTO occurrence_logs (occurrence_id, arrived_at, seq, at, level, message, data)
+             SELECT $1, $9, g.first, g.at, $10::smallint,
+                    CASE WHEN g.has_used_all_numbers THEN 'at least ' ELSE '' END
+                    || (g.next - g.first) || $11::text,
+                    jsonb_build_object('linesNotKept', g.next - g.first)
+               FROM gap g",
+            id.0,
+            filed_since(id),
+            first_seq,
+            first_seq.saturating_add(MAX_ATTEMPT_LINES - 1),
+            head.lines,
+            head.bytes,
+            tail.lines,
+            tail.bytes,
+            now,
+            LogLevel::Warn.code(),
+            text.as_str()
+        )
+        .execute(&mut tx)
+        .await?;
+        tx.commit().await?;
+        Ok(())
     }
 
     /// Returns the last `limit` lines before `before`, oldest first.

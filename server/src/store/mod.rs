@@ -66,6 +66,7 @@ pub mod unreadable;
 pub mod users;
 
 use chrono::{DateTime, Utc};
+use milvaion_protocol::message::AttemptLogBounds;
 use sqlx::{PgPool, migrate::Migrator};
 
 pub use definition_batch::{DefinitionBatch, LockedJob};
@@ -182,6 +183,12 @@ impl Store {
             PartitionedTable::Logs => self.retention.logs,
             PartitionedTable::Receipts => RECEIPT_RETENTION,
         }
+    }
+
+    /// Returns the bounds of the log of an attempt.
+    #[must_use]
+    pub const fn log_bounds(&self) -> AttemptLogBounds {
+        self.retention.log_bounds
     }
 
     /// Returns the pool, for the modules of the store.

@@ -1,6 +1,6 @@
 //! Log lines of runs reach the pages that show them, and nothing else.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, ops::Range};
 
 use futures::{Stream, StreamExt};
 use milvaion_api::events::{EventEnvelope, LiveEvent};
@@ -24,9 +24,14 @@ async fn occurrence(server: &Server) -> OccurrenceId {
 
 /// Ingests one log line on a server.
 async fn log(server: &Server, occurrence_id: OccurrenceId, seq: i64) {
-    let line =
-        LogLine { seq, at: server.clock.now(), level: LogLevel::default(), message: format!("line {seq}"), data: None };
-    let message = LogMessage { occurrence_id, lines: vec![line] };
+    log_all(server, occurrence_id, seq..seq + 1).await;
+}
+
+/// Ingests log lines on a server in one message.
+async fn log_all(server: &Server, occurrence_id: OccurrenceId, seqs: Range<i64>) {
+    let (at, level) = (server.clock.now(), LogLevel::default());
+    let lines = seqs.map(|seq| LogLine { seq, at, level, message: format!("line {seq}"), data: None }).collect();
+    let message = LogMessage { occurrence_id, lines };
     let consumer = LogConsumer { store: server.store.clone(), hub: server.hub.clone(), clock: server.clock.clone() };
     consumer.handle(vec![serde_json::to_vec(&message).expect("it serializes")]).await.expect("the line is stored");
 }
@@ -102,6 +107,14 @@ async fn log_lines_cross_redis_only_while_a_page_shows_them() {
     .await;
     log(&one, shown, 5).await;
     assert_eq!(logged(&until_now(&one, &mut crossing).await), HashSet::new());
+
+    // A log that exceeds its bounds is trimmed while it arrives, to within a twentieth.
+    let long = occurrence(&one).await;
+    for first in (0..12_000).step_by(200) {
+        log_all(&one, long, first..first + 200).await;
+    }
+    let kept = one.store.count_log_lines(long, i64::MIN, i64::MAX).await.expect("the query succeeds");
+    assert!((9_500..10_700).contains(&kept), "{kept} lines are kept");
     one.stop().await;
     two.stop().await;
 }

@@ -4,7 +4,7 @@ use chrono::Duration;
 use milvaion_api::page::TimeWindow;
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::{LogLevel, LogLine, RunProgress, StatusReport, first_log_seq},
+    message::{AttemptLogBounds, LogLevel, LogLine, RunProgress, StatusReport, first_log_seq},
     status::OccurrenceStatus,
 };
 use milvaion_schedule::schedule::Schedule;
@@ -120,7 +120,7 @@ async fn repeated_log_lines_are_read_once() {
 }
 
 #[tokio::test]
-async fn log_is_read_by_range() {
+async fn log_is_read_by_range_and_trimmed_to_its_bounds() {
     let harness = StatusHarness::new().await;
     let line = |n: i64| {
         let message = format!("line {n}");
@@ -140,6 +140,41 @@ async fn log_is_read_by_range() {
     assert_eq!(view(Some(i64::MAX)).await, (vec![], false, 0));
     let gap = harness.store.oldest_log_lines(harness.id, 2, 8, 3).await.expect("the query succeeds");
     assert_eq!(gap.iter().map(|line| line.seq).collect::<Vec<_>>(), [3, 4, 5], "the oldest lines first");
+
+    // The log of an attempt is trimmed to its bounds.
+    let append = async |lines: Vec<(OccurrenceId, LogLine)>| {
+        harness.store.append_logs(&lines, harness.clock.now()).await.expect("the query succeeds");
+    };
+    let trim = async |lines, bytes| {
+        let bounds = AttemptLogBounds { lines, bytes };
+        harness.store.trim_log(harness.id, 0, bounds, harness.clock.now()).await.expect("the query succeeds");
+        let kept = harness.store.oldest_log_lines(harness.id, 0, i64::MAX, 100).await.expect("the query succeeds");
+        let notes: Vec<String> = kept
+            .iter()
+            .filter(|line| line.level == LogLevel::Warn)
+            .map(|line| {
+                let count = line.message.split(" are").next().unwrap_or_default();
+                format!("{count} {}", line.data.clone().unwrap_or_default())
+            })
+            .collect();
+        (kept.iter().map(|line| line.seq).collect::<Vec<_>>(), notes)
+    };
+    let of_next_attempt = first_log_seq(1);
+    append(vec![line(of_next_attempt)]).await;
+    assert_eq!(trim(10, 1_000).await.0.len(), 11, "the log is within its bounds");
+    let note = r#"5 lines {"linesNotKept":5}"#.to_owned();
+    assert_eq!(trim(5, 1_000_000).await, (vec![1, 2, 7, 8, 9, 10, of_next_attempt], vec![note]));
+    // Lines come again, and a worker leaves numbers out.
+    append(vec![line(2), line(3), line(4), line(20)]).await;
+    let trimmed = (vec![1, 2, 8, 9, 10, 20, of_next_attempt], vec![r#"6 lines {"linesNotKept":6}"#.to_owned()]);
+    assert_eq!(trim(5, 1_000_000).await, trimmed);
+    assert_eq!(trim(5, 1_000_000).await, trimmed);
+    // The note would fit in the bytes of the first lines.
+    let wide = |n: i64| (harness.id, LogLine { message: "x".repeat(100), ..line(n).1 });
+    append((21..=60).map(wide).collect()).await;
+    let (kept, notes) = trim(1_000, 2_000).await;
+    assert_eq!(kept, [1, 2].into_iter().chain(45..=60).chain([of_next_attempt]).collect::<Vec<_>>());
+    assert_eq!(notes, [r#"43 lines {"linesNotKept":43}"#]);
 }
 
 #[tokio::test]

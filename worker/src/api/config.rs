@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, fmt, net::SocketAddr, ops::RangeInclusive, path::Path, time::Duration};
 
 use lapin::uri::AMQPUri;
-use milvaion_protocol::topology::{DEFAULT_BROKER_PREFIX, DEFAULT_REDIS_KEY_PREFIX};
+use milvaion_protocol::{
+    message::AttemptLogBounds,
+    topology::{DEFAULT_BROKER_PREFIX, DEFAULT_REDIS_KEY_PREFIX},
+};
 
 mod file;
 
@@ -66,6 +69,15 @@ pub struct WorkerConfig {
     /// `MILVAION_OUTBOX_MEGABYTES`: the maximum size, in megabytes, of the log lines that wait for the broker. The same
     /// limit applies in memory and on disk, and to a burst of lines that the worker has not encoded into batches yet. From 1 to 10,000. Default 64.
     pub outbox_megabytes: u32,
+    /// `MILVAION_LOG_LINES`: the maximum number of log lines of an attempt that are sent at once. Of further lines, the newest
+    /// are sent every 10 seconds and at the end of the attempt, up to four fifths of this number each time, and the log says
+    /// how many are missing. The server keeps the `LOG_LINES` that it is set to. From 100 to 1,000,000. Default 10,000.
+    pub log_lines: u32,
+    /// `MILVAION_LOG_MEGABYTES`: the maximum size, in MiB, of the log lines of an attempt that are sent at once; further lines
+    /// are treated as with `MILVAION_LOG_LINES`. A run that writes without pause takes up to four fifths of it in memory.
+    /// `MILVAION_OUTBOX_MEGABYTES` should be several times as large, because lines that do not fit into it are dropped. From
+    /// 1 to 256. Default 4.
+    pub log_megabytes: u32,
     /// `MILVAION_HEALTH`: the listen address of `/health/live`, `/health/ready` and the Prometheus endpoint `/metrics`,
     /// such as `0.0.0.0:9100`. These endpoints require no authentication. Default none.
     pub health: Option<SocketAddr>,
@@ -87,6 +99,10 @@ const MAX_SHUTDOWN_GRACE: Duration = Duration::from_secs(3600);
 const OUTBOX_LINES_RANGE: RangeInclusive<u32> = 100..=10_000_000;
 /// Bounds of [`WorkerConfig::outbox_megabytes`].
 const OUTBOX_MEGABYTES_RANGE: RangeInclusive<u32> = 1..=10_000;
+/// Bounds of [`WorkerConfig::log_lines`]. More lines than the upper one have no numbers.
+const LOG_LINES_RANGE: RangeInclusive<u32> = 100..=1_000_000;
+/// Bounds of [`WorkerConfig::log_megabytes`].
+const LOG_MEGABYTES_RANGE: RangeInclusive<u32> = 1..=256;
 /// Upper bound of the concurrency limit of a job type.
 pub(crate) const MAX_CONCURRENCY: u16 = 1000;
 /// Upper bound of a timeout, including that of a single job.
@@ -108,6 +124,8 @@ impl fmt::Debug for WorkerConfig {
             outbox,
             outbox_lines,
             outbox_megabytes,
+            log_lines,
+            log_megabytes,
             health,
             singletons,
             default_timeout,
@@ -124,6 +142,8 @@ impl fmt::Debug for WorkerConfig {
             .field("outbox", outbox)
             .field("outbox_lines", outbox_lines)
             .field("outbox_megabytes", outbox_megabytes)
+            .field("log_lines", log_lines)
+            .field("log_megabytes", log_megabytes)
             .field("health", health)
             .field("singletons", singletons)
             .field("default_timeout", default_timeout)
@@ -160,6 +180,8 @@ impl Default for WorkerConfig {
             outbox: Outbox::default(),
             outbox_lines: 100_000,
             outbox_megabytes: 64,
+            log_lines: AttemptLogBounds::DEFAULT_LINES,
+            log_megabytes: AttemptLogBounds::DEFAULT_MEBIBYTES,
             health: None,
             singletons: BTreeMap::new(),
             default_timeout: Duration::from_secs(3600),
@@ -243,6 +265,8 @@ impl WorkerConfig {
         for (name, bounds, field) in [
             ("MILVAION_OUTBOX_LINES", OUTBOX_LINES_RANGE, &mut config.outbox_lines),
             ("MILVAION_OUTBOX_MEGABYTES", OUTBOX_MEGABYTES_RANGE, &mut config.outbox_megabytes),
+            ("MILVAION_LOG_LINES", LOG_LINES_RANGE, &mut config.log_lines),
+            ("MILVAION_LOG_MEGABYTES", LOG_MEGABYTES_RANGE, &mut config.log_megabytes),
         ] {
             if let Some(text) = read(name) {
                 match text.parse() {
@@ -268,6 +292,11 @@ impl WorkerConfig {
     /// Returns the bounds of the log lines that wait for the broker.
     pub(crate) fn log_bounds(&self) -> LogBounds {
         LogBounds { lines: self.outbox_lines as usize, bytes: self.outbox_megabytes as usize * 1_000_000 }
+    }
+
+    /// Returns the bounds of the log of an attempt.
+    pub(crate) fn attempt_log_bounds(&self) -> AttemptLogBounds {
+        AttemptLogBounds::new(self.log_lines, self.log_megabytes)
     }
 
     /// Adds an error for each setting that is outside its bounds. The value may come from code, so an error names the field
@@ -326,6 +355,8 @@ impl WorkerConfig {
         for (name, bounds, number) in [
             ("outbox_lines (MILVAION_OUTBOX_LINES)", OUTBOX_LINES_RANGE, self.outbox_lines),
             ("outbox_megabytes (MILVAION_OUTBOX_MEGABYTES)", OUTBOX_MEGABYTES_RANGE, self.outbox_megabytes),
+            ("log_lines (MILVAION_LOG_LINES)", LOG_LINES_RANGE, self.log_lines),
+            ("log_megabytes (MILVAION_LOG_MEGABYTES)", LOG_MEGABYTES_RANGE, self.log_megabytes),
         ] {
             if !bounds.contains(&number) {
                 errors.add(out_of_range(name, &bounds, &number.to_string()));
@@ -384,11 +415,14 @@ mod tests {
             ("MILVAION_OUTBOX", "/var/lib/mail"),
             ("MILVAION_OUTBOX_LINES", "500"),
             ("MILVAION_OUTBOX_MEGABYTES", "2"),
+            ("MILVAION_LOG_LINES", "100000"),
+            ("MILVAION_LOG_MEGABYTES", "32"),
         ])
         .expect("valid");
         assert_eq!(config.outbox, Outbox::Folder("/var/lib/mail".into()));
         let bounds = config.log_bounds();
         assert_eq!((bounds.lines, bounds.bytes), (500, 2_000_000));
+        assert_eq!(config.attempt_log_bounds(), AttemptLogBounds { lines: 100_000, bytes: 32 * 1024 * 1024 });
         assert_eq!(config.concurrency, BTreeMap::from([("http-request".to_owned(), 200), ("send".to_owned(), 5)]));
         assert_eq!(config.worker_id, "mail.eu");
         assert_eq!(config.shutdown_grace, Duration::from_secs(8));
@@ -408,6 +442,8 @@ mod tests {
             ("MILVAION_OUTBOX", "/proc/self/status"),
             ("MILVAION_OUTBOX_LINES", "99"),
             ("MILVAION_OUTBOX_MEGABYTES", "-1"),
+            ("MILVAION_LOG_LINES", "1000001"),
+            ("MILVAION_LOG_MEGABYTES", "257"),
             ("MILVAION_HEALTH", "9100"),
         ];
         let Err(WorkerError::Config(errors)) = read(&wrong) else { panic!("must be refused") };
@@ -430,6 +466,8 @@ mod tests {
             outbox: Outbox::Folder("/proc/self/status".into()),
             outbox_lines: 99,
             outbox_megabytes: 0,
+            log_lines: 99,
+            log_megabytes: 0,
             default_timeout: Duration::ZERO,
             ..WorkerConfig::default()
         };
@@ -447,6 +485,8 @@ mod tests {
             "outbox",
             "outbox_lines",
             "outbox_megabytes",
+            "log_lines",
+            "log_megabytes",
             "default_timeout",
         ];
         assert_eq!(fields, expected, "{errors}");

@@ -14,7 +14,7 @@ use std::{
 use chrono::{DateTime, Utc};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
-    message::{JobMessage, LogLevel, MAX_CHECKPOINT_BYTES, RunProgress, StatusReport},
+    message::{AttemptLogBounds, JobMessage, LogLevel, MAX_CHECKPOINT_BYTES, RunProgress, StatusReport},
     status::OccurrenceStatus,
     trace::trace_id_text,
 };
@@ -33,7 +33,7 @@ use crate::{
     clock,
     run::attempt_span::with_trace_ids,
     run::capture,
-    run::log_writer::LogWriter,
+    run::log_writer::{HELD_LINES_INTERVAL, LogWriter, WrittenLine},
     run::panics,
     run::report_sink::ReportSink,
     run::stop_signal::{StopReason, StopSignal},
@@ -109,6 +109,18 @@ impl JobContextInner {
         state.is_checkpoint_waiting = false;
         self.sink.report_unconfirmed(StatusReport { checkpoint: state.checkpoint.clone(), ..self.report() });
     }
+
+    /// Sends the log lines that are held.
+    fn send_held_lines(&self, is_end: bool) {
+        self.log_writer.send_held(is_end, |line| self.sink.log(self.message.occurrence_id, line));
+    }
+}
+
+impl Drop for JobContextInner {
+    /// Sends what was written after the end, such as by a thread of the job, and what a run held that was dropped.
+    fn drop(&mut self) {
+        self.send_held_lines(true);
+    }
 }
 
 impl JobContext {
@@ -119,9 +131,10 @@ impl JobContext {
         instance_id: String,
         sink: Arc<dyn ReportSink>,
         stop: StopSignal,
+        log_bounds: AttemptLogBounds,
         #[cfg(feature = "client")] enqueuer: JobEnqueuer,
     ) -> Self {
-        let log_writer = LogWriter::new(message.attempt);
+        let log_writer = LogWriter::new(message.attempt, log_bounds);
         Self {
             inner: Arc::new(JobContextInner {
                 message,
@@ -160,6 +173,11 @@ impl JobContext {
     /// Returns the newest checkpoint that this attempt has set, for the report of its end.
     pub(crate) fn newest_checkpoint(&self) -> Option<Value> {
         self.inner.lock().checkpoint.clone()
+    }
+
+    /// Sends all log lines that were written so far, because the end is about to be reported.
+    pub(crate) fn flush_log(&self) {
+        self.inner.send_held_lines(true);
     }
 
     /// Returns the id of the occurrence. It is the same for all its attempts.
@@ -220,8 +238,10 @@ impl JobContext {
         trace_id_text(self.occurrence_id(), self.traceparent())
     }
 
-    /// Writes a line to the log of the occurrence, which its page shows live. Never waits. A line has at most 8 KiB and
-    /// an attempt at most 10,000 lines. Longer lines and further lines are cut, with a mark.
+    /// Writes a line to the log of the occurrence, which its page shows live. Never waits. A line has at most 8 KiB; a longer
+    /// one is cut, with a mark. Of an attempt with more than 10,000 lines or 4 MiB, the first 2,000 and the last 8,000 lines are
+    /// kept, and a line between them says how many are missing. Beyond these bounds, which `MILVAION_LOG_LINES` and
+    /// `MILVAION_LOG_MEGABYTES` change, lines are sent every ten seconds and at the end of the attempt.
     pub fn log(&self, level: LogLevel, message: impl Into<String>) {
         self.write(level, message.into(), None);
     }
@@ -453,8 +473,12 @@ impl JobContext {
     }
 
     fn write(&self, level: LogLevel, message: String, data: Option<Value>) {
-        if let Some(line) = self.inner.log_writer.line(level, message, with_trace_ids(data)) {
-            self.inner.sink.log(self.occurrence_id(), line);
+        match self.inner.log_writer.write(level, message, with_trace_ids(data)) {
+            WrittenLine::Due(line) => self.inner.sink.log(self.occurrence_id(), line),
+            WrittenLine::Held { is_first: true } => {
+                self.send_later(Instant::now() + HELD_LINES_INTERVAL, |run| run.send_held_lines(false));
+            }
+            WrittenLine::Held { is_first: false } => {}
         }
     }
 }

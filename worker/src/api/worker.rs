@@ -268,7 +268,7 @@ impl Worker {
                     .with_producer(&config.worker_id),
             ),
         };
-        let worker_id: Arc<str> = config.worker_id.as_str().into();
+        let (worker_id, log_bounds): (Arc<str>, _) = (config.worker_id.as_str().into(), config.attempt_log_bounds());
         let consumer = Arc::new(DeliveryConsumer {
             worker_id: config.worker_id,
             instance_id: instance_id.clone(),
@@ -291,6 +291,7 @@ impl Worker {
                 worker_id,
                 instance_id,
                 default_timeout: config.default_timeout,
+                log_bounds,
                 interrupt: interrupt.clone(),
                 layers,
                 events,

@@ -332,7 +332,7 @@ impl LogBuffer {
 
 #[cfg(test)]
 mod tests {
-    use milvaion_protocol::message::LogMessage;
+    use milvaion_protocol::message::{AttemptLogBounds, LogMessage};
 
     use super::*;
     use crate::run::log_writer::LogWriter;
@@ -343,8 +343,12 @@ mod tests {
         OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [n; 10])
     }
 
+    fn log_writer(attempt: u32) -> LogWriter {
+        LogWriter::new(attempt, AttemptLogBounds::default())
+    }
+
     fn line(log_writer: &LogWriter) -> LogLine {
-        log_writer.line(LogLevel::Info, "a".to_owned(), None).expect("within the bound")
+        log_writer.due_line("a".to_owned())
     }
 
     fn log_buffer() -> (LogBuffer, OutboxJournal) {
@@ -357,7 +361,7 @@ mod tests {
 
     #[test]
     fn lines_are_batched_in_order() {
-        let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), LogWriter::new(2), Instant::now());
+        let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), log_writer(2), Instant::now());
         log_buffer.push(occurrence(1), &line(&log_writer), &mut journal, now);
         log_buffer.push(occurrence(1), &line(&log_writer), &mut journal, now);
         assert!(log_buffer.take_due(now).is_none());
@@ -369,7 +373,7 @@ mod tests {
 
     #[test]
     fn full_batch_is_due_at_once() {
-        let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), LogWriter::new(1), Instant::now());
+        let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), log_writer(1), Instant::now());
         (0..MAX_BATCH_LINES).for_each(|_| log_buffer.push(occurrence(1), &line(&log_writer), &mut journal, now));
         assert_eq!(read(&log_buffer.take_due(now).expect("full")).lines.len(), MAX_BATCH_LINES);
     }
@@ -377,7 +381,7 @@ mod tests {
     #[test]
     fn oldest_lines_are_dropped_and_counted() {
         let ((mut log_buffer, mut journal), now) = (log_buffer(), Instant::now());
-        let log_writers = [LogWriter::new(1), LogWriter::new(1)];
+        let log_writers = [log_writer(1), log_writer(1)];
         for n in 0..MAX_KEPT + 30 {
             let index = n % 2;
             log_buffer.push(occurrence(index as u8), &line(&log_writers[index]), &mut journal, now);
@@ -390,7 +394,7 @@ mod tests {
 
     #[test]
     fn returned_batch_is_dropped_beyond_the_bound() {
-        let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), LogWriter::new(1), Instant::now());
+        let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), log_writer(1), Instant::now());
         (0..MAX_BATCH_LINES).for_each(|_| log_buffer.push(occurrence(1), &line(&log_writer), &mut journal, now));
         let in_flight = log_buffer.take_due(now).expect("full");
         (0..MAX_KEPT - 50).for_each(|_| log_buffer.push(occurrence(1), &line(&log_writer), &mut journal, now));
@@ -405,7 +409,7 @@ mod tests {
 
     #[test]
     fn number_of_lines_is_bounded_only_without_a_broker() {
-        let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), LogWriter::new(1), Instant::now());
+        let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), log_writer(1), Instant::now());
         log_buffer.set_draining(true, &mut journal, now);
         (0..MAX_KEPT + 30).for_each(|_| log_buffer.push(occurrence(1), &line(&log_writer), &mut journal, now));
         assert_eq!(log_buffer.len(), MAX_KEPT + 30);
@@ -416,7 +420,7 @@ mod tests {
 
     #[test]
     fn lines_dropped_before_the_buffer_are_in_the_notice() {
-        let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), LogWriter::new(1), Instant::now());
+        let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), log_writer(1), Instant::now());
         log_buffer.push(occurrence(1), &line(&log_writer), &mut journal, now);
         log_buffer.add_dropped(occurrence(1), (7, 1_000_008), &mut journal, now);
         let message = read(&log_buffer.take_all_of(occurrence(1)).pop().expect("a batch"));
@@ -426,10 +430,10 @@ mod tests {
 
     #[test]
     fn size_bound_is_enforced() {
-        let (mut journal, log_writer, now) = (OutboxJournal::off(), LogWriter::new(1), Instant::now());
+        let (mut journal, log_writer, now) = (OutboxJournal::off(), log_writer(1), Instant::now());
         let mut log_buffer = LogBuffer::new(LogBounds { lines: MAX_KEPT, bytes: 100_000 });
         for _ in 0..100 {
-            let long = log_writer.line(LogLevel::Info, "x".repeat(5_000), None).expect("within the bound");
+            let long = log_writer.due_line("x".repeat(5_000));
             log_buffer.push(occurrence(1), &long, &mut journal, now);
         }
         assert!(log_buffer.buffered.bytes <= 100_000 && log_buffer.buffered.lines == 19, "{:?}", log_buffer.buffered);
@@ -437,7 +441,7 @@ mod tests {
 
     #[test]
     fn returned_batch_is_sent_first() {
-        let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), LogWriter::new(1), Instant::now());
+        let ((mut log_buffer, mut journal), log_writer, now) = (log_buffer(), log_writer(1), Instant::now());
         log_buffer.push(occurrence(1), &line(&log_writer), &mut journal, now);
         let batch = log_buffer.take_all_of(occurrence(1)).pop().expect("one batch");
         log_buffer.push(occurrence(2), &line(&log_writer), &mut journal, now);

@@ -16,7 +16,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use milvaion_protocol::{
-    message::{JobMessage, StatusReport},
+    message::{AttemptLogBounds, JobMessage, StatusReport},
     status::OccurrenceStatus,
 };
 use tokio::{
@@ -70,6 +70,8 @@ pub(crate) struct Executor {
     pub(crate) instance_id: String,
     /// The timeout of runs for which neither the job nor its type sets one.
     pub(crate) default_timeout: Duration,
+    /// The bounds of the log of each attempt.
+    pub(crate) log_bounds: AttemptLogBounds,
     /// The metrics that count runs.
     pub(crate) metrics: WorkerMetrics,
     /// Fires when all runs must end because the worker stops.
@@ -116,6 +118,7 @@ impl Executor {
             self.instance_id.clone(),
             self.sink.clone(),
             stop.clone(),
+            self.log_bounds,
             #[cfg(feature = "client")]
             self.enqueuer.clone(),
         );
@@ -173,6 +176,7 @@ impl Executor {
                 duration_ms = duration.as_millis() as u64,
                 "occurrence {} ended", running.occurrence_id
             );
+            log.flush_log();
             let kept = sink.report_end(StatusReport {
                 status: report.status,
                 timestamp: clock::now(),

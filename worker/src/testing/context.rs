@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use chrono::{DateTime, Utc};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
-    message::JobMessage,
+    message::{AttemptLogBounds, JobMessage},
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -217,6 +217,7 @@ impl TestContext {
             self.instance_id.clone(),
             sink,
             self.stop.clone(),
+            AttemptLogBounds::default(),
             #[cfg(feature = "client")]
             self.enqueuer.clone(),
         )

@@ -2,6 +2,7 @@
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
+use milvaion_protocol::message::AttemptLogBounds;
 use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -219,6 +220,7 @@ impl TestRun {
             worker_id,
             instance_id,
             default_timeout: Duration::from_secs(60),
+            log_bounds: AttemptLogBounds::default(),
             metrics: WorkerMetrics::default(),
             interrupt: self.interrupt.clone(),
             layers: self.layers.into(),

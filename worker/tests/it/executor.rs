@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use milvaion_protocol::{
-    message::{LogLevel, MAX_LOG_LINE_BYTES, MAX_RESULT_BYTES, first_log_seq},
+    message::{LogLevel, LogLine, MAX_LOG_LINE_BYTES, MAX_RESULT_BYTES, first_log_seq},
     status::OccurrenceStatus,
 };
 use milvaion_worker::{
@@ -376,7 +376,12 @@ async fn log_lines_are_numbered_by_attempt_and_bounded() {
     assert_eq!(record.lines[3].level, LogLevel::Warn);
     assert_eq!(record.reports[1].progress.as_ref().map(|progress| progress.percent), Some(50));
 
-    let record = run(json!({"action": "writeLog", "count": 10_500})).await;
-    assert_eq!(record.lines.len(), 10_001);
-    assert!(record.lines[10_000].message.contains("not kept"));
+    // One more line than `count` is written. The first 10,000 are sent at once, and the newest 8,000 of the others before the end.
+    let record = run(json!({"action": "writeLog", "count": 20_000})).await;
+    let seqs = |lines: &[LogLine]| lines.iter().map(|line| line.seq - first_log_seq(1)).collect::<Vec<_>>();
+    assert_eq!(seqs(&record.lines[..10_000]), (0..10_000).collect::<Vec<_>>());
+    assert_eq!(seqs(&record.lines[10_000..]), (12_000..20_001).collect::<Vec<_>>());
+    let note = &record.lines[10_000].message;
+    assert!(note.starts_with("2001 lines before this one are not kept"), "{note}");
+    assert_eq!(record.lines.last().map(|line| line.level), Some(LogLevel::Warn), "the last line of the run is kept");
 }

@@ -13,8 +13,6 @@ use crate::context::BuiltinContext;
 
 /// Maximum size of a line. The rest is dropped, so that a program without line breaks cannot fill the memory.
 const MAX_LINE_BYTES: usize = 8_000;
-/// Maximum size of the logged output of a run.
-const MAX_LOGGED_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum size of the output in the result.
 const MAX_TAIL_BYTES: usize = 16 * 1024;
 
@@ -29,7 +27,6 @@ pub(super) struct OutputCapture<'a> {
 #[derive(Default)]
 struct CaptureState {
     lines: u64,
-    logged: usize,
     tail: OutputTail,
     /// The last lines of standard error alone.
     error_tail: OutputTail,
@@ -99,14 +96,8 @@ impl<'a> OutputCapture<'a> {
         }
         let mut state = self.lock();
         state.lines += 1;
-        let was_within = state.logged <= MAX_LOGGED_BYTES;
-        state.logged += redacted.len();
-        if state.logged <= MAX_LOGGED_BYTES {
-            self.context.log(level, &redacted);
-        } else if was_within {
-            self.context
-                .warn(format!("the program has written more than {MAX_LOGGED_BYTES} bytes; the rest is not logged"));
-        }
+        // The SDK bounds the log of an attempt.
+        self.context.log(level, &redacted);
         if level == LogLevel::Warn {
             state.error_tail.push(redacted.clone());
         }

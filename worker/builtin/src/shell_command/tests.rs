@@ -100,6 +100,12 @@ async fn exit_code_decides_and_last_lines_are_quoted() {
     assert!(exit_result(status, &input, &output, OUTPUT_DRAIN_TIMEOUT).err().expect("a failure").is_permanent());
 }
 
+#[test]
+fn line_breaks_of_windows_do_not_reach_the_shell() {
+    let input: ShellCommandInput = serde_json::from_value(sh("echo one\r\necho two\r\n")).expect("a valid input");
+    assert_eq!(input.command().ok().and_then(|argv| argv.last().cloned()).as_deref(), Some("echo one\necho two\n"));
+}
+
 #[tokio::test]
 async fn arguments_are_not_interpreted() {
     let record = run(json!({"argv": ["echo", "$(id); `id` > x", "{{secret:word}}"]})).await;
@@ -158,8 +164,10 @@ async fn large_output_is_bounded() {
         "{}",
         record.lines[0].message.len()
     );
-    let logged: usize = record.lines.iter().map(|line| line.message.len()).sum();
-    assert!(logged <= 4 * 1024 * 1024 + 1024, "{logged}");
+    assert!(record.lines.len() < 120_000, "{} lines are logged", record.lines.len());
+    assert!(record.lines.iter().any(|line| line.message.contains("lines before this one are not kept")));
+    let last = record.lines.last().expect("a line");
+    assert_eq!(last.seq - record.lines[0].seq, 120_000, "the last line is kept");
     let result: Value = serde_json::from_str(record.end().result.as_deref().expect("a result")).expect("JSON");
     assert_eq!(result["lines"], 120_001);
     assert!(result["tail"].as_str().is_some_and(|tail| (10_000..=16 * 1024).contains(&tail.len())));

@@ -7,7 +7,7 @@ use toml::{Table, Value};
 use crate::api::error::{ConfigFileError, WorkerError};
 
 /// All variables that a worker reads. The keys of the file are these names in lower case without `MILVAION_`.
-const VARIABLE_NAMES: [&str; 13] = [
+const VARIABLE_NAMES: [&str; 15] = [
     "AMQP_URL",
     "REDIS_URL",
     "MILVAION_WORKER_ID",
@@ -19,6 +19,8 @@ const VARIABLE_NAMES: [&str; 13] = [
     "MILVAION_OUTBOX",
     "MILVAION_OUTBOX_LINES",
     "MILVAION_OUTBOX_MEGABYTES",
+    "MILVAION_LOG_LINES",
+    "MILVAION_LOG_MEGABYTES",
     "MILVAION_HEALTH",
     "MILVAION_SINGLETONS",
 ];
