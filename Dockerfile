@@ -33,7 +33,8 @@ ENV HOST=0.0.0.0 \
     PORT=8080 \
     SITE_ROOT=/usr/share/milvaion/site
 EXPOSE 8080
-# The services get nine seconds to stop in order: give `docker stop` more than its default of ten (`--time 20`).
+# The worker gets its grace of 20 seconds and 15 more, then the server 6 and the services 9: give `docker stop` more than its
+# default of ten (`--time 60`).
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \
     CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/$PORT && printf 'GET /health/ready HTTP/1.0\\r\\nHost: localhost\\r\\n\\r\\n' >&3 && head -n 1 <&3 | grep -q ' 200 '"]

@@ -1,8 +1,8 @@
 //! The client: sends a request, repeats it if that is safe and useful, and reads the answer.
 //!
 //! Redirects are not followed: the token belongs to one server, and a redirect to another address means that the
-//! configured one is wrong. A request takes at most 30 s including its answer. A stream has no such limit, but the server
-//! sends a ping every 15 s, so one that is silent for 45 s is dead.
+//! configured one is wrong. Each try of a request takes at most 30 s including its answer. A stream has no such limit, but the
+//! server sends a ping every 15 s, so one that is silent for 45 s is dead.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ const PROBLEM_JSON: &str = "application/problem+json";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientOptions {
-    /// The maximum time for a request with its answer; 30 s by default.
+    /// The maximum time for one try of a request with its answer; 30 s by default.
     pub request_timeout: Duration,
     /// The maximum silence of a stream; 45 s by default.
     pub stream_idle_timeout: Duration,
@@ -267,7 +267,7 @@ impl Client {
                     (failure(&call.url, status, &headers, &body), Some(Outcome::of(status, &headers)))
                 }
                 Err(error) if error.is_timeout() && !error.is_connect() => {
-                    (self.timeout(self.options.request_timeout), None)
+                    (self.timeout(self.options.request_timeout), Some(Outcome::Disconnected))
                 }
                 Err(error) => {
                     let outcome = (!error.is_builder()).then_some(Outcome::Disconnected);

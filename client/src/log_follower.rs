@@ -42,7 +42,8 @@ pub enum LogEvent {
     Status(Box<Occurrence>),
     /// The connection was lost for this reason. The next event comes from a new connection.
     Lost(ClientError),
-    /// The occurrence has ended, and all its lines were returned.
+    /// The occurrence has ended, and its lines were returned. The last lines may be stored after the end, so the server waits
+    /// for them until two seconds after the end, and two seconds after each of them. A later one is only in the stored log.
     End,
 }
 
@@ -129,7 +130,8 @@ fn read_result<T: DeserializeOwned>(text: Option<&str>) -> Result<T, serde_json:
 impl Client {
     /// Waits for the end of an occurrence, and returns it with its result. The server sends the change of the status, so
     /// nothing is asked meanwhile. An end is *Completed*, *Failed*, *Cancelled*, *Timed out* or *Skipped*; none of them is an
-    /// error of this method. Limit the wait with `tokio::time::timeout`.
+    /// error of this method. Limit the wait with `tokio::time::timeout`. The wait is over when the end is stored, which may be
+    /// a moment before the last lines of the log are; a [follower](Self::follow_log) waits for them.
     ///
     /// # Errors
     ///
@@ -145,7 +147,9 @@ impl Client {
     }
 
     /// Waits for the end of an occurrence like [`wait`](Self::wait), and returns its result as a value of the type that its
-    /// job returns. A job that returns nothing has the result `()`, and `serde_json::Value` is a type for every result.
+    /// job returns. A job that returns nothing has the result `()`, and `serde_json::Value` is a type for every result, with
+    /// one exception: a string is stored without its quotation marks, so one that reads as JSON, such as `42`, becomes that
+    /// value. Wait for a `String` if the job returns one.
     ///
     /// ```no_run
     /// # use milvaion_client::{Client, Enqueue, EnqueueClient};

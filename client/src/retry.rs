@@ -13,7 +13,7 @@ pub(crate) const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 /// The outcome of a request that may be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// There is no answer, because the connection failed.
+    /// There is no answer, because the connection failed or the answer took too long.
     Disconnected,
     /// There is an answer.
     Answered {

@@ -12,8 +12,13 @@ use super::EmbeddedError;
 use super::child::{ChildProcess, LaunchSpec};
 use milvaion_telemetry::chain;
 
-/// The time that running jobs get to end when the server stops. The worker is killed after that.
-const STOP_TIMEOUT: Duration = Duration::from_secs(8);
+/// The variable with the time, in seconds, for which the runs of a stopping worker may continue.
+const GRACE_VARIABLE: &str = "MILVAION_SHUTDOWN_GRACE_SECONDS";
+/// The grace of a worker without the variable, in seconds.
+const DEFAULT_GRACE_SECONDS: u64 = 20;
+/// The time that a worker gets after its grace to report what it interrupts, also if the broker does not answer. It is killed
+/// after that.
+const STOP_MARGIN: Duration = Duration::from_secs(15);
 
 /// The backoff before the first restart. It doubles each time up to [`MAX_RESTART_PAUSE`].
 const MIN_RESTART_PAUSE: Duration = Duration::from_secs(1);
@@ -72,7 +77,7 @@ impl LocalWorker {
         Ok(Self { stop, watch })
     }
 
-    /// Sends SIGTERM to the worker, waits up to 8 s, then kills it.
+    /// Sends SIGTERM to the worker, waits for its shutdown grace and 15 s more, then kills it.
     pub async fn stop(self) {
         self.stop.cancel();
         // If the task has panicked, the panic is already logged and the dropped child has got its stop signal.
@@ -87,7 +92,7 @@ async fn keep_alive(mut worker: ChildProcess, launch: LaunchSpec, log: PathBuf, 
         let exit = tokio::select! {
             exit = worker.wait() => exit,
             () = stop.cancelled() => {
-                worker.stop(STOP_TIMEOUT).await;
+                worker.stop(stop_timeout(std::env::var(GRACE_VARIABLE).ok().as_deref())).await;
                 return;
             }
         };
@@ -115,6 +120,13 @@ async fn keep_alive(mut worker: ChildProcess, launch: LaunchSpec, log: PathBuf, 
     }
 }
 
+/// Returns the time after which a stopping worker is killed. `grace` is the value of its variable; a worker with an invalid one
+/// does not start.
+fn stop_timeout(grace: Option<&str>) -> Duration {
+    let seconds = grace.and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_GRACE_SECONDS);
+    Duration::from_secs(seconds).saturating_add(STOP_MARGIN)
+}
+
 async fn spawn(launch: &LaunchSpec, log: &Path) -> Result<ChildProcess, EmbeddedError> {
     ChildProcess::spawn("The local worker", launch.clone(), log).await
 }
@@ -125,6 +137,12 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn a_worker_may_stop_for_longer_than_its_grace() {
+        let seconds = [None, Some("0"), Some("600"), Some("soon")].map(|grace| stop_timeout(grace).as_secs());
+        assert_eq!(seconds, [35, 15, 615, 35]);
+    }
 
     #[tokio::test]
     async fn an_ended_worker_is_restarted_without_a_database() {

@@ -50,9 +50,10 @@
 //!   lost by the next process on the same [`Outbox`], or when their heartbeats are missing.
 //! - **Pending retries cost nothing.** A failed attempt is followed by another one as long as the job has retries left.
 //!   A pending retry uses no resources of the worker.
-//! - **Logs are live.** The dashboard shows the log lines of a run while it runs, and they are stored before its end
-//!   is. With a [`CaptureLayer`] in the subscriber, the log also contains the `tracing` events of the libraries that
-//!   the job calls.
+//! - **Logs are live.** The dashboard shows the log lines of a run while it runs. Its last lines are sent before its end
+//!   and over another queue, so they are usually stored before it, and rarely after it: a stream of the log waits for them
+//!   until two seconds after the end, and two seconds after each of them. With a [`CaptureLayer`] in the subscriber, the
+//!   log also contains the `tracing` events of the libraries that the job calls.
 //! - **Runs are traced.** The code of a job runs within a span that names its occurrence, and
 //!   [`JobContext::traceparent`] is for the systems that it calls. With the feature `otel`, and a subscriber that records
 //!   spans with `tracing-opentelemetry`, the job's own spans join the trace that began on the server.
@@ -99,6 +100,11 @@
 //! A program can link one version of SQLite only. Without it:
 //! `default-features = false, features = ["client", "native-tls"]`. A program with the SDK alone then takes 58 s to compile, and
 //! 74 s with the default features (two cores, from nothing, in the profile `dev`, without the download).
+//!
+//! # Requirements
+//!
+//! The SDK runs on Unix only: the shutdown uses its signals, and the outbox its file permissions. A worker connects to RabbitMQ
+//! and to Redis.
 //!
 //! # Architecture
 //!

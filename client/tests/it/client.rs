@@ -11,7 +11,7 @@ use milvaion_client::{Client, ClientError, ClientOptions, Enqueue, EnqueueClient
 use milvaion_protocol::trace::Traceparent;
 
 use crate::{
-    fake::{FakeServer, document, no_content, page, problem, problem_with, unused_address},
+    fake::{FakeServer, StreamEnd, document, events, no_content, page, problem, problem_with, unused_address},
     samples::{JOB, job, occurrence_detail},
 };
 
@@ -91,6 +91,27 @@ async fn temporary_failure_is_retried_with_the_same_key() {
     let keys: Vec<_> = received.iter().map(|request| request.header("idempotency-key").expect("a key")).collect();
     assert_eq!(keys[..4].iter().collect::<HashSet<_>>().len(), 1, "one request");
     assert_ne!(keys[3], keys[4], "another request");
+}
+
+#[tokio::test]
+async fn request_that_times_out_is_repeated_with_the_same_key() {
+    let server = FakeServer::start(|request, number| match (request.method.as_str(), number) {
+        ("POST", 1) | ("PUT", _) => events(Vec::new(), StreamEnd::Silent),
+        _ => document(202, &occurrence_detail(StatusName::Queued)),
+    })
+    .await;
+    let mut options = quick();
+    options.request_timeout = Duration::from_millis(300);
+    let client = Client::with_options(&server.url, "milvaion_secret", options).expect("a client");
+    client.run_job(JOB.parse().expect("an id"), &RunJob::default()).await.expect("an occurrence");
+    let received = server.received();
+    let keys: HashSet<_> = received.iter().map(|request| request.header("idempotency-key").expect("a key")).collect();
+    assert!(received.len() > 1 && keys.len() == 1, "{received:?}");
+
+    let job = serde_json::from_value(job()["definition"].clone()).expect("a definition");
+    let error = client.save_job("mail.send", &job, None).await.expect_err("no answer");
+    assert!(matches!(error, ClientError::Timeout { .. }), "{error:?}");
+    assert_eq!(server.received().len(), received.len() + 1, "a PUT is sent once");
 }
 
 #[tokio::test]

@@ -205,6 +205,12 @@ async fn message_of_a_cancelled_occurrence_is_dropped() {
     .await;
     assert_eq!(server.jobs.cancel(&me, cancelled, "").await.expect("cancelled"), OccurrenceStatus::Cancelled);
     assert_eq!(redis_values(&server, &config.cache.url, cancelled).await.0.as_deref(), Some("done:1"));
+    // The end of an earlier attempt does not replace that of a later one.
+    let later = server.clock.occurrence_id();
+    for (attempt, mark) in [(2, "done:2"), (1, "done:2"), (3, "done:3")] {
+        server.cache.end_claims(&[(cancelled, 1), (later, attempt)]).await.expect("Redis responds");
+        assert_eq!(redis_values(&server, &config.cache.url, later).await.0.as_deref(), Some(mark), "{attempt}");
+    }
     let refused = server.jobs.cancel(&me, cancelled, "").await.expect_err("it has ended");
     assert!(matches!(&refused, AppError::Conflict(words) if words.contains("Cancelled")), "{refused}");
     let unknown = server.jobs.cancel(&me, server.clock.occurrence_id(), "").await;

@@ -179,7 +179,8 @@ impl WorkerBuilder {
 
     /// Sets the version of the program, such as `env!("CARGO_PKG_VERSION")`, 1 to 100 characters. The page *Workers* shows it.
     /// If instances with different versions run at once, the declared schedules of the highest one apply. Default the version
-    /// of this crate.
+    /// of this crate, so a worker that declares schedules should set one: otherwise an update of this crate alone makes its
+    /// declarations newer, and a change of its own schedules does not. [`build`](Self::build) logs a warning then.
     #[must_use]
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.version = Some(version.into());
@@ -340,6 +341,13 @@ impl WorkerBuilder {
         }
         mistakes.into_iter().for_each(|mistake| errors.add(mistake));
         config.check(&mut errors);
+        if version.is_none() && jobs.iter().any(|job| job.declares_schedules()) {
+            tracing::warn!(
+                worker.id = config.worker_id,
+                "worker {} declares schedules and no version: the version of the SDK decides which of two releases is newer; call .version(env!(\"CARGO_PKG_VERSION\")) and raise it with each release",
+                config.worker_id
+            );
+        }
         let version = version.unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned());
         if !(1..=100).contains(&version.chars().count()) || version.contains(char::is_control) {
             errors.add(format!("The version of the worker is {version:?}: give 1 to 100 printable characters."));

@@ -18,6 +18,9 @@
 //! permit between two runs. A larger window would only move waiting messages from the broker, where every instance can
 //! take them, into this process.
 //!
+//! With many job types, the windows together are bounded too: the worker would otherwise hold many times the messages that it
+//! can run, while other instances have free permits. Their sum is at most twice the capacity, unless there are more types.
+//!
 //! The cost is that a type starts at most one window of runs per confirmation, which takes some milliseconds: with 10
 //! permits about 2,000 runs a second, with 50 more than 5,000, as the benchmark `flood` measures. This does not matter
 //! for runs that last longer than a confirmation. A type with very short runs needs more permits.
@@ -36,7 +39,6 @@ use std::{
 pub(crate) struct PrioritySemaphore(Arc<Mutex<SemaphoreState>>);
 
 struct SemaphoreState {
-    capacity: usize,
     /// Free permits of the worker.
     free: usize,
     job_types: Vec<JobTypePermits>,
@@ -46,7 +48,7 @@ struct SemaphoreState {
 
 /// The permits of one job type.
 struct JobTypePermits {
-    concurrency: usize,
+    prefetch: u16,
     free: usize,
     waiting: BTreeMap<QueueRank, Option<Waker>>,
 }
@@ -57,11 +59,13 @@ type QueueRank = (Reverse<u8>, u64);
 impl PrioritySemaphore {
     /// Creates `capacity` permits in total, and for each job type, in order, as many as its `concurrency`.
     pub(crate) fn new(capacity: usize, concurrency: impl IntoIterator<Item = usize>) -> Self {
-        let job_types = concurrency
+        let concurrency: Vec<usize> = concurrency.into_iter().collect();
+        let job_types = prefetches(capacity, &concurrency)
             .into_iter()
-            .map(|concurrency| JobTypePermits { concurrency, free: concurrency, waiting: BTreeMap::new() })
+            .zip(concurrency)
+            .map(|(prefetch, free)| JobTypePermits { prefetch, free, waiting: BTreeMap::new() })
             .collect();
-        Self(Arc::new(Mutex::new(SemaphoreState { capacity, free: capacity, job_types, arrivals: 0 })))
+        Self(Arc::new(Mutex::new(SemaphoreState { free: capacity, job_types, arrivals: 0 })))
     }
 
     /// Returns the prefetch of a type: the number of deliveries that the broker may deliver before one is acknowledged.
@@ -69,8 +73,7 @@ impl PrioritySemaphore {
     /// # Panics
     /// Panics if the type does not exist.
     pub(crate) fn prefetch(&self, type_index: usize) -> u16 {
-        let inner = self.lock();
-        inner.job_types[type_index].concurrency.min(inner.capacity).try_into().unwrap_or(u16::MAX)
+        self.lock().job_types[type_index].prefetch
     }
 
     /// Requests a permit of the type at `type_index`. Dropping the request cancels it.
@@ -107,6 +110,20 @@ impl PrioritySemaphore {
     fn lock(&self) -> MutexGuard<'_, SemaphoreState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the prefetch of each type: the number of its runs that are possible at once. If the sum is more than twice the
+/// capacity, each type keeps 1 and the same share of the rest.
+fn prefetches(capacity: usize, concurrency: &[usize]) -> Vec<u16> {
+    // A prefetch of 0 would be unlimited.
+    let wanted: Vec<usize> = concurrency.iter().map(|concurrency| (*concurrency).min(capacity).max(1)).collect();
+    let (types, sum) = (wanted.len(), wanted.iter().sum::<usize>());
+    let rest = (2 * capacity).saturating_sub(types);
+    wanted
+        .into_iter()
+        .map(|wanted| if sum > 2 * capacity { 1 + (wanted - 1) * rest / (sum - types).max(1) } else { wanted })
+        .map(|prefetch| prefetch.try_into().unwrap_or(u16::MAX))
+        .collect()
 }
 
 impl SemaphoreState {
@@ -261,6 +278,22 @@ mod tests {
     fn prefetch_is_the_number_of_possible_runs() {
         let permits = PrioritySemaphore::new(50, [10, 200]);
         assert_eq!([permits.prefetch(0), permits.prefetch(1)], [10, 50]);
+    }
+
+    #[test]
+    fn sum_of_prefetches_is_at_most_twice_the_capacity() {
+        assert_eq!(prefetches(50, &[10; 10]), [10; 10], "exactly twice the capacity");
+        assert_eq!(prefetches(50, &[10; 11]), [9; 11]);
+        assert_eq!(prefetches(50, &[1, 1000, 1000, 20]), [1, 41, 41, 16], "large types give up most");
+        assert_eq!(prefetches(50, &[10; 100]), [1; 100]);
+        assert_eq!(prefetches(1, &[5, 5, 5]), [1, 1, 1], "each type has at least 1");
+        for (capacity, types) in [(7, 3), (20, 39), (50, 33), (10_000, 500)] {
+            for concurrency in [1, 2, 10, 1000] {
+                let windows = prefetches(capacity, &vec![concurrency; types]);
+                let sum: usize = windows.into_iter().map(usize::from).sum();
+                assert!(sum <= 2 * capacity, "{types} types of {concurrency}: {sum}");
+            }
+        }
     }
 
     #[tokio::test]

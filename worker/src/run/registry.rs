@@ -145,6 +145,11 @@ impl RegisteredJob {
         self.defaults.max_retries
     }
 
+    /// Returns true if its options declare schedules.
+    pub(crate) fn declares_schedules(&self) -> bool {
+        !self.schedules.is_empty()
+    }
+
     /// Returns the description of the job type for the registration.
     pub(crate) fn info(&self) -> JobTypeInfo {
         JobTypeInfo {

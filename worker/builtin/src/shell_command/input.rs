@@ -78,7 +78,8 @@ impl ShellCommandInput {
     pub(super) fn command(&self) -> Result<Vec<String>, BuiltinError> {
         let script = self.script.as_deref().filter(|script| !script.trim().is_empty());
         let argv = match (self.argv.as_slice(), script) {
-            ([], Some(script)) => vec!["/bin/sh".to_owned(), "-c".to_owned(), script.to_owned()],
+            // The shell would take the CR of a line break of Windows as a part of the command before it.
+            ([], Some(script)) => vec!["/bin/sh".to_owned(), "-c".to_owned(), script.replace("\r\n", "\n")],
             (argv, None) if argv.first().is_some_and(|program| !program.is_empty()) => argv.to_vec(),
             (_, None) => {
                 return Err(BuiltinError::permanent(
