@@ -2,7 +2,8 @@
 //!
 //! Events are taken every few seconds, because a user waits for the message about a failure. Lasting conditions are looked
 //! for less often: they read the open occurrences, and none of them is about seconds. Every change is one transaction with
-//! its messages, so a tick may be dropped anywhere.
+//! its messages, so a tick may be dropped anywhere. The steps of a tick do not need each other: while one fails, the others
+//! still work.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -11,6 +12,7 @@ use milvaion_api::{alerts::AlertCondition, events::LiveEvent};
 use milvaion_protocol::id::AlertRuleId;
 use tokio::time::Instant;
 
+use super::steps::Steps;
 use crate::{
     clock::Clock,
     domain::{
@@ -24,7 +26,7 @@ use crate::{
     live::Hub,
     store::{
         Store,
-        alerts::states::{AlertChanges, EVENT_BATCH},
+        alerts::states::{AlertChanges, AlertPosition, EVENT_BATCH},
     },
 };
 
@@ -48,6 +50,8 @@ pub struct AlertEvaluator {
     pub hub: Hub,
     /// The last look for lasting conditions; none before the first.
     pub looked_at: Option<Instant>,
+    /// The position behind the firing alerts that were examined last.
+    pub examined: AlertPosition,
     /// The last deletion of old alerts; none before the first.
     pub deleted_at: Option<Instant>,
 }
@@ -61,6 +65,7 @@ impl AlertEvaluator {
             clock: context.clock.clone(),
             hub: context.hub.clone(),
             looked_at: None,
+            examined: AlertPosition::default(),
             deleted_at: None,
         }
     }
@@ -142,6 +147,8 @@ pub struct AlertReport {
 impl Service for AlertEvaluator {
     const NAME: &'static str = "alerts";
     const RUNS_ON: RunsOn = RunsOn::Leader;
+    // A step that reaches the time limit of its statements leaves time for the others.
+    const TIME_LIMIT: Duration = Duration::from_secs(90);
     type Report = AlertReport;
 
     fn period(&self) -> Duration {
@@ -150,22 +157,32 @@ impl Service for AlertEvaluator {
 
     async fn tick(&mut self) -> anyhow::Result<AlertReport> {
         let now = self.clock.now();
-        let rules = self.store.active_alert_rules().await?;
-        let mut report = AlertReport { changes: self.store.apply_alert_events(&rules, now).await?, messages: 0 };
-        if self.looked_at.is_none_or(|at| at.elapsed() >= CONDITION_INTERVAL) {
-            report.changes += self.apply_conditions(&rules, now).await?;
-            self.looked_at = Some(Instant::now());
+        let (mut report, mut steps) = (AlertReport::default(), Steps::new(Self::NAME));
+        if let Some(rules) = steps.result("rules", self.store.active_alert_rules().await) {
+            let applied = self.store.apply_alert_events(&rules, now).await;
+            report.changes += steps.result("events", applied).unwrap_or_default();
+            if self.looked_at.is_none_or(|at| at.elapsed() >= CONDITION_INTERVAL) {
+                let applied = self.apply_conditions(&rules, now).await;
+                if let Some(changes) = steps.result("conditions", applied) {
+                    report.changes += changes;
+                    self.looked_at = Some(Instant::now());
+                }
+            }
         }
-        report.changes += self.store.resolve_alerts(now).await?;
-        report.messages = self.store.announce_alerts(now).await?;
+        let resolved = self.store.resolve_alerts(&mut self.examined, now).await;
+        report.changes += steps.result("resolutions", resolved).unwrap_or_default();
+        let messages = self.store.announce_alerts(now).await;
+        report.messages = steps.result("messages", messages).unwrap_or_default();
         if self.deleted_at.is_none_or(|at| at.elapsed() >= DELETION_INTERVAL) {
-            self.store.delete_old_alerts(now).await?;
-            self.deleted_at = Some(Instant::now());
+            let deleted = self.store.delete_old_alerts(now).await;
+            if steps.result("deletion", deleted).is_some() {
+                self.deleted_at = Some(Instant::now());
+            }
         }
         if report.changes.started > 0 || report.changes.resolved > 0 {
             self.hub.publish(now, vec![LiveEvent::Alerts]);
         }
-        Ok(report)
+        steps.end(report)
     }
 
     fn has_more(report: &AlertReport) -> bool {

@@ -12,6 +12,7 @@ use milvaion_schedule::rules::{AutoDisable, MAX_CATCH_UP_WINDOW_SECONDS};
 
 use tokio::time::Instant;
 
+use super::steps::Steps;
 use crate::{
     command::jobs::JobCommands,
     domain::auto_disable,
@@ -96,7 +97,9 @@ impl Service for AutoDisabler {
     async fn tick(&mut self) -> anyhow::Result<AutoDisableReport> {
         let mut report = AutoDisableReport::default();
         let now = self.jobs.clock.now();
-        for id in self.jobs.store.cooled_down_jobs(now, REENABLE_BATCH).await? {
+        let mut steps = Steps::new(Self::NAME);
+        let cooled_down = self.jobs.store.cooled_down_jobs(now, REENABLE_BATCH).await;
+        for id in steps.result("enabling", cooled_down).unwrap_or_default() {
             match self.enable(id).await {
                 Ok(is_enabled) => report.enabled.extend(is_enabled.then_some(id)),
                 Err(error) => log_skipped(id, &error),
@@ -127,7 +130,7 @@ impl Service for AutoDisabler {
             look.at = Some(now);
             self.last_look = look;
         }
-        Ok(report)
+        steps.end(report)
     }
 
     fn is_notable(report: &AutoDisableReport) -> bool {

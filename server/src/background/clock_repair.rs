@@ -14,6 +14,7 @@ use std::time::Duration;
 use milvaion_protocol::id::JobId;
 use tokio::time::Instant;
 
+use super::steps::Steps;
 use crate::{
     command::jobs::JobCommands,
     engine::{RunsOn, Service, context::Context},
@@ -58,7 +59,9 @@ impl Service for ClockRepair {
     }
 
     async fn tick(&mut self) -> anyhow::Result<ClockRepairReport> {
-        let mut report = ClockRepairReport { pulled_back: self.jobs.pull_back_instants().await?, ..Default::default() };
+        let (mut report, mut steps) = (ClockRepairReport::default(), Steps::new(Self::NAME));
+        let pulled_back = self.jobs.pull_back_instants().await;
+        report.pulled_back = steps.result("instants", pulled_back).unwrap_or_default();
         let slice_end = Self::slice_end();
         loop {
             let page = self.jobs.wake_silent_jobs(self.after).await?;
@@ -66,7 +69,7 @@ impl Service for ClockRepair {
             self.after = page.upto.unwrap_or_default();
             report.has_more = page.upto.is_some();
             if !report.has_more || Instant::now() > slice_end {
-                return Ok(report);
+                return steps.end(report);
             }
         }
     }

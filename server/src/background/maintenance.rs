@@ -4,21 +4,18 @@
 //! noticed by the clock. A clock that is wrong when all servers start is noticed here: more than a day has passed since the
 //! last look. Nothing is deleted then for a day, in which the clock can be corrected. An installation that was off for
 //! longer deletes a day later than it could.
-//!
-//! A step that fails, such as one on a table that a user has locked, does not stop the others. The tick then fails at its
-//! end with the names of the failed steps.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::time::Instant;
 
+use super::steps::Steps;
 use crate::{
     clock::Clock,
     command::sign_in::{DEVICE_RETENTION, FAILED_SIGN_IN_RETENTION},
     config::retention::RetentionConfig,
     engine::{RunsOn, Service, context::Context},
-    error::chain,
     store::{
         Result, Store,
         api_requests::API_REQUEST_RETENTION,
@@ -86,23 +83,17 @@ struct MaintenanceTick {
     /// The instant from which on no step begins a second batch.
     slice_end: Instant,
     report: MaintenanceReport,
-    /// The names of the steps that failed.
-    failed: Vec<&'static str>,
+    steps: Steps,
 }
 
 impl MaintenanceTick {
     fn new(slice_end: Instant) -> Self {
-        Self { slice_end, report: MaintenanceReport::default(), failed: Vec::new() }
+        Self { slice_end, report: MaintenanceReport::default(), steps: Steps::new(Maintenance::NAME) }
     }
 
     /// Returns the result of a step, or `None` if it failed.
     fn step<T>(&mut self, name: &'static str, result: Result<T>) -> Option<T> {
-        result
-            .inspect_err(|error| {
-                tracing::warn!(step = name, error = %chain(error), "step {name} of the maintenance failed");
-                self.failed.push(name);
-            })
-            .ok()
+        self.steps.result(name, result)
     }
 
     /// Records what became of the expired partitions of a table.
@@ -131,8 +122,7 @@ impl MaintenanceTick {
 
     /// Returns the report, or an error with the names of the steps that failed.
     fn end(self) -> anyhow::Result<MaintenanceReport> {
-        anyhow::ensure!(self.failed.is_empty(), "steps failed (the log has their errors): {}", self.failed.join(", "));
-        Ok(self.report)
+        self.steps.end(self.report)
     }
 }
 
@@ -180,6 +170,8 @@ impl Maintenance {
             tick.drops(table.name(), self.store.drop_partitions(table, before).await);
         }
         tick.drops("audit_log", self.store.drop_audit_months(now - self.retention.audit).await);
+        // Before the instances that offer them are deleted.
+        tick.step("announcements", self.store.extend_announcements().await);
         // An occurrence that ended today may have a late start of yesterday.
         let of_occurrences = self.retention.occurrences + TimeDelta::days(1);
         for (table, retention) in [
@@ -189,6 +181,8 @@ impl Maintenance {
             (ExpiringTable::SignInThrottle, FAILED_SIGN_IN_RETENTION),
             (ExpiringTable::KnownDevices, DEVICE_RETENTION),
             (ExpiringTable::WorkerInstances, INSTANCE_RETENTION),
+            (ExpiringTable::WorkerJobTypes, self.retention.workers),
+            (ExpiringTable::Workers, self.retention.workers),
             (ExpiringTable::Redeliveries, REDELIVERY_MEMORY),
             (ExpiringTable::TriggerKeys, IDEMPOTENCY_KEY_RETENTION),
             (ExpiringTable::ApiRequests, API_REQUEST_RETENTION),

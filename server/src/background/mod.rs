@@ -32,5 +32,6 @@ pub mod singletons;
 pub mod slot_granter;
 pub mod snapshot_watch;
 pub mod stats_folder;
+mod steps;
 pub mod task_alerts;
 pub mod vacuum;

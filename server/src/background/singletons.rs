@@ -11,6 +11,7 @@ use milvaion_api::{alerts::AlertCondition, events::LiveEvent};
 use milvaion_protocol::id::AlertRuleId;
 use serde::Serialize;
 
+use super::steps::Steps;
 use crate::{
     cache::Cache,
     clock::Clock,
@@ -18,7 +19,7 @@ use crate::{
     domain::singletons::LeaderlessLoops,
     engine::{RunsOn, Service, context::Context},
     live::Hub,
-    store::Store,
+    store::{Store, alerts::states::AlertChanges},
 };
 
 /// The time between two ticks.
@@ -72,6 +73,27 @@ impl SingletonWatch {
         }
         Ok((disabled, enabled))
     }
+
+    /// Applies the rules about loops without a leader.
+    async fn apply_alerts(&mut self, read: &LoopsRead) -> anyhow::Result<AlertChanges> {
+        let (now, loops) = (self.clock.now(), read.views());
+        self.leaderless.observe(&loops, now);
+        let rules = self.store.active_alert_rules().await?;
+        let findings = self.leaderless.find(&rules, &loops, now);
+        if findings.is_empty() && !self.may_resolve {
+            return Ok(AlertChanges::default());
+        }
+        let is_about_loops = |condition: &AlertCondition| matches!(condition, AlertCondition::LoopWithoutLeader { .. });
+        let rules = rules.iter().filter(|rule| is_about_loops(&rule.definition.condition));
+        let ids: Vec<AlertRuleId> = rules.map(|rule| rule.id).collect();
+        let may_resolve = !findings.is_empty();
+        let changes = self.store.apply_alert_conditions(&ids, findings, now).await?;
+        self.may_resolve = may_resolve;
+        if changes.started > 0 || changes.resolved > 0 {
+            self.hub.publish(now, vec![LiveEvent::Alerts]);
+        }
+        Ok(changes)
+    }
 }
 
 /// The result of one tick.
@@ -103,27 +125,14 @@ impl Service for SingletonWatch {
     async fn tick(&mut self) -> anyhow::Result<SingletonReport> {
         let read = LoopsRead::read::<anyhow::Error>(&self.store, &self.cache).await?;
         let mut report = SingletonReport { loops: read.keys.len(), ..SingletonReport::default() };
-        (report.disabled, report.enabled) = self.align_keys(&read).await?;
-        report.dropped = self.cache.drop_old_loops(read.now_ms).await?;
-
-        let (now, loops) = (self.clock.now(), read.views());
-        self.leaderless.observe(&loops, now);
-        let rules = self.store.active_alert_rules().await?;
-        let findings = self.leaderless.find(&rules, &loops, now);
-        if !findings.is_empty() || self.may_resolve {
-            let is_about_loops =
-                |condition: &AlertCondition| matches!(condition, AlertCondition::LoopWithoutLeader { .. });
-            let rules = rules.iter().filter(|rule| is_about_loops(&rule.definition.condition));
-            let ids: Vec<AlertRuleId> = rules.map(|rule| rule.id).collect();
-            let may_resolve = !findings.is_empty();
-            let changes = self.store.apply_alert_conditions(&ids, findings, now).await?;
-            self.may_resolve = may_resolve;
-            (report.alerts_started, report.alerts_resolved) = (changes.started, changes.resolved);
-            if changes.started > 0 || changes.resolved > 0 {
-                self.hub.publish(now, vec![LiveEvent::Alerts]);
-            }
-        }
-        Ok(report)
+        let mut steps = Steps::new(Self::NAME);
+        let aligned = self.align_keys(&read).await;
+        (report.disabled, report.enabled) = steps.result("keys", aligned).unwrap_or_default();
+        let dropped = self.cache.drop_old_loops(read.now_ms).await;
+        report.dropped = steps.result("retention", dropped).unwrap_or_default();
+        let changes = steps.result("alerts", self.apply_alerts(&read).await).unwrap_or_default();
+        (report.alerts_started, report.alerts_resolved) = (changes.started, changes.resolved);
+        steps.end(report)
     }
 
     fn is_notable(report: &SingletonReport) -> bool {

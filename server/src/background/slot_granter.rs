@@ -15,10 +15,9 @@
 use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
-use milvaion_protocol::id::JobId;
 use tokio::{sync::Notify, time::Instant};
 
-use super::{activators::EndedJobs, sender::MessageSender};
+use super::{activators::EndedJobs, sender::MessageSender, steps::Steps};
 use crate::{
     broker::publisher::OutgoingMessage,
     cache::Cache,
@@ -107,17 +106,42 @@ impl Service for SlotGranter {
     }
 
     async fn tick(&mut self) -> anyhow::Result<SlotGrantReport> {
-        let mut report = SlotGrantReport::default();
-        // A tick that succeeds sets it again. After a failed tick, the next one follows within the period.
-        self.next = None;
+        let (mut report, mut steps) = (SlotGrantReport::default(), Steps::new(Self::NAME));
+        let slice_end = Self::slice_end();
+        report.replaced = steps.result("replacement", self.cancel_replaced().await).unwrap_or_default();
+        steps.result("delays", self.end_delays(&mut report, slice_end).await);
+        // After the delays have ended, because some of the released occurrences wait for a slot now.
+        steps.result("slots", self.grant(&mut report, slice_end).await);
+        report.paused = steps.result("pauses", self.begin_pauses().await).unwrap_or_default();
+        steps.end(report)
+    }
+
+    fn has_more(report: &SlotGrantReport) -> bool {
+        report.has_more
+    }
+
+    fn is_notable(report: &SlotGrantReport) -> bool {
+        report.replaced > 0
+    }
+}
+
+impl SlotGranter {
+    /// Cancels the occurrences that a newer one of their job replaces. Returns their number.
+    async fn cancel_replaced(&self) -> anyhow::Result<usize> {
         let replaced: Vec<_> =
             self.store.occurrences_to_replace(GRANT_BATCH).await?.into_iter().map(|(old, _)| old).collect();
-        if !replaced.is_empty() {
-            let edit = AuditStamp { by: "system", at: self.clock.now(), address: None };
-            let why = Some("Replaced by a newer occurrence of the job.");
-            report.replaced = self.jobs.cancel_all(&replaced, why, edit).await?.len();
+        if replaced.is_empty() {
+            return Ok(0);
         }
-        let slice_end = Self::slice_end();
+        let edit = AuditStamp { by: "system", at: self.clock.now(), address: None };
+        let why = Some("Replaced by a newer occurrence of the job.");
+        Ok(self.jobs.cancel_all(&replaced, why, edit).await?.len())
+    }
+
+    /// Sends the occurrences whose delay has ended, and notes when the next delay ends.
+    async fn end_delays(&mut self, report: &mut SlotGrantReport, slice_end: Instant) -> anyhow::Result<()> {
+        // Success sets it again. After a failure, the next tick follows within the period.
+        self.next = None;
         let delays = self.store.next_delayed_times().await?;
         let is_due = |at: Option<DateTime<Utc>>| at.is_some_and(|at| at <= self.clock.now());
         if is_due(delays.in_quarantine) {
@@ -145,54 +169,45 @@ impl Service for SlotGranter {
         // Not each change of the run ahead of it activates this task, so the quarantine is polled while a run waits in it.
         let quarantined = delays.in_quarantine.map(|at| at.max(self.clock.now() + QUARANTINE_POLL_INTERVAL));
         self.next = delays.outside_quarantine.into_iter().chain(quarantined).min();
-        // After the delays have ended, because some of the released occurrences wait for a slot now.
+        Ok(())
+    }
+
+    /// Grants the free slots, and sends the occurrences that get one.
+    async fn grant(&self, report: &mut SlotGrantReport, slice_end: Instant) -> anyhow::Result<()> {
         loop {
             let queued = self.store.grant_slots(GRANT_BATCH, self.clock.now()).await?;
             if queued.is_empty() {
-                break;
+                return Ok(());
             }
             report.granted += queued.len();
             self.send(queued).await;
             if Instant::now() > slice_end {
                 report.has_more = true;
-                break;
+                return Ok(());
             }
         }
-        let paused = self.begin_pauses().await?;
-        report.paused = paused.len();
+    }
+
+    /// Sets the due times of jobs whose pause counts from the end of a run that has just ended, and now and then of all
+    /// such jobs. After an error, the next tick looks at all. Returns their number.
+    async fn begin_pauses(&mut self) -> anyhow::Result<usize> {
+        let ended = self.ended_jobs.take();
+        let last_sweep = self.last_sweep.take().filter(|at| at.elapsed() < SWEEP_INTERVAL);
+        if last_sweep.is_some() && ended.is_empty() {
+            self.last_sweep = last_sweep;
+            return Ok(0);
+        }
+        let of = last_sweep.is_some().then_some(&ended[..]);
+        let paused = self.store.schedule_after_end(of, self.clock.now()).await?;
+        self.last_sweep = last_sweep.or_else(|| Some(Instant::now()));
         if !paused.is_empty() {
-            let paused: Vec<_> = paused.into_iter().map(|(id, at)| (id, Some(at))).collect();
+            let paused: Vec<_> = paused.iter().map(|(id, at)| (*id, Some(*at))).collect();
             self.activate_dispatcher.notify_one();
             // Another server may be the leader. Entries that do not reach Redis are found by the next rebuild.
             self.cache.note_changed(&paused, async |ids| anyhow::Ok(self.store.due_times(ids).await?)).await?;
             self.cache.announce_schedule_change().await?;
         }
-        Ok(report)
-    }
-
-    fn has_more(report: &SlotGrantReport) -> bool {
-        report.has_more
-    }
-
-    fn is_notable(report: &SlotGrantReport) -> bool {
-        report.replaced > 0
-    }
-}
-
-impl SlotGranter {
-    /// Sets the due times of jobs whose pause counts from the end of a run that has just ended, and now and then of all
-    /// such jobs. After an error, the next tick looks at all.
-    async fn begin_pauses(&mut self) -> anyhow::Result<Vec<(JobId, DateTime<Utc>)>> {
-        let ended = self.ended_jobs.take();
-        let last_sweep = self.last_sweep.take().filter(|at| at.elapsed() < SWEEP_INTERVAL);
-        if last_sweep.is_some() && ended.is_empty() {
-            self.last_sweep = last_sweep;
-            return Ok(Vec::new());
-        }
-        let of = last_sweep.is_some().then_some(&ended[..]);
-        let paused = self.store.schedule_after_end(of, self.clock.now()).await?;
-        self.last_sweep = last_sweep.or_else(|| Some(Instant::now()));
-        Ok(paused)
+        Ok(paused.len())
     }
 
     async fn send(&self, queued: Vec<QueuedOccurrence>) {

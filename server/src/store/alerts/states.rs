@@ -38,8 +38,17 @@ pub const ALERT_RETENTION: TimeDelta = TimeDelta::days(90);
 pub const GROUP_WAIT: TimeDelta = TimeDelta::seconds(10);
 /// The least time between two messages of a rule over one channel.
 pub const GROUP_INTERVAL: TimeDelta = TimeDelta::seconds(60);
-/// The most alerts that one statement resolves or announces; the next tick continues.
+/// The most alerts that one statement announces, or that one condition resolves at once; the next tick continues.
 const CHANGE_BATCH: i64 = 1_000;
+/// The most alerts that one call examines for their resolution. Each costs some look-ups.
+const EXAMINED_BATCH: i64 = 500;
+
+/// A position among the firing alerts; the default is before the first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AlertPosition {
+    rule_id: Uuid,
+    group_key: String,
+}
 
 /// The effect of applying rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -153,13 +162,30 @@ impl Store {
         Ok(AlertChanges { events: 0, started, resolved: 0 })
     }
 
-    /// Resolves alerts about events whose consequence is over, and all alerts of rules that were switched off.
+    /// Resolves alerts about events whose consequence is over, and alerts of rules that were switched off. Examines the next
+    /// 500 firing alerts behind `after`, and moves it behind them; after the last alert it begins anew.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`] if PostgreSQL fails; then nothing changed.
-    pub async fn resolve_alerts(&self, now: DateTime<Utc>) -> Result<AlertChanges> {
+    pub async fn resolve_alerts(&self, after: &mut AlertPosition, now: DateTime<Utc>) -> Result<AlertChanges> {
         let mut tx = self.pool().begin().await?;
+        // In the order of the index of firing alerts.
+        let examined = sqlx::query!(
+            "SELECT id, rule_id, group_key FROM alert_states
+              WHERE resolved_at IS NULL AND (rule_id, group_key) > ($1::uuid, $2::text)
+              ORDER BY rule_id, group_key LIMIT $3",
+            after.rule_id,
+            after.group_key,
+            EXAMINED_BATCH
+        )
+        .fetch_all(&mut tx)
+        .await?;
+        let ids: Vec<Uuid> = examined.iter().map(|alert| alert.id).collect();
+        let is_full = i64::try_from(examined.len()).is_ok_and(|count| count == EXAMINED_BATCH);
+        let last = examined.into_iter().next_back().filter(|_| is_full);
+        let next =
+            last.map(|alert| AlertPosition { rule_id: alert.rule_id, group_key: alert.group_key }).unwrap_or_default();
         let over = sqlx::query!(
             r#"SELECT s.id, o.reason AS "reason!"
                  FROM alert_states s JOIN alert_rules r ON r.id = s.rule_id
@@ -191,15 +217,16 @@ impl Store {
                       WHEN r.condition ->> 'kind' = 'service_unhealthy' AND s.last_at < $1 - $3::interval
                           THEN 'The background task works again, or its server has stopped.'
                       END AS reason OFFSET 0) o
-                WHERE s.resolved_at IS NULL AND o.reason IS NOT NULL
-                ORDER BY s.id LIMIT $4 FOR UPDATE OF s SKIP LOCKED"#,
+                WHERE s.id = ANY($4) AND s.resolved_at IS NULL AND o.reason IS NOT NULL
+                ORDER BY s.id FOR UPDATE OF s SKIP LOCKED"#,
             now,
             interval(QUIET_TIME),
             interval(SERVICE_QUIET_TIME),
-            CHANGE_BATCH
+            &ids
         )
         .fetch_all(&mut tx)
         .await?;
+        *after = next;
         if over.is_empty() {
             return Ok(AlertChanges::default());
         }

@@ -14,7 +14,11 @@ use milvaion_server::{
     domain::alerting::Finding,
     engine::Service,
     live::Hub,
-    store::{Store, alerts::SaveOutcome, audit::AuditEntry},
+    store::{
+        Store,
+        alerts::{SaveOutcome, states::AlertPosition},
+        audit::AuditEntry,
+    },
 };
 use milvaion_test_support::{database, jobs, runs};
 
@@ -46,6 +50,7 @@ impl AlertHarness {
             clock: clock.clone(),
             hub: hub.clone(),
             looked_at: None,
+            examined: AlertPosition::default(),
             deleted_at: None,
         };
         Self { url, store, clock, hub, evaluator }

@@ -119,7 +119,7 @@ async fn instance_is_gone_until_another_one_replaces_it() {
 #[tokio::test]
 async fn unhealthy_task_fires_until_no_server_reports_it() {
     let mut harness = AlertHarness::new().await;
-    harness.rule(AlertCondition::ServiceUnhealthy {}, &[]).await;
+    let rule = harness.rule(AlertCondition::ServiceUnhealthy {}, &[]).await;
     let services = ServiceStatuses::default();
     services.record_panic("vacuum", "it panicked: boom");
     let mut reporter = TaskAlerts {
@@ -139,6 +139,30 @@ async fn unhealthy_task_fires_until_no_server_reports_it() {
     assert_eq!(alert.title, "Background task vacuum of server server-1 does not work");
     harness.advance(61);
     assert_eq!(harness.tick().await.changes.resolved, 1);
+
+    // A tick examines 500 alerts, so those that still fire do not keep the ones behind them from being resolved.
+    let mut connection = TestConnection::open(&harness.url).await;
+    let insert = |key: &str, count: i32, last_at: &str| {
+        format!(
+            "INSERT INTO alert_states (id, rule_id, group_key, title, first_at, last_at)
+             SELECT gen_random_uuid(), '{rule}', '{key}' || n, 'Test', {last_at}, {last_at}
+               FROM generate_series(1, {count}) n"
+        )
+    };
+    connection.execute(insert("a", 600, "now() + interval '1 hour'")).await;
+    connection.execute(insert("b", 100, "now() - interval '1 hour'")).await;
+    assert_eq!(harness.tick().await.changes.resolved, 0);
+    assert_eq!(harness.tick().await.changes.resolved, 100);
+
+    // A step that fails stops no other.
+    connection.execute(insert("0", 1, "now() - interval '1 hour'")).await;
+    let refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$";
+    connection.execute(refuse).await;
+    connection.execute("CREATE TRIGGER refuses BEFORE DELETE ON alert_events EXECUTE FUNCTION refuse()").await;
+    let error = harness.evaluator.tick().await.expect_err("a step fails").to_string();
+    assert!(error.ends_with(": events"), "{error}");
+    let resolved = "SELECT count(*) FROM alert_states WHERE group_key = '01' AND resolved_at IS NOT NULL";
+    assert_eq!(connection.count(resolved).await, 1);
 }
 
 #[tokio::test]
@@ -158,6 +182,7 @@ async fn two_servers_that_evaluate_at_once_fire_an_alert_once() {
             clock: harness.clock.clone(),
             hub: harness.hub.clone(),
             looked_at: None,
+            examined: milvaion_server::store::alerts::states::AlertPosition::default(),
             deleted_at: None,
         };
         evaluator.tick().await.expect("the tick succeeds").changes.started
