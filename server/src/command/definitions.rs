@@ -83,6 +83,7 @@ impl JobCommands {
     }
 
     /// Replaces the definition of a job. An equal definition changes nothing, so that a repetition creates no version.
+    /// Occurrences that wait for a slot keep their limits if `keeps_limits` is true.
     ///
     /// # Errors
     ///
@@ -94,6 +95,7 @@ impl JobCommands {
         id: JobId,
         expected: Option<i32>,
         job: &PutJob,
+        keeps_limits: bool,
     ) -> Result<SavedDefinition, AppError> {
         let before = self.store.job(id).await?.ok_or_else(not_found)?;
         if let Some(expected) = expected.filter(|expected| *expected != before.version) {
@@ -107,13 +109,14 @@ impl JobCommands {
             return Ok(SavedDefinition::Unchanged(id));
         }
         let edit = AuditStamp { by: &me.email, at: self.clock.now(), address: me.address };
-        let (_, next) = self.replace(JobSourceKind::Api, before, &job, edit).await?;
+        let (_, next) = self.replace(JobSourceKind::Api, before, &job, edit, keeps_limits).await?;
         self.publisher.ensure_queue(&job.worker_id, &job.job_type).await;
         self.publish_change(id, next, LiveEvent::Job { id }).await;
         Ok(SavedDefinition::Changed(id))
     }
 
-    /// Makes the job with this key be as the definition says: creates it if there is none.
+    /// Makes the job with this key be as the definition says: creates it if there is none, and else replaces it as
+    /// [`replace_definition`](Self::replace_definition).
     ///
     /// # Errors
     ///
@@ -125,9 +128,10 @@ impl JobCommands {
         key: &str,
         expected: Option<i32>,
         job: &PutJob,
+        keeps_limits: bool,
     ) -> Result<SavedDefinition, AppError> {
         if let Some(id) = self.store.job_id_of_key(key).await? {
-            return self.replace_definition(me, id, expected, job).await;
+            return self.replace_definition(me, id, expected, job, keeps_limits).await;
         }
         if let Some(expected) = expected {
             return Err(AppError::Conflict(format!(
@@ -138,7 +142,7 @@ impl JobCommands {
             Ok(id) => Ok(SavedDefinition::Created(id)),
             // Another request has created it in this moment.
             Err(AppError::Conflict(reason)) => match self.store.job_id_of_key(key).await? {
-                Some(id) => self.replace_definition(me, id, None, job).await,
+                Some(id) => self.replace_definition(me, id, None, job, keeps_limits).await,
                 None => Err(AppError::Conflict(reason)),
             },
             Err(error) => Err(error),
@@ -190,7 +194,13 @@ pub(super) fn checked_definition(
     if let Some(schema) = schema
         && let Err(wrong) = check_input(schema, &job.job_data, None)
     {
-        errors.extend(wrong);
+        if job.job_data.is_null() {
+            // A definition without the field has null, which a user of files or of the API has not written.
+            let message = "is missing, and the job type needs an input: write {} for one without values";
+            errors.push(FieldError::new("input_json", message));
+        } else {
+            errors.extend(wrong);
+        }
     }
     if let Some(unknown) = job.rules.calendars.iter().find(|id| !is_known(**id)) {
         errors.push(FieldError::new("rules.calendars", format!("there is no calendar {unknown}")));

@@ -116,7 +116,7 @@ impl JobCommands {
             if job == before.definition {
                 return Ok(id);
             }
-            let (_, next) = self.replace(JobSourceKind::Dashboard, before, &job, edit).await?;
+            let (_, next) = self.replace(JobSourceKind::Dashboard, before, &job, edit, false).await?;
             (id, next)
         };
         self.publisher.ensure_queue(&job.worker_id, &job.job_type).await;
@@ -179,7 +179,8 @@ impl JobCommands {
         Ok(name)
     }
 
-    /// Replaces the definition of the job that was read as `before`, through the door `source`. Returns the new version and the next due time.
+    /// Replaces the definition of the job that was read as `before`, through the door `source`. Occurrences that wait for a
+    /// slot keep their limits if `keeps_limits` is true. Returns the new version and the next due time.
     ///
     /// # Errors
     ///
@@ -190,11 +191,12 @@ impl JobCommands {
         before: StoredJob,
         job: &JobInput,
         edit: AuditStamp<'_>,
+        keeps_limits: bool,
     ) -> Result<(i32, Option<DateTime<Utc>>), AppError> {
         let (version, mut before) = (before.version, before);
         for _ in 0..MAX_EDIT_ATTEMPTS {
             let next = self.next_after_edit(&before, job, edit.at).await?;
-            if let Some(version) = self.store.update_job_from(source, &before, job, next, edit).await? {
+            if let Some(version) = self.store.update_job_from(source, &before, job, next, edit, keeps_limits).await? {
                 return Ok((version, next));
             }
             // A run of the job was created, or the job was edited, since it was read. In the first case the edit is
@@ -254,7 +256,7 @@ impl JobCommands {
         }
     }
 
-    /// Notifies Redis, the dispatchers and the browsers of a changed job.
+    /// Notifies Redis, the dispatchers, this server's slot granter and the browsers of a changed job.
     pub(crate) async fn publish_change(&self, id: JobId, next: Option<DateTime<Utc>>, event: LiveEvent) {
         let noted =
             self.cache.note_changed(&[(id, next)], async |ids| anyhow::Ok(self.store.due_times(ids).await?)).await;
@@ -262,6 +264,8 @@ impl JobCommands {
             tracing::debug!(job.id = %id, error = chain(error.as_ref()), "the due time of job {id} was not written to Redis");
         }
         self.activate_dispatcher.notify_one();
+        // The edit may have raised or removed a limit for which occurrences wait.
+        self.activate_slot_granter.notify_one();
         if let Err(error) = self.cache.announce_schedule_change().await {
             tracing::debug!(job.id = %id, error = %error, "the change of job {id} was not announced to other servers");
         }

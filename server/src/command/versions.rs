@@ -92,7 +92,7 @@ impl JobCommands {
         job.rules.calendars.retain(|calendar| !missing_calendars.contains(calendar));
         job.is_active = before.definition.is_active;
         let edit = AuditStamp { by: &me.email, at: self.clock.now(), address: me.address };
-        let (version, next) = self.replace(JobSourceKind::Dashboard, before, &job, edit).await?;
+        let (version, next) = self.replace(JobSourceKind::Dashboard, before, &job, edit, false).await?;
         self.publisher.ensure_queue(&job.worker_id, &job.job_type).await;
         self.publish_change(id, next, LiveEvent::Job { id }).await;
         Ok(RestoreVersionResult { version, missing_calendars })

@@ -19,6 +19,7 @@ use super::{
     calendars,
     jobs::{self, AuditStamp, StoredJob},
     pool::StoreTransaction,
+    slots,
 };
 
 /// A transaction that saves definitions. It is rolled back when it is dropped.
@@ -96,7 +97,8 @@ impl DefinitionBatch {
         jobs::insert_job(&mut self.0, id, key, job, next_fire_at, source, edit).await
     }
 
-    /// Replaces a job's definition. Returns false if the job is not as `before`.
+    /// Replaces a job's definition. Returns false if the job is not as `before`. Occurrences that wait for a slot get the
+    /// limits of the new definition.
     ///
     /// # Errors
     ///
@@ -109,6 +111,9 @@ impl DefinitionBatch {
         edit: AuditStamp<'_>,
     ) -> Result<bool> {
         let version = jobs::update_job(&mut self.0, before, job, next_fire_at, JobSourceKind::File, edit).await?;
+        if version.is_some() {
+            slots::apply_limits(&mut self.0, before, job).await?;
+        }
         Ok(version.is_some())
     }
 

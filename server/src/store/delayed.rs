@@ -51,11 +51,19 @@ impl Store {
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then nothing was released.
     pub async fn release_delayed(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<QueuedOccurrence>> {
-        // An enqueued occurrence of a job with a limit joins the queue of its group now; see enqueue.sql.
+        // An enqueued occurrence of a job with a limit joins the queue of its group now; see enqueue.sql. It gets the limits
+        // that its job has by now, or keeps its own if the job was deleted.
         let rows = sqlx::query!(
-            "UPDATE runs
+            "UPDATE runs r
                 SET not_before = NULL, publish_after = CASE WHEN has_slot THEN $1 END, version = version + 1,
-                    slot_group = CASE WHEN has_slot THEN slot_group ELSE job_id END
+                    slot_group = CASE WHEN has_slot THEN slot_group ELSE job_id END,
+                    (slot_limit, slot_key, slot_key_limit, replaces) = (
+                        SELECT CASE WHEN j.id IS NULL THEN r.slot_limit
+                                    WHEN j.overlap_policy <> 2 THEN 1 ELSE j.max_concurrent END,
+                               CASE WHEN j.id IS NULL THEN r.slot_key ELSE j.concurrency_key END,
+                               CASE WHEN j.id IS NULL THEN r.slot_key_limit ELSE j.concurrency_key_limit END,
+                               r.replaces AND coalesce(j.overlap_policy = 3, true)
+                          FROM (VALUES (r.job_id)) v (id) LEFT JOIN jobs j ON j.id = v.id AND NOT r.has_slot)
               WHERE id = ANY (ARRAY (
                     SELECT id FROM runs
                      WHERE not_before <= $1 AND NOT is_quarantined AND NOT EXISTS (SELECT 1 FROM cluster_pause)

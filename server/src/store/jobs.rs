@@ -18,6 +18,7 @@ pub(super) use list::like;
 use super::{
     Result, Store, StoreError, readable,
     rules::{RuleColumns, rules_in},
+    slots::apply_limits,
 };
 
 /// The description of a schedule that this version cannot read.
@@ -179,10 +180,11 @@ impl Store {
         next_fire_at: Option<DateTime<Utc>>,
         edit: AuditStamp<'_>,
     ) -> Result<Option<i32>> {
-        update_job(self.pool(), before, job, next_fire_at, JobSourceKind::Dashboard, edit).await
+        self.update_job_from(JobSourceKind::Dashboard, before, job, next_fire_at, edit, false).await
     }
 
-    /// Replaces a job's definition as [`update_job`](Self::update_job), through a door other than the dashboard.
+    /// Replaces a job's definition as [`update_job`](Self::update_job), through the door `source`. Occurrences that wait for
+    /// a slot keep the limits that they have if `keeps_limits` is true.
     ///
     /// # Errors
     ///
@@ -194,8 +196,17 @@ impl Store {
         job: &JobInput,
         next_fire_at: Option<DateTime<Utc>>,
         edit: AuditStamp<'_>,
+        keeps_limits: bool,
     ) -> Result<Option<i32>> {
-        update_job(self.pool(), before, job, next_fire_at, source, edit).await
+        let mut tx = self.pool().begin().await?;
+        let version = update_job(&mut tx, before, job, next_fire_at, source, edit).await?;
+        if version.is_some() {
+            if !keeps_limits {
+                apply_limits(&mut tx, before, job).await?;
+            }
+            tx.commit().await?;
+        }
+        Ok(version)
     }
 
     /// Pauses a job, or resumes it with a new due time, if it is still at the version that was read. Returns false if

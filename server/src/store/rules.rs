@@ -63,6 +63,11 @@ impl RuleColumns {
         }
     }
 
+    /// Returns the columns that limit how many occurrences of the job run at once. Each occurrence has a copy of them.
+    pub(crate) fn limits(&self) -> (i16, Option<i16>, Option<&str>, Option<i16>) {
+        (self.overlap, self.max_concurrent, self.key.as_deref(), self.key_limit)
+    }
+
     /// Converts columns to rules. A word that this version does not define means the default, and is returned beside the
     /// rules: a caller that starts runs must not use them then.
     pub(crate) fn into_rules(self) -> (Rules, Option<String>) {

@@ -3,12 +3,19 @@
 //! Jobs with a limit, and jobs that share a concurrency key, insert their occurrences without a slot (`has_slot`); this
 //! module grants the slots. One server at a time considers the slots of a group together, so a limit is never exceeded.
 //! The dispatch of due jobs, which is the most frequent statement, never counts slots.
+//!
+//! An occurrence has a copy of the limits that its job had when it began to wait. An edit of the limits changes the copies of
+//! those that still wait, in its transaction.
 
 use chrono::{DateTime, Utc};
+use milvaion_api::requests::JobInput;
 use milvaion_protocol::id::{JobId, OccurrenceId};
+use sqlx::PgExecutor;
 use uuid::Uuid;
 
-use super::{Result, Store, delayed::queued_occurrence};
+use super::{
+    Result, Store, create::MAX_OPEN_RUNS_PER_JOB, delayed::queued_occurrence, jobs::StoredJob, rules::RuleColumns,
+};
 use crate::domain::message::QueuedOccurrence;
 
 impl Store {
@@ -117,4 +124,36 @@ impl Store {
         .await?;
         Ok(rows.into_iter().map(|row| (JobId(row.id), row.at)).collect())
     }
+}
+
+/// Gives the occurrences of a job that wait for a slot its new limits, if the edit from `before` to `job` changes them. At
+/// most [`MAX_OPEN_RUNS_PER_JOB`] occurrences get them, in the order in which they are granted slots; more can only wait if
+/// programs have enqueued them.
+///
+/// An edit never makes waiting occurrences replace each other: those that were created under another overlap policy would
+/// be cancelled.
+pub(super) async fn apply_limits(executor: impl PgExecutor<'_>, before: &StoredJob, job: &JobInput) -> Result<()> {
+    let rules = RuleColumns::of(&job.rules);
+    if rules.limits() == RuleColumns::of(&before.definition.rules).limits() {
+        return Ok(());
+    }
+    // What is locked is being granted a slot or ended, so it is skipped. Waiting for it could end in a deadlock, because one
+    // transaction may change several jobs.
+    sqlx::query!(
+        "UPDATE runs
+            SET slot_limit = CASE WHEN $3::smallint <> 2 THEN 1 ELSE $4::smallint END, slot_key = $5, slot_key_limit = $6,
+                replaces = replaces AND $3::smallint = 3
+          WHERE id = ANY (ARRAY (
+                SELECT id FROM runs WHERE slot_group = $1 AND NOT has_slot
+                 ORDER BY priority DESC, id LIMIT $2 FOR UPDATE SKIP LOCKED))",
+        before.id.0,
+        MAX_OPEN_RUNS_PER_JOB,
+        rules.overlap,
+        rules.max_concurrent,
+        rules.key,
+        rules.key_limit
+    )
+    .execute(executor)
+    .await?;
+    Ok(())
 }

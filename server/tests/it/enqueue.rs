@@ -292,6 +292,31 @@ async fn delayed_occurrence_takes_its_slot_after_the_delay() {
     runs::report(&store, &clock, vec![StatusReport::new(due.id, 1, "w-1", OccurrenceStatus::Completed, clock.now())])
         .await;
     assert_eq!(granted().await, [delayed.id]);
+
+    // An edit of the limit applies to what waits, unless the setting of the save keeps the old limit.
+    let mut waiting = [run(&clock, job), run(&clock, job)];
+    waiting.sort_by_key(|run| run.id);
+    let last = EnqueuedRun { not_before: Some(clock.now() + TimeDelta::hours(1)), ..run(&clock, job) };
+    store.enqueue_runs(&waiting, None, clock.now()).await.expect("stored");
+    store.enqueue_runs(std::slice::from_ref(&last), None, clock.now()).await.expect("stored");
+    let edit = async |max_concurrent, keeps_limits| {
+        let before = store.job(job).await.expect("the query succeeds").expect("it exists");
+        let rules = Rules { max_concurrent, ..before.definition.rules.clone() };
+        let edited = milvaion_api::requests::JobInput { rules, ..before.definition.clone() };
+        let stamp = AuditStamp { by: "ana", at: clock.now(), address: None };
+        let source = JobSourceKind::Dashboard;
+        let saved = store.update_job_from(source, &before, &edited, None, stamp, keeps_limits).await;
+        saved.expect("stored").expect("the version is current");
+    };
+    edit(Some(3), true).await;
+    assert_eq!(granted().await, []);
+    edit(Some(2), false).await;
+    assert_eq!(granted().await, [waiting[0].id], "one slot is taken");
+    edit(None, false).await;
+    assert_eq!(granted().await, [waiting[1].id], "it has no limit");
+    clock.advance(TimeDelta::hours(1));
+    assert!(store.release_delayed(clock.now(), 10).await.expect("the statement succeeds").is_empty());
+    assert_eq!(granted().await, [last.id], "its delay ended after the limit was removed");
 }
 
 #[tokio::test]

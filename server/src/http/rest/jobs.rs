@@ -55,6 +55,15 @@ struct VersionPath {
     version: i32,
 }
 
+/// The parameters of a replaced definition.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+struct PutQuery {
+    /// True if occurrences that wait for a slot keep the concurrency limits that they wait for; otherwise they get those of the
+    /// new definition.
+    keep_waiting_limits: bool,
+}
+
 /// Returns the operations.
 pub(super) fn endpoints() -> Vec<Endpoint> {
     let read = Operation {
@@ -258,18 +267,20 @@ async fn create(state: ApiState, call: Call<Nothing, Nothing, NewJob>) -> ApiRes
     Ok(show(&state, &call, id).await?.location(format!("/jobs/{id}")))
 }
 
-async fn replace(state: ApiState, call: Call<JobPath, Nothing, PutJob>) -> ApiResult<Job> {
+async fn replace(state: ApiState, call: Call<JobPath, PutQuery, PutJob>) -> ApiResult<Job> {
     require_own_tag(call.tag.as_deref(), &call.body.definition)?;
     let expected = call.expected_version()?;
-    let saved = state.jobs.replace_definition(&call.me, call.path.id, expected, &call.body).await;
+    let keeps_limits = call.query.keep_waiting_limits;
+    let saved = state.jobs.replace_definition(&call.me, call.path.id, expected, &call.body, keeps_limits).await;
     saved.map_err(|error| ApiError::from(error).of_expected(expected.is_some()))?;
     show(&state, &call, call.path.id).await
 }
 
-async fn put_by_key(state: ApiState, call: Call<KeyPath, Nothing, PutJob>) -> ApiResult<Job> {
+async fn put_by_key(state: ApiState, call: Call<KeyPath, PutQuery, PutJob>) -> ApiResult<Job> {
     require_own_tag(call.tag.as_deref(), &call.body.definition)?;
     let expected = call.expected_version()?;
-    let saved = state.jobs.put_definition(&call.me, &call.path.key, expected, &call.body).await;
+    let keeps_limits = call.query.keep_waiting_limits;
+    let saved = state.jobs.put_definition(&call.me, &call.path.key, expected, &call.body, keeps_limits).await;
     let saved = saved.map_err(|error| ApiError::from(error).of_expected(expected.is_some()))?;
     let reply = show(&state, &call, saved.id()).await?;
     Ok(match saved {
