@@ -18,6 +18,7 @@ use milvaion_protocol::{
     topology::{self, Topology},
 };
 use milvaion_schedule::{
+    printable::check_printable,
     rules::{LostRunPolicy, MAX_CONCURRENCY_LIMIT, MisfirePolicy, OverlapPolicy},
     schedule::Schedule,
 };
@@ -256,7 +257,7 @@ fn check_identity(hello: &InstanceHello) -> Result<(), &'static str> {
     }
     if hello.instance_id.is_empty()
         || hello.instance_id.chars().count() > 200
-        || hello.instance_id.contains(char::is_control)
+        || check_printable(&hello.instance_id).is_err()
     {
         return Err("instanceId: use 1 to 200 printable characters");
     }
@@ -376,10 +377,10 @@ fn check_rules(rules: &mut JobDefaults, add: &mut impl FnMut(String)) {
     let count = rules.tags.len();
     rules.tags.retain(|tag| {
         let length = tag.trim().chars().count();
-        (1..=max_chars).contains(&length) && !tag.contains([',', '\0'])
+        (1..=max_chars).contains(&length) && !tag.contains(',') && check_printable(tag.trim()).is_ok()
     });
     if rules.tags.len() < count {
-        add(format!("tags: a tag of other than 1 to {max_chars} characters without a comma is left out"));
+        add(format!("tags: a tag of other than 1 to {max_chars} printable characters without a comma is left out"));
     }
     if rules.tags.len() > max_tags {
         rules.tags.truncate(max_tags);

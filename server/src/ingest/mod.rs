@@ -14,6 +14,7 @@ pub mod delivery_log;
 pub mod enqueue;
 pub mod logs;
 pub mod registration;
+mod rounded_inputs;
 pub mod status;
 mod unreadable;
 

@@ -25,9 +25,12 @@ use crate::{
         reply,
     },
     clock::Clock,
-    domain::hello_check::{self, CheckedHello},
+    domain::{
+        hello_check::{self, CheckedHello},
+        liveness,
+    },
     engine::context::Context,
-    ingest::unreadable,
+    ingest::{rounded_inputs, unreadable},
     live::Hub,
     store::{Store, unreadable::UnreadablePart},
 };
@@ -89,8 +92,15 @@ impl RegistrationConsumer {
     async fn store(&self, messages: FoldedMessages) -> anyhow::Result<bool> {
         let now = self.clock.now();
         let FoldedMessages { hellos, heartbeats, goodbyes } = messages;
-        let (later, first): (Vec<_>, Vec<_>) =
-            heartbeats.into_values().partition(|beat| hellos.contains_key(&beat.instance_id));
+        let heartbeats = heartbeats.into_values().map(|mut beat| {
+            // The notice of the process itself takes precedence, because it is about work that is not done or lost.
+            beat.notice = beat
+                .notice
+                .filter(|text| !text.trim().is_empty())
+                .or_else(|| liveness::clock_notice(beat.timestamp, now));
+            beat
+        });
+        let (later, first): (Vec<_>, Vec<_>) = heartbeats.partition(|beat| hellos.contains_key(&beat.instance_id));
         let mut changed = self.store_heartbeats(&first, now).await?;
         let (hellos, problems): (Vec<InstanceHello>, Vec<Vec<HelloProblem>>) = hellos.into_values().unzip();
         for part in split_by_weight(&hellos) {
@@ -209,7 +219,10 @@ fn read(body: &[u8]) -> ReadBody {
         return refuse_hello(body, None, problem.reason);
     }
     let error = match serde_json::from_slice(body) {
-        Ok(RegistrationMessage::Hello(hello)) => return accept(hello_check::check(hello, Vec::new())),
+        Ok(RegistrationMessage::Hello(mut hello)) => {
+            let problems = rounded_inputs::leave_out(&mut hello, body);
+            return accept(hello_check::check(hello, problems));
+        }
         Ok(RegistrationMessage::Heartbeat(beat)) => {
             return ReadBody { message: Some(CheckedMessage::Heartbeat(beat)), ..ReadBody::default() };
         }
@@ -222,7 +235,8 @@ fn read(body: &[u8]) -> ReadBody {
     let instance = message["instanceId"].as_str().map(str::to_owned);
     if message["kind"] == "hello" {
         return match hello_check::read_in_parts(message) {
-            Ok((hello, mut problems)) => {
+            Ok((mut hello, mut problems)) => {
+                problems.extend(rounded_inputs::leave_out(&mut hello, body));
                 problems.extend(mended.map(|mended| of_registration(mended.reason)));
                 accept(hello_check::check(hello, problems))
             }

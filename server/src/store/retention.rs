@@ -11,9 +11,10 @@ use super::{Result, Store};
 /// The most rows that one statement deletes. If it deletes as many, more may have expired.
 pub const DELETE_BATCH_SIZE: i64 = 1_000;
 
-/// Defines the tables, each with the column that dates its rows. A macro, so that the build checks every statement.
+/// Defines the tables, each with the column that dates its rows, and with a further condition if not every old row has
+/// expired. A macro, so that the build checks every statement.
 macro_rules! expiring_tables {
-    ($($(#[$doc:meta])* $variant:ident: $table:tt, $date:tt;)*) => {
+    ($($(#[$doc:meta])* $variant:ident: $table:tt, $date:tt $(, $condition:tt)?;)*) => {
         /// A table whose rows are deleted one by one when they expire.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum ExpiringTable {
@@ -42,7 +43,7 @@ macro_rules! expiring_tables {
                     $(ExpiringTable::$variant => {
                         sqlx::query!(
                             "DELETE FROM " + $table + " WHERE ctid = ANY (ARRAY (SELECT ctid FROM " + $table + " WHERE "
-                                + $date + " <= $1 ORDER BY " + $date + " LIMIT $2 FOR UPDATE SKIP LOCKED))",
+                                + $date + " <= $1" $(+ $condition)? + " ORDER BY " + $date + " LIMIT $2 FOR UPDATE SKIP LOCKED))",
                             until,
                             DELETE_BATCH_SIZE
                         )
@@ -69,6 +70,17 @@ expiring_tables! {
     KnownDevices: "known_devices", "last_used_at";
     /// Worker instances with their job types, by the last heartbeat. The job types of their workers stay.
     WorkerInstances: "worker_instances", "last_heartbeat_at";
+    /// Job types that no instance offers and no job names, by their last announcement.
+    WorkerJobTypes: "worker_job_types", "announced_at",
+        " AND NOT EXISTS (SELECT 1 FROM jobs j
+                          WHERE j.worker_id = worker_job_types.worker_id AND j.job_type = worker_job_types.job_type)
+         AND NOT EXISTS (SELECT 1 FROM worker_instances i JOIN instance_job_types o ON o.instance_id = i.id
+                          WHERE i.worker_id = worker_job_types.worker_id AND o.job_type = worker_job_types.job_type)";
+    /// Workers without instances, job types and jobs, by their last registration or heartbeat.
+    Workers: "workers", "last_seen_at",
+        " AND NOT EXISTS (SELECT 1 FROM worker_instances i WHERE i.worker_id = workers.id)
+         AND NOT EXISTS (SELECT 1 FROM worker_job_types t WHERE t.worker_id = workers.id)
+         AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.worker_id = workers.id)";
     /// Counts of redelivered messages, by the last delivery.
     Redeliveries: "redeliveries", "last_at";
     /// Idempotency keys of manual runs, by the request.

@@ -170,6 +170,45 @@ impl Store {
         Ok(())
     }
 
+    /// Sets the last announcement of the job types that instances offer to the last heartbeat of these, if it is twelve hours
+    /// older. An instance may run for longer than job types are kept, and announces its own once.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then nothing changed.
+    pub async fn extend_announcements(&self) -> Result<()> {
+        sqlx::query!(
+            "WITH offered AS (
+                SELECT i.worker_id, o.job_type, max(i.last_heartbeat_at) AS at
+                  FROM worker_instances i JOIN instance_job_types o ON o.instance_id = i.id GROUP BY 1, 2
+             ),
+             older AS (
+                SELECT t.worker_id, t.job_type, o.at
+                  FROM offered o JOIN worker_job_types t ON t.worker_id = o.worker_id AND t.job_type = o.job_type
+                 WHERE t.announced_at < o.at - interval '12 hours'
+                 ORDER BY t.worker_id, t.job_type FOR UPDATE OF t SKIP LOCKED
+             )
+             UPDATE worker_job_types t SET announced_at = o.at
+               FROM older o WHERE t.worker_id = o.worker_id AND t.job_type = o.job_type"
+        )
+        .execute(self.pool())
+        .await?;
+        sqlx::query!(
+            "WITH seen AS (
+                SELECT worker_id, max(last_heartbeat_at) AS at FROM worker_instances GROUP BY 1
+             ),
+             older AS (
+                SELECT w.id, s.at FROM seen s JOIN workers w ON w.id = s.worker_id
+                 WHERE w.last_seen_at < s.at - interval '12 hours'
+                 ORDER BY w.id FOR UPDATE OF w SKIP LOCKED
+             )
+             UPDATE workers w SET last_seen_at = o.at FROM older o WHERE w.id = o.id"
+        )
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
     /// Returns the JSON Schema that a worker announced for a job type.
     ///
     /// # Errors

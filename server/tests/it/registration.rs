@@ -134,6 +134,12 @@ async fn messages_of_an_instance_keep_their_order() {
     let (stops, lives) = (harness.instance("stops").await, harness.instance("lives").await);
     assert!(stops.stopped && !lives.stopped);
     assert_eq!(lives.running, 1, "the last heartbeat counts");
+    let three_hours_ago = harness.clock.now() - chrono::Duration::hours(3);
+    for (sent, is_shown) in [(three_hours_ago, true), (harness.clock.now(), false)] {
+        harness.handle(&[RegistrationMessage::Heartbeat(messages::heartbeat("lives", &running, sent))]).await;
+        let notice = harness.instance("lives").await.notice;
+        assert_eq!(notice.is_some_and(|text| text.contains("more than an hour behind")), is_shown, "its clock");
+    }
 
     harness.handle(&[goodbye("lives"), harness.hello("lives", 1), goodbye("stops")]).await;
     let lives = harness.instance("lives").await;

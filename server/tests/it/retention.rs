@@ -297,6 +297,20 @@ async fn instances_of_workers_are_deleted_a_day_after_their_last_heartbeat() {
     assert_eq!(harness.execute("SELECT 1 FROM worker_instances WHERE id = 'young'").await, 1);
     assert_eq!(harness.execute("SELECT 1 FROM instance_job_types").await, 1);
     assert_eq!(harness.execute("SELECT 1 FROM worker_job_types").await, 1, "the worker still has its job types");
+
+    // A worker that no job names goes after its retention, which begins with the last heartbeat. One that a job names stays.
+    let (job_types, worker_id) = (vec![messages::job_type("mail")], "pod".to_owned());
+    let pod = InstanceHello { job_types, worker_id, ..messages::hello("pod-1", harness.clock.now()) };
+    harness.store.store_hellos(&[pod], harness.clock.now()).await.expect("the query succeeds");
+    harness.pass(Duration::days(31)).await;
+    let beat = messages::heartbeat("pod-1", &[], harness.clock.now());
+    harness.store.store_heartbeats(&[beat], harness.clock.now()).await.expect("the query succeeds");
+    for (days, expected) in [(0, [0, 0]), (29, [0, 0]), (2, [1, 1])] {
+        harness.pass(Duration::days(days)).await;
+        let report = harness.maintenance.tick().await.expect("the tick succeeds");
+        assert_eq!(deleted(&report, ["worker_job_types", "workers"]), expected, "{days} days later");
+    }
+    assert_eq!(harness.execute("SELECT 1 FROM worker_job_types WHERE worker_id = 'w'").await, 1, "a job names it");
 }
 
 #[tokio::test]
