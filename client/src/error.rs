@@ -31,6 +31,16 @@ pub enum ClientError {
         reason: String,
     },
 
+    /// The text cannot be a part of an address: it is empty, `.` or `..`, or has control characters. The request would have
+    /// been about another object.
+    #[error("{value:?} cannot be {argument}. Copy the name from the list of the objects.")]
+    InvalidName {
+        /// The name of the argument with its article.
+        argument: &'static str,
+        /// The text.
+        value: String,
+    },
+
     /// The text cannot be a token.
     #[error("The token is empty or contains characters that no token has. Copy it again, or create a new one.")]
     InvalidToken,

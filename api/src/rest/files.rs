@@ -22,6 +22,8 @@ pub use plan::{DocumentPlan, FilePlan, FilesPlan, PlannedOutcome, PrunedJob};
 pub const MAX_DOCUMENTS: usize = 1_000;
 /// The maximum number of files in one request.
 pub const MAX_FILES: usize = 500;
+/// The name of what the command line reads from standard input.
+pub const STANDARD_INPUT: &str = "standard input";
 /// The maximum number of jobs that one request prunes.
 pub const MAX_PRUNED: usize = 1_000;
 /// The maximum size of a request, in bytes.
@@ -119,6 +121,11 @@ pub struct ApplyFiles {
     /// Deletes jobs that no document names any more; without it, none is deleted. It needs at least one document.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prune: Option<Prune>,
+    /// The tag of the jobs that belong to the files, 1 to 50 characters: the plan warns about those from files that no
+    /// document names. With `prune`, its tag counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 50)))]
+    pub tag: Option<String>,
 }
 
 /// A file with its documents.

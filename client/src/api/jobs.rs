@@ -17,10 +17,13 @@ use milvaion_api::{
 };
 use milvaion_protocol::id::JobId;
 
+use super::segment;
 use crate::{Client, ClientError};
 
 /// The maximum length of a key.
 const MAX_KEY_CHARS: usize = 100;
+/// The argument that names a key.
+const JOB_KEY: &str = "the key of a job";
 /// The length of an id as text.
 const ID_CHARS: usize = 36;
 
@@ -110,7 +113,7 @@ impl Client {
     ///
     /// Returns an error if there is no such job or the request fails.
     pub async fn job_by_key(&self, key: &str) -> Result<Job, ClientError> {
-        self.get(&["jobs", "by-key", key], &()).await
+        self.get(&["jobs", "by-key", segment(JOB_KEY, key)?], &()).await
     }
 
     /// Returns the job with an id or a key.
@@ -142,7 +145,7 @@ impl Client {
     ///
     /// Returns an error if the definition is invalid, the job has another version, or the request fails.
     pub async fn save_job(&self, key: &str, job: &JobInput, expected: Option<i32>) -> Result<SavedJob, ClientError> {
-        let answer = self.put(&["jobs", "by-key", key], job, expected).await?;
+        let answer = self.put(&["jobs", "by-key", segment(JOB_KEY, key)?], job, expected).await?;
         Ok(SavedJob { job: answer.json()?, is_new: answer.status == StatusCode::CREATED })
     }
 
@@ -161,7 +164,7 @@ impl Client {
     ///
     /// Returns an error if the job has another version, there is no such job, or the request fails.
     pub async fn delete_job_by_key(&self, key: &str, expected: Option<i32>) -> Result<(), ClientError> {
-        self.delete(&["jobs", "by-key", key], expected).await
+        self.delete(&["jobs", "by-key", segment(JOB_KEY, key)?], expected).await
     }
 
     /// Runs a job now and returns the new occurrence.

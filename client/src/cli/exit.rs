@@ -52,7 +52,7 @@ pub const INTERRUPTED: u8 = 130;
 /// Returns the exit code of a failed request.
 pub(super) fn of_error(error: &ClientError) -> u8 {
     match error {
-        ClientError::InvalidAddress { .. } => USAGE,
+        ClientError::InvalidAddress { .. } | ClientError::InvalidName { .. } => USAGE,
         ClientError::InvalidToken => NOT_ALLOWED,
         ClientError::Transport { .. } | ClientError::Timeout { .. } => UNREACHABLE,
         ClientError::Problem(problem) => match problem.status {

@@ -72,8 +72,9 @@ pub struct FileOptions {
     /// rules are never deleted. Files without any document are refused, because all jobs with the tag would be deleted.
     #[arg(long, requires = "selector")]
     pub prune: bool,
-    /// The jobs that --prune may delete: `tag=TAG`.
-    #[arg(long, value_name = "SELECTOR", requires = "prune")]
+    /// The jobs that belong to the files: `tag=TAG`. --prune deletes those that no file has; without it, the plan warns about
+    /// them.
+    #[arg(long, value_name = "SELECTOR")]
     pub selector: Option<TagSelector>,
 }
 
@@ -161,8 +162,10 @@ fn request(options: &FileOptions, files: &[ParsedFile], expected: Option<u32>) -
     let files: Vec<Value> =
         files.iter().map(|file| json!({ "name": file.name, "documents": documents(file) })).collect();
     let mut request = json!({ "files": files });
-    if let Some(TagSelector(tag)) = options.selector.as_ref().filter(|_| options.prune) {
-        request["prune"] = json!(Prune { tag: tag.clone(), expected });
+    match &options.selector {
+        Some(TagSelector(tag)) if options.prune => request["prune"] = json!(Prune { tag: tag.clone(), expected }),
+        Some(TagSelector(tag)) => request["tag"] = json!(tag),
+        None => {}
     }
     request
 }

@@ -216,6 +216,9 @@ async fn loops_are_listed_and_controlled() {
     }
     let one = Shell::signed_in(&server.url).run(&["loops", "get", "price-feed"]).await;
     assert!(one.output.contains("9000 of 10000 ms remain") && one.output.contains("no price"), "{}", one.output);
+    let dots = Shell::signed_in(&server.url).run(&["loops", "get", ".."]).await;
+    assert_eq!((dots.code, dots.output.as_str()), (2, ""));
+    assert!(dots.messages.contains("\"..\" cannot be the name of a singleton loop"), "{}", dots.messages);
     let json = Shell::signed_in(&server.url).run(&["loops", "enable", "price-feed", "-o", "json"]).await;
     let enabled: Value = serde_json::from_str(&json.output).expect("JSON");
     assert_eq!(enabled["name"], json!("price-feed"));

@@ -21,7 +21,10 @@ fn plan(deleted: &[&str]) -> Value {
     taken["takenFrom"] = "dashboard".into();
     let deleted: Vec<_> =
         deleted.iter().map(|key| json!({ "id": JOB, "key": key, "displayName": "Gone", "file": "a.yaml" })).collect();
-    json!({ "files": [{ "name": "standard input", "documents": [changed, taken] }], "deleted": deleted })
+    json!({
+        "files": [{ "name": "standard input", "documents": [changed, taken] }], "deleted": deleted,
+        "warnings": ["1 job has no document."],
+    })
 }
 
 #[tokio::test]
@@ -32,9 +35,9 @@ async fn plan_shows_fields_edits_and_deletions() {
     assert_eq!(
         outcome.output,
         "standard input\n  ~ job report\n      rules.maxRetries: default -> 3\n      tags: [] -> [\"\\u001b[2J\"]\n      and further \
-         fields\n      schedule.at has passed\n      edited by ann@example.com at 2026-11-25 10:00:00 (2 h ago): the file overwrites the edit\n  = job old\n      \
+         fields\n      Warning: schedule.at has passed\n      edited by ann@example.com at 2026-11-25 10:00:00 (2 h ago): the file overwrites the edit\n  = job old\n      \
          defined in the dashboard until now, from now on by this file\nDeleted, because no file has them:\n  - job gone (\"Gone\", \
-         from a.yaml)\n"
+         from a.yaml)\nWarning: 1 job has no document.\n"
     );
     assert_eq!((outcome.code, outcome.messages.as_str()), (1, "0 created, 1 changed, 1 deleted, 1 unchanged.\n"));
     let request = server.received().pop().expect("a request");
@@ -48,7 +51,9 @@ async fn plan_shows_fields_edits_and_deletions() {
     );
     let mut shell = Shell::signed_in(&server.url).with_input(REPORT);
     shell.console.is_output_terminal = true;
-    let colored = shell.run(&["diff", "-f", "-"]).await.output;
+    let colored = shell.run(&["diff", "-f", "-", "--selector", "tag=x"]).await.output;
+    let request = server.received().pop().expect("a request").json();
+    assert_eq!((&request["tag"], &request["prune"]), (&json!("x"), &Value::Null), "without --prune for warnings only");
     assert!(colored.contains("\x1b[33m~ job report\x1b[0m") && colored.contains("\x1b[31m- job gone"), "{colored}");
 }
 

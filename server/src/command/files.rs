@@ -12,6 +12,7 @@ mod apply;
 mod export;
 mod plan;
 mod rules;
+mod warnings;
 
 use milvaion_api::{requests::FieldError, rest::ProblemField};
 use milvaion_app::{backend::RequestUser, error::AppError};

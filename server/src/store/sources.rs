@@ -53,19 +53,33 @@ impl Store {
         Ok(rows.into_iter().map(|row| (JobId(row.id), EditSinceSource { at: row.at, by: row.by })).collect())
     }
 
-    /// Returns the jobs from files with a tag, except those with the ids in `kept`, in the order of ids, at most `limit`.
+    /// Returns the jobs from files that have a tag or came from one of `files`, except those with the ids in `kept`, in the
+    /// order of ids, at most `limit`.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
-    pub async fn jobs_of_files(&self, tag: &str, kept: &[JobId], limit: i64) -> Result<Vec<JobOfFile>> {
+    pub async fn jobs_of_files(
+        &self,
+        tag: Option<&str>,
+        files: &[String],
+        kept: &[JobId],
+        limit: i64,
+    ) -> Result<Vec<JobOfFile>> {
         let kept: Vec<Uuid> = kept.iter().map(|id| id.0).collect();
         let rows = sqlx::query!(
-            r#"SELECT id, key, display_name, source_file AS "file!", version, tags FROM jobs
-                WHERE cardinality(tags) > 0 AND tags @> ARRAY[$1::text] AND source = 'file' AND source_file IS NOT NULL
-                  AND id <> ALL($2)
-                ORDER BY id LIMIT $3"#,
+            r#"SELECT id AS "id!", key, display_name AS "display_name!", source_file AS "file!", version AS "version!",
+                      tags AS "tags!"
+                 FROM (SELECT id, key, display_name, source_file, version, tags FROM jobs
+                        WHERE cardinality(tags) > 0 AND tags @> ARRAY[$1::text] AND source = 'file'
+                          AND source_file IS NOT NULL
+                       UNION
+                       SELECT id, key, display_name, source_file, version, tags FROM jobs
+                        WHERE source = 'file' AND source_file = ANY($2)) of_files
+                WHERE id <> ALL($3)
+                ORDER BY id LIMIT $4"#,
             tag,
+            files,
             &kept,
             limit
         )

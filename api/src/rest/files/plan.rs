@@ -18,6 +18,9 @@ pub struct FilesPlan {
     pub files: Vec<FilePlan>,
     /// The jobs that are deleted.
     pub deleted: Vec<PrunedJob>,
+    /// Warnings about jobs from files that no document names any more and that are not deleted.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 impl FilesPlan {
@@ -55,7 +58,8 @@ pub struct DocumentPlan {
     pub changes: Vec<FieldChange>,
     /// True if there are further changed fields.
     pub more: bool,
-    /// Warnings about the job as it will be, for example about a single due time that has passed.
+    /// Warnings about a job that is created or changed: about its schedule, its tags, a job type that no live worker offers,
+    /// and another job that may be the same one under its former key.
     #[serde(default)]
     pub warnings: Vec<String>,
     /// The source of the job until now, if it came from no file and belongs to this one from now on.

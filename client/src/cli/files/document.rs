@@ -74,7 +74,7 @@ impl ParsedFile {
             with_snippet: false,
         };
         let parsed: Vec<Spanned<Node>> = serde_saphyr::from_multiple_with_options(text, options)
-            .map_err(|error| format!("{name} is not valid YAML: {}", error.without_snippet()))?;
+            .map_err(|error| syntax_error(name, text, error.without_snippet()))?;
         let (documents, refused): (Vec<_>, Vec<_>) =
             parsed.into_iter().map(|node| ParsedDocument::new(node, text)).unzip();
         let file = Self { name: name.to_owned(), documents };
@@ -193,6 +193,22 @@ impl Conversion<'_> {
     }
 }
 
+/// Describes an error of the parser. Two mistakes that the parser words for programmers get a remedy.
+fn syntax_error(name: &str, text: &str, error: &serde_saphyr::Error) -> String {
+    if let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), location } = error {
+        return format!("{name}, line {}: the field {key} is given twice: remove one of them", location.line());
+    }
+    let line = error.location().and_then(|location| usize::try_from(location.line()).ok()?.checked_sub(1));
+    let line = line.and_then(|line| text.lines().nth(line)).unwrap_or_default().trim_start().trim_start_matches("- ");
+    let value = line.split_once(": ").map_or(line, |(_, value)| value).trim_start();
+    let remedy = if value.starts_with('*') {
+        "; a value that begins with * refers to an anchor: put a cron expression in quotation marks, such as \"*/5 * * * *\""
+    } else {
+        ""
+    };
+    format!("{name} is not valid YAML: {error}{remedy}")
+}
+
 /// Returns the text of a value in its file.
 fn spelling(text: &str, place: Location) -> Option<&str> {
     let span = place.span();
@@ -299,7 +315,14 @@ mod tests {
         let error = |text: &str| ParsedFile::parse("a.yaml", text).expect_err("invalid");
         assert!(error("kind: Job\nkey: [a\n").contains("a.yaml is not valid YAML: "));
         assert!(error("kind: Job\nkey: [a\n").contains("line"), "{}", error("kind: Job\nkey: [a\n"));
-        assert!(error("kind: Job\nkind: Job\n").contains("line 2"), "{}", error("kind: Job\nkind: Job\n"));
+        assert_eq!(
+            error("kind: Job\nkind: Job\n"),
+            "a.yaml, line 2: the field kind is given twice: remove one of them"
+        );
+        for expression in ["*", "* * * * *", "*/5 * * * *", "*/5"] {
+            let error = error(&format!("kind: Job\nkey: a\nschedule:\n  kind: cron\n  expression: {expression}\n"));
+            assert!(error.contains("line 5") && error.contains("put a cron expression in quotation marks"), "{error}");
+        }
         assert_eq!(error("kind: Pod\n"), "a.yaml, document 1, line 1: kind must be one of Job, Calendar, AlertRule");
         assert!(error("just text").contains("document 1, line 1: kind must be"));
         assert!(error("kind: Job\nkey: .nan\n").contains("a.yaml is not valid YAML"));

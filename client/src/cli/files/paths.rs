@@ -1,12 +1,13 @@
 //! The files that a command reads: files, folders with the files in them, and standard input.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     io::{self, Read},
     path::{Path, PathBuf},
 };
 
-use milvaion_api::rest::files::{MAX_FILES, MAX_FILES_BYTES};
+use milvaion_api::rest::files::{MAX_FILES, MAX_FILES_BYTES, STANDARD_INPUT};
 
 use super::document::ParsedFile;
 use crate::cli::{CliError, Console};
@@ -15,8 +16,6 @@ use crate::cli::{CliError, Console};
 const MAX_FOLDERS: usize = 32;
 /// The maximum length of the name of a file, in characters.
 const MAX_NAME_CHARS: usize = 200;
-/// The name of standard input.
-const STANDARD_INPUT: &str = "standard input";
 
 /// Reads and parses files, in the order of the arguments and, within a folder, of their names.
 pub(super) fn read_files(paths: &[PathBuf], console: &mut Console) -> Result<Vec<ParsedFile>, CliError> {
@@ -66,7 +65,7 @@ fn list(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), Cli
     for entry in entries {
         let path = entry.path();
         let is_hidden = entry.file_name().to_string_lossy().starts_with('.');
-        let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+        let is_yaml = is_yaml(&path);
         if is_hidden {
             continue;
         }
@@ -77,6 +76,12 @@ fn list(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), Cli
         }
     }
     Ok(())
+}
+
+/// Returns true for a file `*.yaml` or `*.yml`, in letters of either case.
+fn is_yaml(path: &Path) -> bool {
+    let is_named = |extension: &OsStr| ["yaml", "yml"].iter().any(|name| extension.eq_ignore_ascii_case(name));
+    path.extension().is_some_and(is_named)
 }
 
 /// Reads a file of at most `limit` bytes. Returns its name and its text.
@@ -106,5 +111,16 @@ fn name_of(path: &Path) -> String {
     match text.chars().count().checked_sub(MAX_NAME_CHARS) {
         None | Some(0) => text.into_owned(),
         Some(more) => format!("…{}", text.chars().skip(more + 1).collect::<String>()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn case_of_an_extension_does_not_matter() {
+        assert!(["a.yaml", "B.YAML", "c.Yml", "d/e.yml"].iter().all(|path| is_yaml(Path::new(path))));
+        assert!(!["yaml", "a.yaml.bak", "a.json", ".yaml"].iter().any(|path| is_yaml(Path::new(path))));
     }
 }

@@ -29,6 +29,9 @@ pub(super) fn plan_text(session: &Session<'_>, plan: &FilesPlan) -> String {
         let line = format!("- job {key} ({:?}, from {})", job.display_name, job.file);
         text += &format!("  {}\n", session.paint(&line, Color::Red));
     }
+    for warning in &plan.warnings {
+        text += &format!("{}\n", session.paint(&format!("Warning: {warning}"), Color::Yellow));
+    }
     text
 }
 
@@ -42,7 +45,7 @@ pub(super) fn summary(plan: &FilesPlan) -> String {
 }
 
 fn is_shown(document: &DocumentPlan) -> bool {
-    document.outcome != PlannedOutcome::Unchanged || document.taken_from.is_some()
+    document.outcome != PlannedOutcome::Unchanged || document.taken_from.is_some() || !document.warnings.is_empty()
 }
 
 fn document_text(session: &Session<'_>, document: &DocumentPlan) -> String {
@@ -62,7 +65,7 @@ fn document_text(session: &Session<'_>, document: &DocumentPlan) -> String {
         add("and further fields".into(), Color::Plain);
     }
     for warning in &document.warnings {
-        add(warning.clone(), Color::Yellow);
+        add(format!("Warning: {warning}"), Color::Yellow);
     }
     if let Some(edited) = &document.edited {
         let at = times::moment(edited.at, session.now, session.console.environment.to_local);

@@ -82,7 +82,8 @@ impl JobCommands {
         }
         let deleted = self.prune(caller, request, &plan.deleted).await.map_err(|error| interrupted(error, &applied))?;
         let report = plan.into_report();
-        Ok(FilesPlan { files: reports, deleted: report.deleted.into_iter().filter(|_| deleted).collect() })
+        let deleted = report.deleted.into_iter().filter(|_| deleted).collect();
+        Ok(FilesPlan { files: reports, deleted, warnings: report.warnings })
     }
 
     /// Applies one file, completely or not at all. Returns false if it must be planned again.

@@ -15,14 +15,18 @@ use milvaion_api::{
 };
 use milvaion_app::error::AppError;
 use milvaion_protocol::id::{CalendarId, JobId};
-use milvaion_schedule::calendar::Calendar;
+use milvaion_schedule::{calendar::Calendar, printable::check_printable};
 use serde_json::Value;
 
-use super::{DocumentErrors, FilesCaller, FilesError, Place, rules::PlannedRule};
+use super::{DocumentErrors, FilesCaller, FilesError, Place, rules::PlannedRule, warnings::selected_tag};
 use crate::{
     command::{calendars::checked_calendar, definitions::checked_definition, jobs::JobCommands},
-    domain::file_plan::{
-        FileCalendars, MAX_CHANGES_BYTES, bounded_diff, file_order, job_warnings, with_calendar_names,
+    domain::{
+        file_plan::{
+            FileCalendars, JobSurroundings, MAX_CHANGES_BYTES, bounded_diff, file_order, job_warnings,
+            with_calendar_names,
+        },
+        liveness,
     },
     store::{calendars::CalendarSet, jobs::StoredJob, sources::JobOfFile},
 };
@@ -36,6 +40,8 @@ pub(super) struct Plan {
     pub(super) order: Vec<usize>,
     /// The jobs to delete.
     pub(super) deleted: Vec<JobOfFile>,
+    /// The warnings about jobs that no document names and that are not deleted.
+    pub(super) warnings: Vec<String>,
     /// The calendars of all jobs, as they are after the request.
     pub(super) calendars: CalendarSet,
 }
@@ -78,7 +84,11 @@ impl Plan {
             display_name: job.display_name,
             file: job.file,
         });
-        FilesPlan { files: self.files.into_iter().map(|file| file.report).collect(), deleted: deleted.collect() }
+        FilesPlan {
+            files: self.files.into_iter().map(|file| file.report).collect(),
+            deleted: deleted.collect(),
+            warnings: self.warnings,
+        }
     }
 }
 
@@ -87,6 +97,8 @@ struct Stored {
     jobs_by_key: HashMap<String, JobId>,
     jobs: HashMap<JobId, StoredJob>,
     edits: HashMap<JobId, EditSinceSource>,
+    /// The workers with the job types that their live instances offer.
+    offered: HashSet<(String, String)>,
     calendar_ids: HashMap<String, CalendarId>,
     calendar_names: HashMap<CalendarId, String>,
     calendars: CalendarSet,
@@ -147,7 +159,7 @@ impl JobCommands {
                 }
             }
         }
-        let now = self.clock.now();
+        let (now, tag) = (self.clock.now(), selected_tag(caller, request));
         let mut schemas: HashMap<(String, String), Option<Value>> = HashMap::new();
         let mut seen: HashSet<JobId> = HashSet::new();
         for (place, document) in documents(request) {
@@ -163,7 +175,7 @@ impl JobCommands {
                     errors.add(place, "id", "another document has this id: remove the line, or the other document");
                 }
                 deny_other_tags(caller, &planned)?;
-                reports.insert((place.file, place.document), planned.report(&stored, &mut budget, now));
+                reports.insert((place.file, place.document), planned.report(&stored, &mut budget, tag, now));
                 files[place.file].jobs.push(planned);
                 // A thousand checks are a second of work, during which other requests go on.
                 tokio::task::yield_now().await;
@@ -174,13 +186,14 @@ impl JobCommands {
             files[place.file].report.documents.extend(reports.remove(&(place.file, place.document)));
         }
         let deleted = self.planned_deletions(caller, request, &files).await?;
-        Ok(Plan { files, order, deleted, calendars: stored.calendars })
+        let warnings = self.add_warnings(caller, request, &mut files, &deleted).await?;
+        Ok(Plan { files, order, deleted, warnings, calendars: stored.calendars })
     }
 
     /// Reads everything that a request names.
     async fn read_stored(&self, request: &ApplyFiles) -> Result<Stored, FilesError> {
-        let (mut keys, mut ids, mut names, mut defined_names) =
-            (Vec::new(), Vec::new(), HashSet::new(), HashSet::new());
+        let (mut keys, mut ids) = (Vec::new(), Vec::new());
+        let (mut names, mut defined_names) = (HashSet::new(), HashSet::new());
         for (_, document) in documents(request) {
             match document {
                 FileDocument::Job(job) => {
@@ -200,6 +213,7 @@ impl JobCommands {
         let jobs = self.store.jobs_to_show(&ids).await?;
         let behind: Vec<JobId> =
             jobs.iter().filter(|job| job.source.is_behind(job.version)).map(|job| job.id).collect();
+        let offered = self.store.live_job_types(liveness::alive_since(self.clock.now())).await?;
         let edits = if behind.is_empty() { HashMap::new() } else { self.store.edits_since_source(&behind).await? };
         let used: HashSet<CalendarId> = jobs.iter().flat_map(|job| job.definition.rules.calendars.clone()).collect();
         let mut calendars = self.store.calendars_by_id(&used).await?;
@@ -219,7 +233,7 @@ impl JobCommands {
         let unreadable = calendars.unreadable.iter().map(|(id, name)| (*id, name.clone()));
         let calendar_names = readable.chain(unreadable).collect();
         let jobs = jobs.into_iter().map(|job| (job.id, job)).collect();
-        Ok(Stored { jobs_by_key, jobs, edits, calendar_ids, calendar_names, calendars, defined })
+        Ok(Stored { jobs_by_key, jobs, edits, offered, calendar_ids, calendar_names, calendars, defined })
     }
 
     /// Checks a calendar and notes it for the jobs that name it.
@@ -311,7 +325,7 @@ impl JobCommands {
         let Some(prune) = &request.prune else { return Ok(Vec::new()) };
         let kept: Vec<JobId> = files.iter().flat_map(|file| &file.jobs).map(|job| job.id).collect();
         let limit = i64::try_from(MAX_PRUNED).unwrap_or(i64::MAX);
-        let deleted = self.store.jobs_of_files(&prune.tag, &kept, limit + 1).await?;
+        let deleted = self.store.jobs_of_files(Some(prune.tag.as_str()), &[], &kept, limit + 1).await?;
         if deleted.len() > MAX_PRUNED {
             let text = format!(
                 "More than {MAX_PRUNED} jobs with the tag {} are in no file of this request. Check that all files are given, \
@@ -396,14 +410,20 @@ impl ComparedCalendar {
 
 impl PlannedJob {
     /// Returns the report of the change at `now`.
-    fn report(&self, stored: &Stored, budget: &mut usize, now: DateTime<Utc>) -> DocumentPlan {
+    fn report(&self, stored: &Stored, budget: &mut usize, tag: Option<&str>, now: DateTime<Utc>) -> DocumentPlan {
+        let surroundings = JobSurroundings {
+            before: self.before.as_ref().map(|before| &before.definition),
+            tag,
+            is_offered: stored.offered.contains(&(self.job.worker_id.clone(), self.job.job_type.clone())),
+            now,
+        };
         let mut report = DocumentPlan {
             kind: DocumentKind::Job,
             name: self.key.clone(),
             outcome: self.outcome,
             changes: Vec::new(),
             more: false,
-            warnings: job_warnings(self.before.as_ref().map(|before| &before.definition), &self.job, now),
+            warnings: job_warnings(&self.job, surroundings),
             taken_from: None,
             edited: None,
         };
@@ -445,6 +465,11 @@ fn check_request(request: &ApplyFiles) -> Result<Vec<usize>, FilesError> {
             prune.tag
         );
         return Err(FilesError::Documents(vec![ProblemField { field: "files".into(), message }]));
+    }
+    for (index, file) in request.files.iter().enumerate() {
+        if let Err(message) = check_printable(&file.name) {
+            return Err(FilesError::Documents(vec![ProblemField { field: format!("files.{index}.name"), message }]));
+        }
     }
     let mut errors = DocumentErrors::default();
     let mut places: HashMap<(DocumentKind, &str), Place> = HashMap::new();
