@@ -13,7 +13,7 @@
 //! [`schema_form`] (input fields from a JSON Schema), [`rules_form`] and [`calendar_form`]. [`versions`] compares
 //! definitions. [`team`] covers users, sessions and the own account, and [`audit`] the audit log. [`events`] is the live stream to browsers. [`failures`] covers failures and dead letters, [`alerts`] alert rules, channels and what fires, and
 //! [`duplicates`] finds attempts that were started twice. [`sources`] says through which door a job was defined.
-//! [`log_fields`] formats the fields of log lines.
+//! [`log_fields`] formats the fields of log lines, and [`styled_text`] removes the escape sequences of their text.
 //! [`singletons`] shows the singleton loops of workers.
 
 pub mod alerts;
@@ -34,6 +34,7 @@ pub mod rules_form;
 pub mod schema_form;
 pub mod singletons;
 pub mod sources;
+pub mod styled_text;
 pub mod team;
 pub mod tokens;
 pub mod versions;

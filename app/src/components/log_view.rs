@@ -5,7 +5,10 @@
 //! up. Lines that were missed during a pause are a gap, which is stated at its position until the user loads it.
 
 use leptos::{ev, html, prelude::*};
-use milvaion_api::log_fields::log_fields_text;
+use milvaion_api::{
+    log_fields::log_fields_text,
+    styled_text::{StyledText, TextColor, TextStyle, styled_text},
+};
 use milvaion_protocol::{
     id::OccurrenceId,
     message::{LogLevel, LogLine},
@@ -322,9 +325,26 @@ fn LineView(line: LogLine, first_day: Memo<String>) -> impl IntoView {
                 {move || first_day.with(|day| clock.log_text(at, day))}
             </time>
             <span class="log-level">{line.level.as_str()}</span>
-            <span class="log-text">{line.message}{data}</span>
+            <span class="log-text">{styled_view(&line.message)}{data}</span>
         </li>
     }
+}
+
+/// Shows output of a program: without styles as one text, and otherwise as one element for each style, so that a
+/// selection and its copy contain no escape sequences.
+fn styled_view(text: &str) -> AnyView {
+    let parts = styled_text(text);
+    if parts.iter().all(|part| part.style == TextStyle::default()) {
+        return parts.into_iter().map(|part| part.text).collect::<String>().into_any();
+    }
+    let part = |StyledText { text, style }| {
+        view! {
+            <span data-color=style.color.map(TextColor::slug) data-bold=style.is_bold.then_some("true")>
+                {text}
+            </span>
+        }
+    };
+    parts.into_iter().map(part).collect::<Vec<_>>().into_any()
 }
 
 /// Formats a line's number: counted from 1 within its attempt and, from the second attempt on, prefixed with the

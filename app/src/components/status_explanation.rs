@@ -5,7 +5,10 @@
 //! any instance. The text names the record in such cases.
 
 use chrono::{DateTime, Utc};
-use milvaion_api::views::{OccurrenceView, StatusChange};
+use milvaion_api::{
+    styled_text::shown_text,
+    views::{OccurrenceView, StatusChange},
+};
 use milvaion_protocol::status::OccurrenceStatus;
 
 use crate::format;
@@ -168,7 +171,8 @@ fn first_line(text: Option<&str>) -> Option<&str> {
 }
 
 fn clipped(text: Option<&str>) -> Option<String> {
-    first_line(text).map(|line| format::clip(line, CAUSE_MAX_CHARS))
+    let text = text.map(shown_text);
+    first_line(text.as_deref()).map(|line| format::clip(line, CAUSE_MAX_CHARS))
 }
 
 /// Returns the note of the occurrence, unless the explanation or the timeline contains it.
@@ -184,7 +188,7 @@ pub fn unexplained_note(view: &OccurrenceView) -> Option<String> {
 #[must_use]
 pub fn unexplained_exception(view: &OccurrenceView) -> Option<String> {
     let exception = view.exception.clone()?;
-    let is_shown = view.row.status == OccurrenceStatus::Cancelled && is_explained(view, exception.trim());
+    let is_shown = view.row.status == OccurrenceStatus::Cancelled && is_explained(view, shown_text(&exception).trim());
     (!is_shown).then_some(exception)
 }
 

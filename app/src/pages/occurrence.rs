@@ -1,6 +1,7 @@
 //! One occurrence: its status and the reason for it, its timeline and result, and its log while it is written.
 
 pub mod cancel;
+pub mod outcome;
 
 use std::time::Duration as StdDuration;
 
@@ -18,7 +19,10 @@ use milvaion_api::{
 };
 use milvaion_protocol::{id::OccurrenceId, message::LogLine, status::OccurrenceStatus};
 
-use self::cancel::{CancelButton, EXPLANATION_ID};
+use self::{
+    cancel::{CancelButton, EXPLANATION_ID},
+    outcome::{OccurrenceInput, OccurrenceOutcome, is_log_first},
+};
 use crate::{
     api::{
         occurrences::{get_occurrence, log_before},
@@ -38,7 +42,7 @@ use crate::{
         page_header::{Breadcrumbs, PageHeader},
         session_context::{SessionContext, may},
         status_badge::StatusBadge,
-        status_explanation::{delayed_until, explain_status, unexplained_exception, unexplained_note},
+        status_explanation::{delayed_until, explain_status, unexplained_note},
         time::{Duration, MaybeTime, Time},
     },
     error::AppError,
@@ -111,6 +115,7 @@ fn OccurrenceContent(
         }
         None => LogLines::new(std::mem::take(&mut view.log), view.log_has_earlier),
     };
+    let is_log_first = is_log_first(!view.row.status.is_final(), view.result.as_deref());
     let data = RwSignal::new(view);
     let event_at = RwSignal::new(None::<String>);
     let refresh = keep_current(id, data, event_at, (!is_earlier_page).then_some(lines));
@@ -127,7 +132,7 @@ fn OccurrenceContent(
     let job_id = data.with_untracked(|data| data.row.job_id);
     let again = (exists && may(Permission::RunJob)).then(|| {
         view! {
-            <a class="btn" href=format!("/jobs/{job_id}")>
+            <a class="btn" href=format!("/jobs/{job_id}?run_again={id}")>
                 <Icon name="rotate-cw"/>
                 "Run job again…"
             </a>
@@ -157,6 +162,20 @@ fn OccurrenceContent(
             .get()
             .then(move || view! { <CancelButton id name status cancelling flash error=cancel_error on_done/> })
     };
+    let outcome = view! {
+        <OccurrenceOutcome data/>
+        <Children id data/>
+    };
+    let log = view! {
+        <section aria-labelledby="log-title">
+            <h2 id="log-title">"Log"</h2>
+            <LogView id lines open is_earlier_page/>
+        </section>
+    };
+    let mut sections = vec![outcome.into_any(), log.into_any()];
+    if is_log_first {
+        sections.reverse();
+    }
     view! {
         <Title text=title/>
         <Breadcrumbs steps=vec![("/occurrences".into(), "Occurrences".into())] here=name/>
@@ -184,12 +203,7 @@ fn OccurrenceContent(
                 <OccurrenceFacts data/>
                 <Timeline data/>
             </div>
-            <OccurrenceOutcome data/>
-            <Children id data/>
-            <section aria-labelledby="log-title">
-                <h2 id="log-title">"Log"</h2>
-                <LogView id lines open is_earlier_page/>
-            </section>
+            {sections}
             <OccurrenceInput data/>
             <AuditSlice object=AuditObject::Occurrence(id) page=audit/>
         </div>
@@ -479,40 +493,4 @@ fn Timeline(data: RwSignal<OccurrenceView>) -> impl IntoView {
 /// Returns the key of a step: everything by which a step differs from the one that was shown at its position.
 fn step_key(change: &StatusChange) -> (i16, i64, i32, Option<String>, Option<String>) {
     (change.status.code(), change.at.timestamp_millis(), change.attempt, change.by.clone(), change.note.clone())
-}
-
-/// Shows the exception or the result of the occurrence.
-#[component]
-fn OccurrenceOutcome(data: RwSignal<OccurrenceView>) -> impl IntoView {
-    let outcome = Memo::new(move |_| data.with(|data| (data.result.clone(), unexplained_exception(data))));
-    move || {
-        let (result, exception) = outcome.get();
-        let result = result.map(|text| {
-            let shown = format::pretty_json(&text).unwrap_or_else(|| text.clone());
-            block("result", "Result", shown, text, "result")
-        });
-        let exception = exception.map(|text| block("exception", "Exception", text.clone(), text, "exception"));
-        view! { {exception}{result} }
-    }
-}
-
-/// Shows the input of the occurrence.
-#[component]
-fn OccurrenceInput(data: RwSignal<OccurrenceView>) -> impl IntoView {
-    let json = data.with_untracked(|data| serde_json::to_string_pretty(&data.job_data).unwrap_or_default());
-    block("input", "Input", json.clone(), json, "input")
-}
-
-fn block(id: &'static str, title: &'static str, shown: String, whole: String, what: &'static str) -> impl IntoView {
-    let heading = format!("{id}-title");
-    let label = format!("Full {}", title.to_lowercase());
-    view! {
-        <section id=id aria-labelledby=heading>
-            <div class="cluster">
-                <h2 id=heading.clone()>{title}</h2>
-                <CopyButton text=whole what=what/>
-            </div>
-            <pre class="code wrap" tabindex="0" role="region" aria-label=label>{shown}</pre>
-        </section>
-    }
 }

@@ -16,7 +16,7 @@ use super::{
     CliError, Console, OutputFormat, exit,
     output::to_stream_document,
     session::Session,
-    table::{Cell, Color, printable_lines},
+    table::{Cell, Color, printable_lines, printable_output},
 };
 use crate::{LogEvent, LogFollower, log_follower::AFTER_ALL_LINES};
 
@@ -170,5 +170,5 @@ fn line_text(session: &Session<'_>, line: &LogLine) -> String {
     };
     let level = session.paint(&format!("{:<5}", line.level.as_str()), color);
     let data = line.data.as_ref().map(log_fields_text).unwrap_or_default();
-    format!("{at} {level} {}{}\n", printable_lines(&line.message), printable_lines(&data))
+    format!("{at} {level} {}{}\n", printable_output(&line.message), printable_lines(&data))
 }

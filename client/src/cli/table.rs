@@ -3,6 +3,7 @@
 //! Columns are aligned and have no borders, so that a line can be selected, searched and cut. Names, notes and log lines
 //! come from users and jobs: a control character in one could move the cursor or change the terminal, so none is printed.
 
+use milvaion_api::styled_text::{shown_text, without_sequences};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// The maximum width of a cell, in columns. The complete text is in the JSON.
@@ -82,9 +83,10 @@ impl<T: AsRef<str>> From<T> for Cell {
     }
 }
 
-/// Replaces line breaks by spaces and removes the other characters that a terminal would obey.
+/// Replaces line breaks by spaces, and removes the escape sequences and the other characters that a terminal would obey.
 pub(super) fn printable(text: &str) -> String {
     let is_order = |letter: char| matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let text = without_sequences(text);
     let spaced = text.chars().map(|letter| if matches!(letter, '\n' | '\r' | '\t') { ' ' } else { letter });
     spaced.filter(|letter| !letter.is_control() && !is_order(*letter)).collect()
 }
@@ -94,10 +96,15 @@ pub(super) fn printable_lines(text: &str) -> String {
     text.lines().map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// Formats a text of several lines under a title; nothing without a text.
+/// Returns output of a program as a terminal would show it in the end, without colours.
+pub(super) fn printable_output(text: &str) -> String {
+    printable_lines(&shown_text(text))
+}
+
+/// Formats output of several lines under a title; nothing without a text.
 pub(super) fn block(title: &str, text: Option<&str>) -> String {
     match text.map(str::trim_end).filter(|text| !text.is_empty()) {
-        Some(text) => format!("\n{title}:\n{}\n", printable_lines(text)),
+        Some(text) => format!("\n{title}:\n{}\n", printable_output(text)),
         None => String::new(),
     }
 }
@@ -206,7 +213,9 @@ mod tests {
 
     #[test]
     fn a_text_cannot_control_the_terminal() {
-        assert_eq!(printable("a\x1b[2Jb\nc\u{202e}d\u{7f}"), "a[2Jb cd");
+        assert_eq!(printable("a\x1b[2Jb\nc\u{202e}d\u{7f}"), "ab cd");
+        assert_eq!(printable("safe\rname \x1b]8;;https://example.org\x07link\x1b"), "safe name link");
+        assert_eq!(printable_output("\x1b[32m10%\r\x1b[1m20%\x1b[0m\r\ndone\r\n"), "20%\ndone");
         let table = Table::new(["A"], [[Cell::from("ä".repeat(100))]]);
         assert_eq!(table.render(false), format!("A\n{}…\n", "ä".repeat(59)));
     }

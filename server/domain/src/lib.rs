@@ -18,6 +18,7 @@ pub mod fingerprint;
 pub mod heartbeat_watch;
 pub mod hello_check;
 pub mod liveness;
+pub mod log_trim;
 pub mod lost_message;
 pub mod lost_run;
 pub mod message;

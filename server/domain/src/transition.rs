@@ -8,7 +8,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use chrono::{DateTime, Utc};
-use milvaion_api::{failures::FailureCause, views::StatusChange};
+use milvaion_api::{failures::FailureCause, styled_text::shown_text, views::StatusChange};
 use milvaion_protocol::{
     id::OccurrenceId,
     message::{MAX_CHECKPOINT_BYTES, MAX_RESULT_BYTES, RunProgress, StatusReport, truncate_text},
@@ -226,11 +226,13 @@ fn step(report: &StatusReport, note: Option<String>) -> StatusChange {
     }
 }
 
-/// Returns the first non-empty line of an exception, short enough for a list.
+/// Returns the first non-empty line of an exception, short enough for a list, without escape sequences.
 #[must_use]
 pub fn first_line(text: &str) -> String {
+    let text = clean(text.to_owned());
+    let text = shown_text(&text);
     let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-    clean(truncate_text(line.to_owned(), MAX_NOTE_BYTES))
+    truncate_text(line.to_owned(), MAX_NOTE_BYTES)
 }
 
 /// Replaces NUL, which PostgreSQL's text type cannot store; everything else is kept.
@@ -366,5 +368,11 @@ mod tests {
     #[test]
     fn nul_is_replaced() {
         assert_eq!(first_line("\n  a\0b  \nc"), "a\u{fffd}b");
+    }
+
+    #[test]
+    fn first_line_has_no_escape_sequences() {
+        let text = "\x1b[0m\nexit code 1: \x1b[31mError\x1b[0m: disk is full\n";
+        assert_eq!(first_line(text), "exit code 1: Error: disk is full");
     }
 }

@@ -3,7 +3,7 @@
 use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
 use leptos_meta::Title;
 use leptos_router::{NavigateOptions, hooks::use_navigate};
-use milvaion_api::{failures::FailureRow, permissions::Permission};
+use milvaion_api::{failures::FailureRow, permissions::Permission, styled_text::shown_text};
 use milvaion_protocol::id::OccurrenceId;
 
 use super::{
@@ -47,7 +47,7 @@ pub fn FailureDetail(
     let name = failure.job_name.clone();
     let fingerprint = failure.fingerprint.clone();
     let input = serde_json::to_string_pretty(&failure.job_data).unwrap_or_default();
-    let exception = failure.exception.clone();
+    let exception = failure.exception.as_deref().map(|text| shown_text(text).into_owned());
     let data = RwSignal::new(failure);
     let refresh = throttled_refresh(REFRESH_INTERVAL, move || get_failure(id), move |read| data.set(read));
     keep_current(&refresh);
@@ -155,7 +155,7 @@ fn text_block(id: &'static str, title: &'static str, text: String) -> impl IntoV
                 <h2 id=heading.clone()>{title}</h2>
                 <CopyButton text=text.clone() what=title.to_lowercase()/>
             </div>
-            <pre class="code wrap" tabindex="0" role="region" aria-label=format!("Full {}", title.to_lowercase())>{text}</pre>
+            <pre class="code wrap" tabindex="0" role="region" aria-label=format!("Full {}", title.to_lowercase())><span>{text}</span></pre>
         </section>
     }
 }
