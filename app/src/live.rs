@@ -159,8 +159,7 @@ impl LiveUpdates {
         self.new_sign_in.set(Some(me));
     }
 
-    /// Returns true if an event arrived during the last five seconds. A page checks this after it has subscribed and
-    /// reads again if so, because its first read may predate that event.
+    /// Returns true if an event arrived during the last five seconds, which the first read of a page may lack.
     #[must_use]
     pub fn received_recently(self) -> bool {
         self.last_event_at.get_value().is_some_and(|at| browser::now_millis() - at < FIRST_READ_OVERLAP_MILLIS)
@@ -216,6 +215,28 @@ pub fn is_resync(envelope: &EventEnvelope) -> bool {
     matches!(envelope.event, LiveEvent::Resync)
 }
 
+/// Requests `refresh` after each event for which `is_news` returns true, when events may have been missed, and now if an
+/// event arrived while the page was being read.
+pub fn refresh_on_events(refresh: &ThrottledRefresh, is_news: impl Fn(&LiveEvent) -> bool + Send + Sync + 'static) {
+    refresh.request_after_first_read();
+    let refresh = refresh.clone();
+    use_live_updates(move |envelope| {
+        if is_resync(envelope) || is_news(&envelope.event) {
+            refresh.request();
+        }
+    });
+}
+
+/// Requests `refresh` when events may have been missed, for a page whose data no event announces.
+pub fn refresh_on_resync(refresh: &ThrottledRefresh) {
+    let refresh = refresh.clone();
+    use_live_updates(move |envelope| {
+        if is_resync(envelope) {
+            refresh.request();
+        }
+    });
+}
+
 /// Calls `read` every `interval` while the current owner lives, the tab is visible and live updates are not paused.
 pub fn use_polling(interval: Duration, read: impl Fn() + Clone + Send + Sync + 'static) {
     let live = use_context::<LiveUpdates>();
@@ -259,6 +280,14 @@ impl ThrottledRefresh {
     /// Requests a refresh because of an action of this user. It shows even while live updates are paused.
     pub fn request_own(&self) {
         (self.0)(RefreshCause::OwnAction);
+    }
+
+    /// Requests a refresh if an event arrived while the page was being read, because the data may predate that event.
+    /// Called once, when the page starts to follow the events.
+    pub fn request_after_first_read(&self) {
+        if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
+            self.request();
+        }
     }
 }
 

@@ -88,7 +88,12 @@ async fn part_that_is_down_is_named_on_every_page() {
     let fake = FakeBackend::signed_in(Role::Viewer).ready();
     for path in ["/", "/jobs", "/occurrences", "/workers", "/help"] {
         let page = get(&fake, path).await;
-        page.assert_contains(&["data-part=\"RabbitMQ\"", "<strong>RabbitMQ", " does not respond.", "First noticed at"]);
+        page.assert_contains(&[
+            "data-part=\"RabbitMQ\"",
+            "#part-rabbitmq\">RabbitMQ<",
+            " does not respond.",
+            "First noticed at",
+        ]);
         page.assert_contains(&["2026-11-21 14:02:20 UTC"]).assert_lacks(&["data-part=\"PostgreSQL\""]);
     }
 }
@@ -121,7 +126,7 @@ async fn overview_states_its_window_and_links_to_lists() {
     ]);
     page.assert_contains(&["data-status=\"failed\"", "<rect", "Next occurrences", "status 500 instead of 200"]);
     page.assert_contains(&["Open failures", "href=\"/failed\"", "10,000+"]);
-    page.assert_contains(&["href=\"/jobs?state=active\""]);
+    page.assert_contains(&["href=\"/jobs?state=active\"", "aria-live=\"polite\" aria-atomic=\"false\""]);
     page.assert_contains(&["Live instances", "of 2 instances seen in the last 24 hours"]);
 }
 
@@ -232,10 +237,14 @@ async fn occurrence_page_escapes_text_from_jobs() {
         get(&FakeBackend::signed_in(Role::Operator).with_status(OccurrenceStatus::Failed).ready(), &path).await;
     failed.assert_contains(&["Failed: status 500 instead of 200", "Timeline", "Run job again", "body: oops"]);
     failed.assert_contains(&["&lt;b&gt;refused&lt;/b&gt;", "data-level=\"error\"", "?log_before=1000000"]);
-    failed.assert_lacks(&["<b>refused</b>"]);
+    failed.assert_contains(&["<span data-color=\"green\">request<"]);
+    failed.assert_lacks(&["<b>refused</b>", "\u{1b}"]);
+    failed.assert_contains(&[&format!("/jobs/{}?run_again={}", samples::job_id(), samples::occurrence_id(0))]);
     let viewer = get(&FakeBackend::signed_in(Role::Viewer).ready(), &path).await;
     viewer.assert_contains(&["Completed in 1.2 s", "\"status\": 200"]).assert_lacks(&["Run job again"]);
     viewer.assert_lacks(&["Duplicate start"]);
+    let place = |id: &str| viewer.body.find(&format!("id=\"{id}\""));
+    assert!(place("result-title") < place("log-title"), "a short result stands above the log");
     let duplicate_starts = get(&FakeBackend::signed_in(Role::Viewer).duplicate_starts().ready(), &path).await;
     duplicate_starts.assert_contains(&[
         "Duplicate start: attempt 1 was started by local-1 and also by local-2.",
@@ -340,6 +349,48 @@ async fn unreadable_job_filter_lists_nothing() {
         page.assert_contains(&["<h1", "This address cannot be shown"]).assert_lacks(&["nightly report", "Loading…"]);
     }
     get(&fake, "/jobs?state=active&q=").await.assert_contains(&["nightly report"]);
+}
+
+#[tokio::test]
+async fn tags_of_a_job_lead_to_the_jobs_that_have_them() {
+    let fake = FakeBackend::signed_in(Role::Viewer).ready();
+    for path in ["/jobs".to_owned(), format!("/jobs/{}", samples::job_id())] {
+        get(&fake, &path).await.assert_contains(&["href=\"/jobs?tag=billing\"", ">billing<"]);
+    }
+    let page = get(&fake, "/jobs?q=a&tag=billing&state=active").await;
+    page.assert_contains(&[
+        "Tag: ",
+        "href=\"/jobs?q=a&amp;state=active\"",
+        "/jobs?q=a&amp;tag=billing&amp;state=paused",
+    ]);
+    page.assert_contains(&["name=\"tag\" value=\"billing\""]);
+}
+
+#[tokio::test]
+async fn parts_of_the_installation_are_explained() {
+    let fake = FakeBackend::signed_in(Role::Viewer).ready();
+    let help = get(&fake, "/help").await;
+    let overview = get(&fake, "/").await;
+    for (name, anchor) in [("PostgreSQL", "part-postgresql"), ("RabbitMQ", "part-rabbitmq")] {
+        overview.assert_contains(&[&format!("<a href=\"/help#{anchor}\">{name}<")]);
+        help.assert_contains(&[&format!("<dt id=\"{anchor}\">{name}<")]);
+    }
+}
+
+#[tokio::test]
+async fn job_is_run_again_with_the_input_of_the_run() {
+    let fake = FakeBackend::signed_in(Role::Operator).ready();
+    let job = format!("/jobs/{}", samples::job_id());
+    let input = "9/&lt;report&gt;";
+    let again = get(&fake, &format!("{job}?run_again={}", samples::occurrence_id(0))).await;
+    assert_eq!(again.body.matches(input).count(), 2, "in the dialog, and in the section without scripts");
+    again.assert_contains(&["This is the input of an earlier run."]);
+    let deleted = get(&fake, &format!("{job}?run_again={}", samples::job_id())).await;
+    assert_eq!(deleted.status, StatusCode::OK);
+    deleted.assert_contains(&["is deleted, and its input with it"]).assert_lacks(&[input]);
+    for query in ["", "?run_again=nonsense"] {
+        get(&fake, &format!("{job}{query}")).await.assert_contains(&["9/report"]).assert_lacks(&[input]);
+    }
 }
 
 #[tokio::test]

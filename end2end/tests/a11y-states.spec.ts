@@ -5,7 +5,7 @@ import type { Page } from "@playwright/test";
 
 import { makeRule } from "../fixtures/alerts";
 import { checkThemes, PHONE } from "../fixtures/axe";
-import { form, makeDelayed, makeJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
+import { form, jobAction, makeDelayed, makeJob, openMenu, runJob, shell, waitForStatus } from "../fixtures/jobs";
 import { findOverflows } from "../fixtures/layout";
 import { LoopInstance } from "../fixtures/loop-instance";
 import { hasServices } from "../fixtures/stack";
@@ -121,7 +121,7 @@ test.describe("states after an action", { tag: "@all" }, () => {
     const path = (await link.getAttribute("href")) ?? "";
     await open(page, path);
     await checkThemes(page, "code-job");
-    await page.getByRole("link", { name: "Edit" }).click();
+    await jobAction(page, "Edit");
     await page.getByLabel("Name", { exact: true }).fill("report: every night");
     await page.getByRole("button", { name: "Save", exact: true }).click();
     await expect(page.locator("#job-code")).toContainText("It is detached from the code since");
@@ -133,6 +133,7 @@ test.describe("states after an action", { tag: "@all" }, () => {
 
     const reminder = await makeDelayed(stack.url, firstAdmin, "reminder", 2);
     await open(page, `/jobs/${reminder}`);
+    await openMenu(page);
     await checkDialog(page, "Cancel all delayed…", "cancel-delayed-dialog");
   });
 

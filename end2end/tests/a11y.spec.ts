@@ -6,7 +6,7 @@ import type { Page } from "@playwright/test";
 
 import { checkThemes, DESKTOP } from "../fixtures/axe";
 import { publishDeadLetter } from "../fixtures/dead-letter";
-import { form, shell } from "../fixtures/jobs";
+import { form, jobAction, openMenu, shell } from "../fixtures/jobs";
 import { createSamples, type SampleIds } from "../fixtures/samples";
 import { hasServices } from "../fixtures/stack";
 import { expect, open, test, waitForLive } from "../fixtures/test";
@@ -43,18 +43,26 @@ test.describe("with sample data", { tag: "@all" }, () => {
 
   test("a job's page is accessible", async ({ admin }) => {
     await checkPage(admin, `/jobs/${samples?.job}`, "job");
+    await openMenu(admin);
+    await checkThemes(admin, "job-menu");
     await checkPage(admin, `/jobs/${samples?.paused}`, "job-paused-bare");
   });
 
   test("a job's dialogs are accessible", async ({ admin }) => {
     await open(admin, `/jobs/${samples?.job}`);
-    for (const [button, name] of [["Delete…", "dialog-delete"], ["Pause…", "dialog-pause"], ["Run with different input…", "dialog-run"]] as const) {
-      await admin.getByRole("button", { name: button }).click();
+    const pause = admin.getByRole("button", { name: "Pause…" });
+    const more = admin.locator(".action-menu summary");
+    for (const [ask, name, opener] of [
+      [() => jobAction(admin, "Delete…"), "dialog-delete", more],
+      [() => pause.click(), "dialog-pause", pause],
+      [() => jobAction(admin, "Run with different input…"), "dialog-run", more],
+    ] as const) {
+      await ask();
       await expect(admin.getByRole("dialog")).toBeVisible();
       await checkThemes(admin, name);
       await admin.keyboard.press("Escape");
       await expect(admin.getByRole("dialog")).toBeHidden();
-      await expect(admin.getByRole("button", { name: button })).toBeFocused();
+      await expect(opener).toBeFocused();
     }
     await admin.keyboard.press("?");
     await expect(admin.getByRole("dialog", { name: "Keyboard shortcuts" })).toBeVisible();

@@ -2,7 +2,7 @@
 
 import type { Locator, Page } from "@playwright/test";
 
-import { makeJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
+import { jobAction, makeJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
 import { expect, open, screenshot, test, waitForLive } from "../fixtures/test";
 import { callServerFunction, COOKIE } from "../fixtures/users";
 
@@ -170,7 +170,7 @@ test("a refused deletion is shown near its button", { tag: "@all" }, async ({ ad
   const job = await makeJob(stack.url, firstAdmin, { name: "Stubborn", input: shell("true") });
   await open(page, `/jobs/${job}`);
   const confirm = async () => {
-    await page.getByRole("button", { name: "Delete…" }).click();
+    await jobAction(page, "Delete…");
     const dialog = page.getByRole("dialog", { name: "Delete job Stubborn?" });
     await dialog.getByRole("button", { name: "Delete job" }).click();
   };
@@ -275,7 +275,7 @@ test("a signed-out error links to the sign-in page", async ({ admin: page, conte
   await context.clearCookies({ name: COOKIE });
   const address = `/login?next=/jobs/${job}&reason=signed-out`;
 
-  await page.getByRole("button", { name: "Run with different input…" }).click();
+  await jobAction(page, "Run with different input…");
   const dialog = page.getByRole("dialog", { name: "Run Locked out with different input" });
   await dialog.getByRole("button", { name: "Run", exact: true }).click();
   await expect(dialog.locator(".error-summary")).toContainText("You are signed out. Sign in and try again.");

@@ -1,6 +1,6 @@
 // Cancelling an occurrence, and pausing and resuming the whole cluster.
 
-import { form, makeJob, pauseJob, runJob, shell } from "../fixtures/jobs";
+import { form, jobAction, makeJob, pauseJob, runJob, shell } from "../fixtures/jobs";
 import { expect, open, row, screenshot, test, waitForLive } from "../fixtures/test";
 import { callServerFunction, inviteUser, signIn } from "../fixtures/users";
 
@@ -124,7 +124,7 @@ test("a change by another user keeps an open dialog and its reason", { tag: "@al
   await dialog.getByRole("button", { name: "Cancel" }).click();
 
   // A run starts from the input that the job has now. An open dialog keeps its text and offers the new input.
-  await page.getByRole("button", { name: "Run with different input…" }).click();
+  await jobAction(page, "Run with different input…");
   const run = page.getByRole("dialog", { name: "Run Edited meanwhile with different input" });
   const input = run.getByLabel("Input as JSON");
   await expect(input).toHaveValue(/echo two/);

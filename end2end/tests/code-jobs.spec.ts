@@ -4,7 +4,7 @@
 import type { Page } from "@playwright/test";
 
 import type { ExampleWorker } from "../fixtures/example-worker";
-import { makeDelayed, makeJob, runJob, waitForStatus } from "../fixtures/jobs";
+import { jobAction, makeDelayed, makeJob, openMenu, runJob, waitForStatus } from "../fixtures/jobs";
 import { hasServices } from "../fixtures/stack";
 import { expect, open, screenshot, test, waitForLive } from "../fixtures/test";
 
@@ -40,7 +40,7 @@ test.describe("with a worker that declares a schedule", () => {
     await expect(source).toContainText("An edit here detaches it from the code.");
     await screenshot(page, "code-job");
 
-    await page.getByRole("link", { name: "Edit" }).click();
+    await jobAction(page, "Edit");
     await expect(source).toContainText("A change here detaches it");
     await page.getByLabel("Name", { exact: true }).fill("report: every night");
     await page.getByRole("button", { name: "Save", exact: true }).click();
@@ -99,7 +99,11 @@ test("a run and the occurrences that it enqueues lead to each other", { tag: "@a
 test("delayed occurrences are counted, listed and cancelled", async ({ admin: page, stack, firstAdmin }) => {
   const path = `/jobs/${await makeDelayed(stack.url, firstAdmin, "reminder", 0)}`;
   await open(page, path);
-  await expect(page.getByRole("button", { name: "Cancel all delayed…" })).toBeHidden();
+  const cancelAll = page.getByRole("button", { name: "Cancel all delayed…" });
+  await openMenu(page);
+  await expect(page.getByRole("button", { name: "Delete…" })).toBeVisible();
+  await expect(cancelAll).toBeHidden();
+  await page.keyboard.press("Escape");
   await waitForLive(page);
   await makeDelayed(stack.url, firstAdmin, "reminder", 1);
   await expect(page.getByRole("link", { name: "1 occurrence", exact: true })).toBeVisible();
@@ -114,12 +118,14 @@ test("delayed occurrences are counted, listed and cancelled", async ({ admin: pa
   await expect(page.locator("#occurrences tbody tr")).toHaveCount(41);
   await page.goBack();
 
-  await page.getByRole("button", { name: "Cancel all delayed…" }).click();
+  await jobAction(page, "Cancel all delayed…");
   const dialog = page.getByRole("dialog");
   await expect(dialog).toContainText("Cancel 41 occurrences of reminder that are delayed?");
   await expect(dialog.getByRole("button", { name: "Keep occurrences" })).toBeFocused();
   await dialog.getByRole("button", { name: "Cancel occurrences" }).click();
   await expect(page.getByText("41 delayed occurrences are cancelled.")).toBeVisible();
-  await expect(page.getByRole("button", { name: "Cancel all delayed…" })).toBeHidden();
+  await openMenu(page);
+  await expect(page.getByRole("button", { name: "Delete…" })).toBeVisible();
+  await expect(cancelAll).toBeHidden();
   await expect(page.getByRole("link", { name: "41 occurrences" })).toHaveCount(0);
 });

@@ -3,7 +3,7 @@
 
 import type { Dialog, Page } from "@playwright/test";
 
-import { fillList, form, makeCalendar, makeJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
+import { fillList, form, jobAction, makeCalendar, makeJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
 import { expect, open, row, screenshot, test, waitForHydration, waitForLive } from "../fixtures/test";
 import { callServerFunction, COOKIE, inviteUser, sessionIn, signIn, type TestUser } from "../fixtures/users";
 
@@ -116,7 +116,7 @@ test("a discarded form lets each kind of navigation pass", { tag: "@all" }, asyn
 test("a changed run input asks before it is discarded", { tag: "@all" }, async ({ admin: page, stack, firstAdmin }) => {
   const job = await makeJob(stack.url, firstAdmin, { name: "Typed input", input: shell("true") });
   await open(page, `/jobs/${job}`);
-  await page.getByRole("button", { name: "Run with different input…" }).click();
+  await jobAction(page, "Run with different input…");
   const dialog = page.getByRole("dialog", { name: "Run Typed input with different input" });
   await dialog.getByLabel("Input as JSON").fill('{"argv": ["echo"]}');
   // The dialog covers the link for a pointer, so the click is made by a script.
@@ -208,7 +208,7 @@ test("a change of rows alone is guarded", async ({ admin: page, stack, firstAdmi
   watch.expect(/status of 409/);
   const job = await makeJob(stack.url, firstAdmin, { name: "Rows", input: shell("true") });
   await open(page, `/jobs/${job}`);
-  await page.getByRole("main").getByRole("link", { name: "Edit", exact: true }).click();
+  await jobAction(page, "Edit");
   await expect(page.getByRole("heading", { level: 1 })).toHaveText("Edit Rows");
   await page.getByRole("button", { name: "Move up: Command 3" }).click();
   const second = page.getByRole("textbox", { name: "Command 2", exact: true });
@@ -250,7 +250,7 @@ test("an inserted input alone is guarded", { tag: "@all" }, async ({ admin: page
   const run = await runJob(stack.url, firstAdmin, job, shell("echo other"));
   await waitForStatus(stack.url, firstAdmin, run, "completed");
   await open(page, `/jobs/${job}`);
-  await page.getByRole("button", { name: "Run with different input…" }).click();
+  await jobAction(page, "Run with different input…");
   const dialog = page.getByRole("dialog", { name: "Run Inserted with different input" });
   await dialog.getByRole("button", { name: "Use input of last run" }).click();
   await expect(dialog.getByLabel("Input as JSON")).toHaveValue(/echo other/);

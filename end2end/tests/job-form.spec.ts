@@ -2,7 +2,7 @@
 
 import type { Page } from "@playwright/test";
 
-import { fillList, form, makeJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
+import { fillList, form, jobAction, makeJob, runJob, shell, waitForStatus } from "../fixtures/jobs";
 import { expect, open, test, waitForHydration } from "../fixtures/test";
 import { callServerFunction } from "../fixtures/users";
 
@@ -214,7 +214,7 @@ test("the preview names lost and repeated local times", { tag: "@all" }, async (
 test("a copy of a job is created only on request", { tag: "@all" }, async ({ admin, firstAdmin, stack }) => {
   const id = await makeJob(stack.url, firstAdmin, { name: "Original", input: shell("echo one"), cron: "30 3 * * *", zone: "Asia/Tokyo", tags: "night" });
   await open(admin, `/jobs/${id}`);
-  await admin.getByRole("link", { name: "Duplicate" }).click();
+  await jobAction(admin, "Duplicate");
   await expect(admin.getByRole("heading", { level: 1 })).toHaveText("New job");
   await expect(admin.getByLabel("Name", { exact: true })).toHaveValue("Copy of Original");
   await expect(admin.getByRole("textbox", { name: "Cron expression" })).toHaveValue("30 3 * * *");
@@ -235,7 +235,7 @@ test("the input of the last run is inserted", { tag: "@all" }, async ({ admin, f
   await expect(admin.getByRole("textbox", { name: "Command 3" })).toHaveValue("echo other");
 
   await open(admin, `/jobs/${id}`);
-  await admin.getByRole("button", { name: "Run with different input…" }).click();
+  await jobAction(admin, "Run with different input…");
   const dialog = admin.getByRole("dialog");
   await dialog.getByRole("button", { name: "Use input of last run" }).click();
   await expect(dialog.getByLabel("Input as JSON")).toHaveValue(/echo other/);

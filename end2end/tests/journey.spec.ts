@@ -8,7 +8,7 @@ import { join } from "node:path";
 
 import type { BrowserContext, Page } from "@playwright/test";
 
-import { fillList } from "../fixtures/jobs";
+import { fillList, jobAction } from "../fixtures/jobs";
 import { expect, open, screenshot, test, waitForHydration, waitForLive } from "../fixtures/test";
 import { callServerFunction, sessionIn, signIn, type TestUser } from "../fixtures/users";
 
@@ -205,7 +205,7 @@ test("a job is run with other input, paused and resumed", async ({ context, page
 
   await test.step("a job is run now with other input", async () => {
     await page.getByRole("link", { name: "Call home" }).click();
-    await page.getByRole("button", { name: "Run with different input…" }).click();
+    await jobAction(page, "Run with different input…");
     const dialog = page.getByRole("dialog");
     await dialog.getByLabel("Input as JSON").fill("{");
     await dialog.getByRole("button", { name: "Run", exact: true }).click();
@@ -252,7 +252,7 @@ test("a job is edited and deleted", async ({ context, page, stack, target }) => 
 
   await test.step("the job is edited", async () => {
     await page.getByRole("link", { name: "Call home" }).click();
-    await page.getByRole("link", { name: "Edit" }).click();
+    await jobAction(page, "Edit");
     await expect(page.getByRole("heading", { level: 1 })).toHaveText("Edit Call home");
     await expect(page.getByRole("textbox", { name: /^URL/ })).toHaveValue(target.at("/slow/home"));
     await page.getByLabel("Name", { exact: true }).fill("Call home, rarely");
@@ -267,12 +267,27 @@ test("a job is edited and deleted", async ({ context, page, stack, target }) => 
   });
 
   await test.step("the job is deleted after confirmation", async () => {
-    await page.getByRole("button", { name: "Delete…" }).click();
+    // The menu opens from the keyboard, and closes with Escape and on a click outside.
+    const more = page.locator(".action-menu summary");
+    const item = page.getByRole("button", { name: "Delete…" });
+    await more.press("Enter");
+    await expect(item).toBeVisible();
+    await page.keyboard.press("Escape");
+    await expect(item).toBeHidden();
+    await expect(more).toBeFocused();
+    await more.press("Space");
+    await expect(item).toBeVisible();
+    await page.getByRole("heading", { level: 1 }).click();
+    await expect(item).toBeHidden();
+
+    await jobAction(page, "Delete…");
     const dialog = page.getByRole("dialog", { name: "Delete job Call home, rarely?" });
     await expect(dialog.getByRole("button", { name: "Cancel" })).toBeFocused();
     await page.keyboard.press("Escape");
     await expect(dialog).toBeHidden();
-    await page.getByRole("button", { name: "Delete…" }).click();
+    await expect(item).toBeHidden();
+    await expect(more).toBeFocused();
+    await jobAction(page, "Delete…");
     await dialog.getByRole("button", { name: "Delete job" }).click();
     await expect(page.getByRole("heading", { level: 1 })).toHaveText("Jobs");
     await expect(page.locator(".toast").filter({ hasText: "Call home, rarely is deleted." })).toBeVisible();

@@ -72,6 +72,9 @@ test("new rows are deferred while the user works in the list", async ({ admin: p
   const later = [await runJob(stack.url, firstAdmin, job), await runJob(stack.url, firstAdmin, job)];
   const pill = page.getByRole("button", { name: "2 new occurrences · Show" });
   await expect(pill).toBeVisible();
+  // Announced beside the button, so that a screen reader does not read each number under load.
+  await expect(page.getByRole("status").filter({ hasText: /^[12] new occurrences?$/ })).toHaveCount(1);
+  await expect(page.getByRole("status").filter({ has: pill })).toHaveCount(0);
   await expect(page.locator("#occurrences tbody tr")).toHaveCount(1);
   await screenshot(page, "job-deferred-rows");
   await pill.click();

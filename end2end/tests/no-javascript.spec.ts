@@ -3,7 +3,7 @@
 
 import type { Page } from "@playwright/test";
 
-import { fillList, makeJob, shell } from "../fixtures/jobs";
+import { fillList, jobAction, makeJob, shell } from "../fixtures/jobs";
 import { expect, screenshot, test } from "../fixtures/test";
 import { inviteUser } from "../fixtures/users";
 
@@ -76,7 +76,7 @@ test("a job is created, run, paused and deleted without JavaScript", async ({ ad
     await expect(page.getByText("Reason: holidays")).toBeVisible();
     await page.getByRole("button", { name: "Resume: Sweep the floor" }).click();
     await expect(page.getByText("The job is resumed.", { exact: true })).toBeVisible();
-    await page.getByRole("link", { name: "Delete…" }).click();
+    await jobAction(page, "Delete…");
     await expect(page.getByRole("heading", { name: "Delete job Sweep the floor?" })).toBeVisible();
     await page.getByRole("button", { name: "Delete job" }).click();
     await expect(page.getByText("The job Sweep the floor is deleted.")).toBeVisible();

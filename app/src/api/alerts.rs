@@ -274,7 +274,8 @@ pub async fn delete_alert_rule(id: AlertRuleId, version: Option<i32>) -> Result<
     let result = backend.delete_alert_rule(&me, id, version).await;
     let result = result.map(|name| format!("The alert rule {name} is deleted."));
     let notice = result.clone().unwrap_or_default();
-    super::respond(RULE_FORM, result, |_| RULES_ADDRESS.into(), &notice, &rule_address(id), ()).await
+    // A refusal belongs to no field of the form on that page.
+    super::respond("notice", result, |_| RULES_ADDRESS.into(), &notice, &rule_address(id), ()).await
 }
 
 /// Returns every channel, ordered by name.
@@ -345,7 +346,8 @@ pub async fn delete_alert_channel(id: AlertChannelId, version: Option<i32>) -> R
     let result = backend.delete_alert_channel(&me, id, version).await;
     let result = result.map(|name| format!("The alert channel {name} is deleted."));
     let notice = result.clone().unwrap_or_default();
-    super::respond(CHANNEL_FORM, result, |_| CHANNELS_ADDRESS.into(), &notice, &channel_address(id), ()).await
+    // A refusal belongs to no field of the form on that page.
+    super::respond("notice", result, |_| CHANNELS_ADDRESS.into(), &notice, &channel_address(id), ()).await
 }
 
 /// Sends a test message over a channel.

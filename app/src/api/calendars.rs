@@ -173,7 +173,6 @@ pub async fn delete_calendar(id: CalendarId) -> Result<String, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineCalendar).await?;
     let result = backend.delete_calendar(&me, id).await;
     let notice = result.as_ref().map(|name| format!("The calendar {name} is deleted.")).unwrap_or_default();
-    // The calendar form on that page was not part of this post, so its values are not restored.
-    super::respond("calendar-form", result, |_| "/calendars".into(), &notice, &format!("/calendars/{id}/edit"), ())
-        .await
+    // A refusal belongs to no field of the form on that page.
+    super::respond("notice", result, |_| "/calendars".into(), &notice, &format!("/calendars/{id}/edit"), ()).await
 }

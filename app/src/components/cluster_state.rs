@@ -26,7 +26,7 @@ use super::time::use_page_clock;
 use crate::{
     api::cluster::get_cluster_status,
     error::AppError,
-    live::{ThrottledRefresh, is_resync, read_state::ReadState, throttled_refresh, use_live_updates, use_polling},
+    live::{ThrottledRefresh, read_state::ReadState, refresh_on_events, throttled_refresh, use_polling},
 };
 
 /// The minimum time between two refreshes. A pause is rare and must show at once.
@@ -112,14 +112,7 @@ impl ClusterState {
         let state =
             Self { first: ArcResource::new_blocking(|| (), |()| get_cluster_status()), cell, refresh: refresh.clone() };
         provide_context(state.clone());
-        use_live_updates({
-            let refresh = refresh.clone();
-            move |envelope| {
-                if matches!(envelope.event, LiveEvent::Cluster | LiveEvent::Alerts) || is_resync(envelope) {
-                    refresh.request();
-                }
-            }
-        });
+        refresh_on_events(&refresh, |event| matches!(event, LiveEvent::Cluster | LiveEvent::Alerts));
         if let Some(reads) = use_context::<ReadState>() {
             state.follow_reads(reads);
         }

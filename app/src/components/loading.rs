@@ -19,6 +19,9 @@ const DATABASE_OUTAGE_TEXT: &str = "PostgreSQL does not respond, so this page ca
                                     Start PostgreSQL, or check the server's DATABASE_URL; an open page then loads \
                                     again by itself.";
 
+/// The next step of a user whose role does not permit a page.
+const DENIED_NEXT: &str = "To get access, ask an Admin to change your role on the page Team.";
+
 /// Renders a page once its data, the signed-in user and the state of the cluster are known.
 ///
 /// The server waits for all of them, so its HTML is complete. In the browser a change of the resource's source keeps the old
@@ -80,7 +83,7 @@ fn error_view(error: AppError, retry: Callback<()>) -> AnyView {
             view! { <Redirect path=sign_in_path() options=options/> }.into_any()
         }
         AppError::NotFound(text) => view! { <ErrorPage title="Not found" text/> }.into_any(),
-        AppError::Denied(text) => view! { <ErrorPage title="Not allowed" text/> }.into_any(),
+        AppError::Denied(text) => view! { <ErrorPage title="Not allowed" text next=DENIED_NEXT/> }.into_any(),
         AppError::Unavailable(text) => view! { <UnavailablePage text retry/> }.into_any(),
         other => view! {
             <Title text="Something went wrong"/>
@@ -167,12 +170,16 @@ pub fn ErrorPage(
     title: &'static str,
     /// The reason and the next step.
     text: String,
+    /// More about the next step.
+    #[prop(default = "")]
+    next: &'static str,
 ) -> impl IntoView {
     view! {
         <Title text=title/>
         <PageHeader title=title/>
         <div class="empty">
             <p>{text}</p>
+            {(!next.is_empty()).then(|| view! { <p>{next}</p> })}
             <p>
                 <a class="btn" href="/">"Go to the overview"</a>
             </p>

@@ -5,6 +5,7 @@
 //! attribute, because the content security policy forbids both.
 
 pub mod action_error;
+pub mod action_menu;
 pub mod alert_bell;
 pub mod audit_list;
 pub mod busy;
@@ -22,6 +23,7 @@ pub mod focus;
 pub mod form;
 pub mod form_check;
 pub mod form_draft;
+pub mod health_parts;
 pub mod icon;
 pub mod input_form;
 pub mod leave_guard;
@@ -44,6 +46,9 @@ pub mod shortcuts;
 pub mod status_badge;
 pub mod status_banner;
 pub mod status_explanation;
+pub mod summary_box;
+pub mod tag_list;
 pub mod time;
 pub mod toast;
+pub mod waiting_changes;
 pub mod zone_field;

@@ -1,11 +1,12 @@
 //! The layout's bars: the top bar, the side and bottom navigation, and the notice of the page's last action.
 
-use leptos::{ev, html, prelude::*, web_sys::Node};
+use leptos::{html, prelude::*};
 use leptos_router::{components::A, hooks::use_location};
 use milvaion_api::{permissions::Permission, views::CurrentUser};
 
 use super::{
     action_error::{ActionError, LastError, error_text},
+    action_menu::{close_on_tab, close_when_left},
     alert_bell::AlertBell,
     cluster_state::ClusterState,
     icon::{Icon, LiveIcon},
@@ -111,7 +112,7 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
         }
     });
     view! {
-        <details class="user-menu" node_ref=menu>
+        <details class="user-menu" node_ref=menu on:focusout=close_on_tab(menu)>
             <summary node_ref=button>
                 <Icon name="users"/>
                 <span>{name}</span>
@@ -148,38 +149,6 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
             </div>
         </details>
     }
-}
-
-/// Closes the menu after a navigation, on Escape and on a click outside. Without a script its button closes it.
-fn close_when_left(menu: NodeRef<html::Details>, button: NodeRef<html::Summary>) {
-    let location = use_location();
-    let opened = move || menu.get_untracked().filter(|menu| menu.open());
-    Effect::new(move |before: Option<()>| {
-        location.pathname.track();
-        location.search.track();
-        if let (Some(()), Some(menu)) = (before, opened()) {
-            menu.set_open(false);
-        }
-    });
-    Effect::new(move |_| {
-        let keys = window_event_listener(ev::keydown, move |event| {
-            if let Some(menu) = opened().filter(|_| event.key() == "Escape") {
-                menu.set_open(false);
-                if let Some(button) = button.get_untracked() {
-                    let _ = button.focus();
-                }
-            }
-        });
-        let clicks = window_event_listener(ev::click, move |event| {
-            if let Some(menu) = opened().filter(|menu| !menu.contains(Some(&event_target::<Node>(&event)))) {
-                menu.set_open(false);
-            }
-        });
-        on_cleanup(move || {
-            keys.remove();
-            clicks.remove();
-        });
-    });
 }
 
 /// The form that ends the user's session.

@@ -2,7 +2,7 @@
 
 use std::time::Duration as StdDuration;
 
-use leptos::{ev, prelude::*};
+use leptos::prelude::*;
 use milvaion_api::{
     events::LiveEvent,
     page::{ListPage, OccurrenceFilter},
@@ -16,6 +16,7 @@ use super::{
     page_arrival::PAGE_TITLE_ID,
     status_badge::StatusBadge,
     time::{Duration, MaybeTime, Time, use_page_clock},
+    waiting_changes::WaitingChangesButton,
 };
 use crate::{
     api::occurrences::list_occurrences,
@@ -72,25 +73,13 @@ pub fn OccurrenceTable(
     }
     keep_current(list, filter);
 
-    let show_waiting = move |_: ev::MouseEvent| {
-        // The button disappears.
-        browser::focus_in_place(heading);
-        list.show_waiting();
-    };
-    let pill = move || {
+    let waiting = Memo::new(move |_| {
         let waiting = i64::try_from(list.waiting()).unwrap_or(i64::MAX);
-        (waiting > 0).then(|| {
-            view! {
-                <button type="button" class="pill" on:click=show_waiting>
-                    <Icon name="chevron-down"/>
-                    {format!("{} · Show", format::plural(waiting, "new occurrence"))}
-                </button>
-            }
-        })
-    };
+        (waiting > 0).then(|| format::plural(waiting, "new occurrence"))
+    });
     let is_empty = Memo::new(move |_| list.shown().with(Vec::is_empty));
     view! {
-        <div role="status">{pill}</div>
+        <WaitingChangesButton changes=waiting heading on_show=move |()| list.show_waiting()/>
         <div id=OCCURRENCE_TABLE_ID hidden=move || is_empty.get()>
             <div class="table-wrap">
                 <table role="table" class="table table-cards table-occurrences">
@@ -137,9 +126,7 @@ fn keep_current(list: OccurrenceList, filter: OccurrenceFilter) {
         list.reread(mark, page, reader_activity());
     });
     let live = use_context::<LiveUpdates>();
-    if live.is_some_and(LiveUpdates::received_recently) {
-        refresh.request();
-    }
+    refresh.request_after_first_read();
     if has_window {
         // Rows leave a time window without an event.
         let refresh = refresh.clone();

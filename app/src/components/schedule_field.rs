@@ -121,7 +121,7 @@ pub fn ScheduleField(
                     label="Interval counted from"
                     options=vec![
                         (IntervalAnchor::Fire.as_str(), "The previous due time, regardless of how long a run takes"),
-                        (IntervalAnchor::End.as_str(), "The end of the previous run, so that runs never overlap"),
+                        (IntervalAnchor::End.as_str(), "The end of the previous run, so that scheduled runs never overlap"),
                     ]
                     chosen=RwSignal::new(form.every_from.clone())
                 />

@@ -3,7 +3,7 @@
 //! There is one line per condition: each part that does not work, the cluster pause, failed reads, a lost connection,
 //! paused live updates and a new version of the dashboard. The server renders those it can determine, so a page without
 //! scripts shows them too. The two live regions exist from the start, because screen readers do not announce a region
-//! that is inserted with its text.
+//! that is inserted with its text. They are not atomic: a new banner is announced without those that are already shown.
 
 use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
 use milvaion_api::{
@@ -15,6 +15,7 @@ use super::{
     action_error::{ActionError, LastError},
     cluster_state::{ClusterState, use_cluster_pause, use_cluster_status},
     focus::hand_focus,
+    health_parts::explanation_address,
     icon::Icon,
     page_arrival::PAGE_TITLE_ID,
     session_context::{SessionContext, may},
@@ -76,8 +77,8 @@ fn BannerRegions(cluster: ClusterState) -> impl IntoView {
         }
     };
     view! {
-        <div role="alert">{move || of_state(HealthState::Down)}</div>
-        <div role="status">
+        <div role="alert" aria-atomic="false">{move || of_state(HealthState::Down)}</div>
+        <div role="status" aria-atomic="false">
             {move || of_state(HealthState::Warn)} {pause_banner} <StaleDataBanner cluster/> <PausedUpdatesBanner/>
             <NewVersionBanner/>
         </div>
@@ -92,11 +93,12 @@ fn trouble_banner(item: HealthItem) -> impl IntoView {
     };
     let text = format!(" {}.", item.detail);
     let name = item.name.clone();
+    let address = explanation_address(&name);
     let since = item.since.map(|at| view! { " First noticed at " <Time at/> "." });
     view! {
         <div class="notice" data-kind=kind data-part=name>
             <Icon name=icon/>
-            <p><strong>{item.name}</strong> {text} {since}</p>
+            <p><strong><a href=address>{item.name}</a></strong> {text} {since}</p>
         </div>
     }
 }

@@ -3,7 +3,8 @@
 //! Toasts report success; an error is shown at the place of its action, see [`action_error`](super::action_error). A
 //! toast with an undo button stays until it is used or dismissed. Other toasts disappear after a while, unless the
 //! pointer or the focus is on them. All toasts are in one polite live region that exists from the start, because screen
-//! readers do not announce a region that is added with its text.
+//! readers do not announce a region that is added with its text. The region is not atomic: a new toast is announced
+//! without those that are already shown.
 
 use std::time::Duration;
 
@@ -158,6 +159,7 @@ pub fn ToastRegion() -> impl IntoView {
             class="toasts"
             role="status"
             aria-live="polite"
+            aria-atomic="false"
             on:mouseenter=move |_| set_hovered(true)
             on:mouseleave=move |_| set_hovered(false)
             on:focusin=move |_| set_hovered(true)

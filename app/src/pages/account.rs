@@ -24,7 +24,7 @@ use crate::{
     },
     browser,
     components::{audit_list::OwnAudit, icon::Icon, loading::render_page, page_header::PageHeader},
-    live::{is_resync, throttled_refresh, use_live_updates, use_polling},
+    live::{refresh_on_resync, throttled_refresh, use_polling},
 };
 
 /// The interval at which the account is read again.
@@ -66,12 +66,7 @@ fn AccountContent(data: AccountPageData) -> impl IntoView {
     let on_change = Callback::new(move |()| own_refresh.request_own());
     let polled = refresh.clone();
     use_polling(REFRESH_INTERVAL, move || polled.request());
-    let resynced = refresh.clone();
-    use_live_updates(move |envelope| {
-        if is_resync(envelope) {
-            resynced.request();
-        }
-    });
+    refresh_on_resync(&refresh);
     Effect::new(move |_| {
         let refresh = refresh.clone();
         browser::on_capture("visibilitychange", move |_| {

@@ -1,10 +1,11 @@
-//! The help page: glossary, statuses and keyboard shortcuts.
+//! The help page: glossary, statuses, the parts of the installation and keyboard shortcuts.
 
 use leptos::prelude::*;
 use leptos_meta::Title;
 use milvaion_protocol::status::ALL_STATUSES;
 
 use crate::components::{
+    health_parts::HEALTH_PARTS,
     page_header::PageHeader,
     shortcuts::KeyTable,
     status_badge::{StatusBadge, meaning_of},
@@ -76,9 +77,18 @@ pub fn HelpPage() -> impl IntoView {
             }
         })
         .collect::<Vec<_>>();
+    let parts = HEALTH_PARTS
+        .into_iter()
+        .map(|part| {
+            view! {
+                <dt id=part.anchor>{part.name}</dt>
+                <dd>{part.explanation}</dd>
+            }
+        })
+        .collect::<Vec<_>>();
     view! {
         <Title text="Help"/>
-        <PageHeader title="Help" sub="Glossary, statuses and keyboard shortcuts."/>
+        <PageHeader title="Help" sub="Glossary, statuses, the parts of the installation and keyboard shortcuts."/>
         <div class="stack">
             <section class="card" aria-labelledby="help-words">
                 <h2 class="card-title" id="help-words">"Glossary"</h2>
@@ -87,6 +97,11 @@ pub fn HelpPage() -> impl IntoView {
             <section class="card" aria-labelledby="help-statuses">
                 <h2 class="card-title" id="help-statuses">"Statuses"</h2>
                 <dl class="kv">{statuses}</dl>
+            </section>
+            <section class="card" aria-labelledby="help-parts">
+                <h2 class="card-title" id="help-parts">"Parts of the installation"</h2>
+                <p class="muted">"The overview shows the health of each part."</p>
+                <dl class="kv">{parts}</dl>
             </section>
             <section class="card" aria-labelledby="help-keys">
                 <h2 class="card-title" id="help-keys">"Keyboard shortcuts"</h2>

@@ -36,6 +36,7 @@ use crate::{
         dialog::once_true,
         filter_error::{FilterError, FilterErrorNotice},
         form::ErrorSummary,
+        health_parts::explanation_address,
         icon::Icon,
         loading::render_page,
         minute_bars::OutcomeBars,
@@ -46,7 +47,7 @@ use crate::{
     },
     error::AppError,
     format,
-    live::{LiveUpdates, throttled_refresh, use_live_updates, use_polling},
+    live::{refresh_on_events, throttled_refresh, use_polling},
 };
 
 /// The minimum time between two refreshes while events arrive.
@@ -112,18 +113,8 @@ fn OverviewContent(overview: ClusterOverview, flash: FlashView) -> impl IntoView
             data.set(read);
         },
     );
-    if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
-        refresh.request();
-    }
-    use_live_updates({
-        let refresh = refresh.clone();
-        move |envelope| {
-            // Log lines change nothing on this page.
-            if !matches!(envelope.event, LiveEvent::Log { .. } | LiveEvent::LogsWatched { .. }) {
-                refresh.request();
-            }
-        }
-    });
+    // Log lines change nothing on this page.
+    refresh_on_events(&refresh, |event| !matches!(event, LiveEvent::Log { .. } | LiveEvent::LogsWatched { .. }));
     use_polling(IDLE_REFRESH_INTERVAL, move || refresh.request());
     let cluster = use_context::<ClusterState>();
     let on_change = Callback::new(move |()| {
@@ -179,10 +170,11 @@ fn health_item(item: &HealthItem) -> impl IntoView + use<> {
         HealthState::Down => ("down", "octagon-x", "Down"),
     };
     let (name, detail) = (item.name.clone(), item.detail.clone());
+    let address = explanation_address(&name);
     view! {
         <li data-state=state>
             <Icon name=icon/>
-            <span>{name}</span>
+            <a href=address>{name}</a>
             <strong>{word}</strong>
             <span class="muted">{detail}</span>
         </li>

@@ -49,7 +49,7 @@ use crate::{
         toast::{ToastKind, ToastQueue, toasts},
     },
     error::AppError,
-    live::{ThrottledRefresh, is_resync, throttled_refresh, use_live_updates, use_polling},
+    live::{ThrottledRefresh, refresh_on_resync, throttled_refresh, use_polling},
 };
 
 /// The shortest time between two reads of the user.
@@ -330,13 +330,6 @@ fn keep_current(person_state: PersonState, is_removed: RwSignal<bool>) {
         },
     );
     person_state.refresh.set_value(Some(refresh.clone()));
-    use_live_updates({
-        let refresh = refresh.clone();
-        move |envelope| {
-            if is_resync(envelope) {
-                refresh.request();
-            }
-        }
-    });
+    refresh_on_resync(&refresh);
     use_polling(IDLE_REFRESH_INTERVAL, move || refresh.request());
 }

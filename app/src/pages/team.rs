@@ -48,7 +48,7 @@ use crate::{
         session_context::may,
         toast::{ToastKind, ToastQueue, toasts},
     },
-    live::{is_resync, throttled_refresh, use_live_updates, use_polling},
+    live::{refresh_on_resync, throttled_refresh, use_polling},
 };
 
 /// The shortest time between two reads of the team.
@@ -291,13 +291,6 @@ fn keep_current(filter: TeamFilter, rows: TeamRows, invitations: Invitations) {
             changes
         }
     });
-    use_live_updates({
-        let refresh = refresh.clone();
-        move |envelope| {
-            if is_resync(envelope) {
-                refresh.request();
-            }
-        }
-    });
+    refresh_on_resync(&refresh);
     use_polling(IDLE_REFRESH_INTERVAL, move || refresh.request());
 }

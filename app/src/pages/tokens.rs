@@ -44,7 +44,7 @@ use crate::{
         toast::{ToastKind, ToastQueue, toasts},
     },
     error::AppError,
-    live::{is_resync, throttled_refresh, use_live_updates, use_polling},
+    live::{refresh_on_resync, throttled_refresh, use_polling},
 };
 
 /// The shortest time between two reads of the tokens.
@@ -262,13 +262,6 @@ fn keep_current(all: bool, rows: TokenRows, actions: TokenActions) {
             changes
         }
     });
-    use_live_updates({
-        let refresh = refresh.clone();
-        move |envelope| {
-            if is_resync(envelope) {
-                refresh.request();
-            }
-        }
-    });
+    refresh_on_resync(&refresh);
     use_polling(IDLE_REFRESH_INTERVAL, move || refresh.request());
 }

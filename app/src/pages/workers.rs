@@ -25,7 +25,7 @@ use crate::{
         time::Time,
     },
     format,
-    live::{throttled_refresh, use_live_updates, use_polling},
+    live::{refresh_on_events, throttled_refresh, use_polling},
 };
 
 /// The minimum time between two refreshes after events.
@@ -75,15 +75,8 @@ fn WorkersContent(workers: Vec<WorkerView>) -> impl IntoView {
         }
     };
     let refresh = throttled_refresh(REFRESH_INTERVAL, list_workers, apply);
-    use_polling(POLL_INTERVAL, {
-        let refresh = refresh.clone();
-        move || refresh.request()
-    });
-    use_live_updates(move |envelope| {
-        if matches!(envelope.event, LiveEvent::Workers | LiveEvent::Resync) {
-            refresh.request();
-        }
-    });
+    refresh_on_events(&refresh, |event| matches!(event, LiveEvent::Workers));
+    use_polling(POLL_INTERVAL, move || refresh.request());
     let may_define = may(Permission::DefineJob);
     let is_empty = Memo::new(move |_| workers.with(Vec::is_empty));
     view! {

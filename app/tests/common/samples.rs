@@ -122,13 +122,14 @@ pub(crate) fn occurrence(status: OccurrenceStatus) -> OccurrenceView {
         published_at: Some(at(0)),
         is_held: false,
         result: (status == OccurrenceStatus::Completed).then(|| r#"{"status":200}"#.into()),
-        exception: (status == OccurrenceStatus::Failed).then(|| "status 500 instead of 200\nbody: oops".into()),
+        exception: (status == OccurrenceStatus::Failed)
+            .then(|| "status 500 instead of 200\nbody: \u{1b}[1moops".into()),
         changes: vec![
             StatusChange { status: OccurrenceStatus::Queued, at: at(0), attempt: 1, by: None, note: None },
             StatusChange { status, at: at(1), attempt: 1, by: Some("local-1".into()), note: None },
         ],
         log: vec![
-            log_line(1_000_000, LogLevel::Info, "request sent"),
+            log_line(1_000_000, LogLevel::Info, "\u{1b}[32mrequest\u{1b}[0m sent"),
             log_line(1_000_001, LogLevel::Error, "<b>refused</b>"),
         ],
         log_has_earlier: true,

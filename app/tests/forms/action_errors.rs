@@ -12,6 +12,7 @@ async fn places_of_action_errors_exist_from_the_start() {
     let job = format!("/jobs/{}", samples::job_id());
     let occurrence = format!("/occurrences/{}", samples::occurrence_id(0));
     let user = format!("/team/{}", grace());
+    let calendar = format!("/calendars/{}/edit", samples::calendar_id());
     let pages = [
         // Run, pause and delete, the dialog of the pause, attaching to the code, and cancelling what is delayed. The sign-out
         // button of the user menu is not in the page.
@@ -21,6 +22,7 @@ async fn places_of_action_errors_exist_from_the_start() {
         (admin().ready(), "/jobs", 2),
         // Cancel, and the older entries of the audit log.
         (admin().with_status(OccurrenceStatus::Running).ready(), &occurrence, 2),
+        (admin().ready(), &calendar, 1),
         // New link and revoke.
         (admin().ready(), "/team", 2),
         // Rotate and revoke share one.

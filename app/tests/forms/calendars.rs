@@ -104,7 +104,9 @@ async fn edit_form_names_the_jobs_that_use_the_calendar() {
         .assert_contains(&["Delete calendar Holidays?", "/api/delete_calendar"]);
     let answer = post(&fake, "/api/delete_calendar", &format!("id={}", samples::calendar_id())).await;
     assert_eq!(answer.location.as_deref(), Some(path.as_str()));
-    get(&fake, &path).await.assert_contains(&["nightly report still uses Holidays", "value=\"Holidays\""]);
+    let refused = get(&fake, &path).await;
+    refused.assert_contains(&["nightly report still uses Holidays", "value=\"Holidays\""]);
+    refused.assert_lacks(&["1 problem needs attention"]);
 }
 
 #[tokio::test]

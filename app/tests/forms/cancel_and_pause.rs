@@ -91,7 +91,10 @@ async fn cluster_pause_is_shown_to_all_and_ended_by_operators() {
         let job = format!("/jobs/{}", samples::job_id());
         for path in ["/", "/jobs", &job, "/occurrences", "/failed", "/workers", "/calendars", "/help"] {
             let page = get(&fake, path).await;
-            page.assert_contains(&["<div role=\"alert\"><div", "data-kind=\"warn\" id=\"paused\""]);
+            page.assert_contains(&[
+                "<div role=\"alert\" aria-atomic=\"false\"><div",
+                "data-kind=\"warn\" id=\"paused\"",
+            ]);
             page.assert_contains(&["Paused by grace@example.org since <time", "2026-11-21 14:02:00 UTC"]);
             page.assert_contains(&[
                 ": the &lt;b&gt;disk&lt;/b&gt; is full. No schedule starts a run until the pause ends.",

@@ -232,7 +232,8 @@ async fn unknown_user_is_not_found_and_other_roles_are_denied() {
         for path in ["/team".to_owned(), page_of(grace())] {
             let page = get(&fake, &path).await;
             assert_eq!(page.status, StatusCode::FORBIDDEN, "{path} as {role:?}");
-            page.assert_contains(&["Not allowed", "Only Admin may view the team"]).assert_lacks(&["grace@example.org"]);
+            page.assert_contains(&["Not allowed", "Only Admin may view the team", "ask an Admin to change your role"])
+                .assert_lacks(&["grace@example.org"]);
         }
     }
     let signed_out = get(&FakeBackend::signed_out().ready(), &page_of(grace())).await;

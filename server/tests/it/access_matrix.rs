@@ -60,6 +60,7 @@ const FUNCTIONS: &[(&str, Access, &str)] = &[
     ("jobs", Needs(Read), "filter[q]="),
     ("job", Needs(Read), "{id}"),
     ("job_name", Needs(Read), "{id}"),
+    ("run_input", Needs(Read), "{id}"),
     ("delayed_count", Needs(Read), "{id}"),
     ("job_history", Needs(Read), "{id}"),
     ("compare_versions", Needs(Read), "{id}&from=1&to=2"),

@@ -22,6 +22,7 @@ use crate::{
         channel_address, channel_saved_notice, load_alert_channel, save_alert_channel,
     },
     components::{
+        action_error::{ActionError, LastError},
         busy::SubmitButton,
         form_draft::{DraftNotice, FormDraft, render_with_draft},
         icon::Icon,
@@ -91,8 +92,9 @@ fn ChannelContent(data: PageData, draft: FormDraft) -> impl IntoView {
         Some((_, _, name)) => (name.clone(), name.clone(), "Save"),
         None => ("New alert channel".to_owned(), "New".to_owned(), "Create"),
     };
+    let delete_error = LastError::of("Delete channel");
     let delete = known.clone().map(|(object, version, name)| {
-        view! { <DeleteButton object version name form=edited/> }
+        view! { <DeleteButton object version name form=edited error=delete_error/> }
     });
     let section = known.map(|(object, version, name)| view! { <DeleteSection object version name/> });
     view! {
@@ -102,6 +104,7 @@ fn ChannelContent(data: PageData, draft: FormDraft) -> impl IntoView {
             here
         />
         <PageHeader title>{delete}</PageHeader>
+        <ActionError error=delete_error/>
         <DraftNotice draft noun="channel" version=form.version.clone() on_discard=move |()| edited.guarded.forget()/>
         <PageErrors state=edited.state/>
         {section}

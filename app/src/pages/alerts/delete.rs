@@ -7,13 +7,14 @@ use leptos_router::{
 };
 use milvaion_protocol::id::{AlertChannelId, AlertRuleId};
 
-use super::edited_form::{EditedForm, show_errors};
+use super::edited_form::EditedForm;
 use crate::{
     api::alerts::{
         CHANNELS_ADDRESS, DeleteAlertChannel, DeleteAlertRule, RULES_ADDRESS, channel_address, delete_alert_channel,
         delete_alert_rule, rule_address,
     },
     components::{
+        action_error::LastError,
         busy::Busy,
         dialog::ConfirmDialog,
         icon::Icon,
@@ -87,8 +88,10 @@ pub fn DeleteButton(
     version: i32,
     /// The name.
     name: String,
-    /// The form on the page, which shows a refusal.
+    /// The form on the page.
     form: EditedForm,
+    /// The error of the last try, which the page shows near the button.
+    error: LastError,
 ) -> impl IntoView {
     let (toasts, navigate) = (toasts(), use_navigate());
     let open = RwSignal::new(false);
@@ -96,6 +99,7 @@ pub fn DeleteButton(
     let delete = Callback::new(move |()| {
         let navigate = navigate.clone();
         busy.run(async move {
+            error.clear();
             let answer = match object {
                 DeletedObject::Rule(id) => delete_alert_rule(id, Some(version)).await,
                 DeletedObject::Channel(id) => delete_alert_channel(id, Some(version)).await,
@@ -106,7 +110,7 @@ pub fn DeleteButton(
                     toasts.show(ToastKind::Success, notice);
                     navigate(object.list(), NavigateOptions::default());
                 }
-                Err(error) => show_errors(form.state, &error),
+                Err(found) => error.show(found),
             }
         });
     });

@@ -11,7 +11,7 @@ use milvaion_api::{
 
 use crate::{
     components::{cluster_state::use_cluster_status, time::use_page_clock},
-    live::{LiveUpdates, ThrottledRefresh, is_resync, use_live_updates},
+    live::{ThrottledRefresh, refresh_on_events},
 };
 
 /// The delay before a page is read again after a change.
@@ -104,15 +104,7 @@ pub fn set_if_changed<T: PartialEq + Send + Sync + 'static>(signal: RwSignal<T>,
 
 /// Reads a page again when alerts, rules or channels change, and when events may have been missed.
 pub fn follow_alerts(refresh: &ThrottledRefresh) {
-    if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
-        refresh.request();
-    }
-    let refresh = refresh.clone();
-    use_live_updates(move |envelope| {
-        if matches!(envelope.event, LiveEvent::Alerts) || is_resync(envelope) {
-            refresh.request();
-        }
-    });
+    refresh_on_events(refresh, |event| matches!(event, LiveEvent::Alerts));
 }
 
 /// Returns the server's time. Before hydration it is the time of the first status, which the server's HTML has too.

@@ -30,6 +30,7 @@ use crate::{
         load_alert_rule, save_alert_rule,
     },
     components::{
+        action_error::{ActionError, LastError},
         form_draft::{DraftNotice, FormDraft, render_with_draft},
         input_form::FormState,
         loading::render_page,
@@ -139,12 +140,14 @@ fn RuleContent(data: PageData, draft: FormDraft) -> impl IntoView {
         Some((_, _, name)) => (name.clone(), name.clone(), "Save"),
         None => ("New alert rule".to_owned(), "New".to_owned(), "Create"),
     };
+    let delete_error = LastError::of("Delete rule");
     let delete = known.clone().map(|(object, version, name)| {
-        view! { <DeleteButton object version name form=edited/> }
+        view! { <DeleteButton object version name form=edited error=delete_error/> }
     });
     let section = known.map(|(object, version, name)| view! { <DeleteSection object version name/> });
     view! {
         <RuleHead title here>{delete}</RuleHead>
+        <ActionError error=delete_error/>
         <DraftNotice draft noun="rule" version=form.version.clone() on_discard=move |()| edited.guarded.forget()/>
         <PageErrors state=edited.state/>
         {section}

@@ -6,12 +6,12 @@ use milvaion_protocol::id::CalendarId;
 
 use crate::{
     api::calendars::{DeleteCalendar, delete_calendar},
-    browser,
     components::{
+        action_error::LastError,
         busy::Busy,
         dialog::ConfirmDialog,
         icon::Icon,
-        input_form::{FormState, problems},
+        input_form::FormState,
         toast::{ToastKind, toasts},
     },
 };
@@ -21,7 +21,7 @@ const DELETE_CONSEQUENCE: &str =
     "The calendar is deleted permanently. A calendar that jobs use cannot be deleted; remove it from those jobs first.";
 
 /// Deletes a calendar after a confirmation. Without scripts the confirmation is a section of the page, reached by a
-/// link. A refusal is shown above the form, like any other error.
+/// link.
 #[component]
 pub fn DeleteCalendarButton(
     /// The calendar's id.
@@ -30,6 +30,8 @@ pub fn DeleteCalendarButton(
     name: String,
     /// The state of the form on the page.
     state: FormState,
+    /// The error of the last try, which the page shows near the button.
+    error: LastError,
 ) -> impl IntoView {
     let toasts = toasts();
     let navigate = use_navigate();
@@ -38,17 +40,14 @@ pub fn DeleteCalendarButton(
     let delete = Callback::new(move |()| {
         let navigate = navigate.clone();
         busy.run(async move {
+            error.clear();
             match delete_calendar(id).await {
                 Ok(name) => {
                     let _ = state.is_dirty.try_set(false);
                     toasts.show(ToastKind::Success, format!("The calendar {name} is deleted."));
                     navigate("/calendars", NavigateOptions::default());
                 }
-                Err(error) => {
-                    let _ = state.errors.try_set(problems(&error));
-                    let _ = state.shows_all.try_set(true);
-                    request_animation_frame(|| browser::focus("error-summary"));
-                }
+                Err(found) => error.show(found),
             }
         });
     });

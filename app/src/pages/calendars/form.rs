@@ -31,6 +31,7 @@ use crate::{
     api::session::FlashView,
     browser,
     components::{
+        action_error::{ActionError, LastError},
         form::{ErrorSummary, FormField, described_by},
         form_check::{CheckedPreview, FORM_SUMMARY_ID, debounced_check, focus_error_summary},
         form_draft::{DraftNotice, FormDraft, render_with_draft},
@@ -41,12 +42,13 @@ use crate::{
         page_header::{Breadcrumbs, PageHeader},
         schedule_field::TextField,
         session_end::{SessionEnd, SessionEndReason},
+        summary_box::SummaryBox,
         time::Time,
         toast::{ToastKind, toasts},
         zone_field::ZoneField,
     },
     error::AppError,
-    live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates},
+    live::{refresh_on_events, throttled_refresh},
 };
 
 /// `/calendars/new`.
@@ -123,10 +125,14 @@ fn CalendarFormContent(data: CalendarFormPage, draft: FormDraft) -> impl IntoVie
     let users = calendar.as_ref().map(|view| (view.jobs.clone(), view.jobs_total));
     let changed_by = calendar.map(|view| (view.modified_at, view.modified_by, view.version));
     let verb = if name.is_some() { "Save" } else { "Create" };
+    let delete_error = LastError::of("Delete calendar");
     view! {
         <Title text=format!("{title} · Calendars")/>
         <Breadcrumbs steps=vec![("/calendars".into(), "Calendars".into())] here/>
-        <PageHeader title>{delete.map(|(id, name)| view! { <DeleteCalendarButton id name state/> })}</PageHeader>
+        <PageHeader title>
+            {delete.map(|(id, name)| view! { <DeleteCalendarButton id name state error=delete_error/> })}
+        </PageHeader>
+        <ActionError error=delete_error/>
         <DraftNotice draft noun="calendar" version=form.version.clone() on_discard=move |()| guarded.forget()/>
         {flash.notice.map(|notice| view! {
             <div class="notice" data-kind="success" role="status">
@@ -180,7 +186,7 @@ fn CalendarFormContent(data: CalendarFormPage, draft: FormDraft) -> impl IntoVie
                     <DaysSection state text=form.dates.clone() on_change=Callback::new(move |()| changed())/>
                     <WindowsSection state form=form.clone() on_change=Callback::new(move |()| changed())/>
                 </div>
-                <aside class="summary" id=FORM_SUMMARY_ID aria-labelledby="outcome" tabindex="0">
+                <SummaryBox id=FORM_SUMMARY_ID heading="outcome">
                     <h2 id="outcome">"Next blackouts"</h2>
                     <CheckedPreview check>
                         <UpcomingBlackouts blackouts/>
@@ -194,7 +200,7 @@ fn CalendarFormContent(data: CalendarFormPage, draft: FormDraft) -> impl IntoVie
                             {format!(" by {by}, version {version}")}
                         </p>
                     })}
-                </aside>
+                </SummaryBox>
             </div>
             <div class="form-actions">
                 <button type="submit" class="btn btn-primary" aria-disabled=move || is_busy.get().then_some("true")>
@@ -338,14 +344,7 @@ fn AppliedState(id: CalendarId, pending: Option<i64>) -> impl IntoView {
         move || get_calendar(id),
         move |read: CalendarView| pending.set(read.pending_jobs),
     );
-    if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
-        refresh.request();
-    }
-    use_live_updates(move |envelope| {
-        if matches!(envelope.event, LiveEvent::Calendar { id: changed } if changed == id) || is_resync(envelope) {
-            refresh.request();
-        }
-    });
+    refresh_on_events(&refresh, move |event| matches!(event, LiveEvent::Calendar { id: changed } if *changed == id));
     view! { <p class="hint" id="calendar-applied" role="status">{move || applied_words(pending.get())}</p> }
 }
 

@@ -18,7 +18,7 @@ use crate::{
     },
     error::AppError,
     format::plural,
-    live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates},
+    live::{refresh_on_events, throttled_refresh},
 };
 
 /// The delay before a page is read again after a change of a calendar.
@@ -55,14 +55,7 @@ fn keep_current(rows: RwSignal<Vec<CalendarRow>>) {
             rows.set(read);
         }
     });
-    if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
-        refresh.request();
-    }
-    use_live_updates(move |envelope| {
-        if matches!(envelope.event, LiveEvent::Calendar { .. }) || is_resync(envelope) {
-            refresh.request();
-        }
-    });
+    refresh_on_events(&refresh, |event| matches!(event, LiveEvent::Calendar { .. }));
 }
 
 #[component]

@@ -5,17 +5,13 @@
 //! open. A click then always reaches the row it was meant for. A button shows that changes wait; the next read after the
 //! use shows them too.
 
-use leptos::{ev, prelude::*};
+use leptos::prelude::*;
 use milvaion_api::{
     failures::{DeadLetterRow, FailureGroup, FailureRow},
     page::ListPage,
 };
 
-use crate::{
-    browser,
-    components::{icon::Icon, page_arrival::PAGE_TITLE_ID},
-    format::plural,
-};
+use crate::{browser, components::waiting_changes::WaitingChangesButton, format::plural};
 
 /// A row that is identified by an id.
 pub(super) trait ListRow: Clone + PartialEq + Send + Sync + 'static {
@@ -186,27 +182,13 @@ pub(super) fn is_in_use(id: &str) -> bool {
 
 /// Draws the button that shows the changes that wait, with the number of new rows.
 pub(super) fn held_rows_button<T: ListRow>(rows: LiveRows<T>, noun: &'static str) -> AnyView {
-    let waiting = Memo::new(move |_| rows.waiting());
-    let show_held = move |_: ev::MouseEvent| {
-        // The button disappears.
-        browser::focus_in_place(PAGE_TITLE_ID);
-        rows.show_held();
-    };
-    let pill = move || {
-        waiting.get().map(|number| {
-            let label = match number {
-                0 => "The list has changed".to_owned(),
-                n => plural(i64::try_from(n).unwrap_or(i64::MAX), noun),
-            };
-            view! {
-                <button type="button" class="pill" on:click=show_held>
-                    <Icon name="chevron-down"/>
-                    {format!("{label} · Show")}
-                </button>
-            }
+    let changes = Memo::new(move |_| {
+        rows.waiting().map(|number| match number {
+            0 => "The list has changed".to_owned(),
+            n => plural(i64::try_from(n).unwrap_or(i64::MAX), noun),
         })
-    };
-    view! { <div role="status">{pill}</div> }.into_any()
+    });
+    view! { <WaitingChangesButton changes on_show=move |()| rows.show_held()/> }.into_any()
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ use crate::{
         page_header::{Breadcrumbs, PageHeader},
     },
     error::AppError,
-    live::{LiveUpdates, ThrottledRefresh, is_resync, use_live_updates, use_polling},
+    live::{ThrottledRefresh, refresh_on_events, use_polling},
 };
 
 /// The minimum time between two refreshes while failures arrive.
@@ -214,22 +214,11 @@ async fn load_group(filter: FailureFilter) -> Result<(FailureGroup, ListPage<Fai
 
 /// Reads again when an occurrence failed, when events may have been missed, and every [`IDLE_REFRESH_INTERVAL`].
 fn keep_current(refresh: &ThrottledRefresh) {
-    if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
-        refresh.request();
-    }
-    use_live_updates({
-        let refresh = refresh.clone();
-        move |envelope| {
-            let is_news = match &envelope.event {
-                LiveEvent::Occurrences { rows } => {
-                    rows.iter().any(|row| matches!(row.status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut))
-                }
-                _ => is_resync(envelope),
-            };
-            if is_news {
-                refresh.request();
-            }
+    refresh_on_events(refresh, |event| match event {
+        LiveEvent::Occurrences { rows } => {
+            rows.iter().any(|row| matches!(row.status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut))
         }
+        _ => false,
     });
     let refresh = refresh.clone();
     use_polling(IDLE_REFRESH_INTERVAL, move || refresh.request());

@@ -6,11 +6,13 @@
 use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
 use milvaion_protocol::id::JobId;
 
+use super::shown_state::ShownState;
 use crate::{
     api::jobs::{SetJobActive, TriggerJob, set_job_active, trigger_job},
     browser,
     components::{
         action_error::{ActionError, LastError},
+        busy::Busy,
         dialog::{Dialog, Impossible},
         form::{FormField, described_by},
         icon::{Icon, LiveIcon},
@@ -87,9 +89,9 @@ pub fn PauseOrResume(
     /// True if the job is active.
     #[prop(into)]
     is_active: Signal<bool>,
-    /// Called with the new state.
+    /// Shows the new state: before the answer, and again after it.
     #[prop(into)]
-    on_change: Callback<bool>,
+    on_change: Callback<ShownState>,
     /// The error of the last try, which the page shows near the button.
     error: LastError,
     /// The address that a plain form returns to.
@@ -112,6 +114,7 @@ pub fn PauseOrResume(
                 class=ICON_BUTTON_CLASS
                 aria-label=move || format!("{}: {}", verb(), name.get())
                 title=verb
+                aria-disabled=move || change.busy.disabled()
             >
                 <LiveIcon name=Signal::derive(move || if is_active.get() { "pause" } else { "play" })/>
             </button>
@@ -124,26 +127,36 @@ pub fn PauseOrResume(
 struct ActiveChange {
     id: JobId,
     name: Signal<String>,
-    /// Called with the new state.
-    on_change: Callback<bool>,
+    /// Shows the new state: before the answer, and again after it.
+    on_change: Callback<ShownState>,
+    busy: Busy,
     /// The error of a change that was shown before its answer, and of an undo.
     error: LastError,
     toasts: ToastQueue,
 }
 
 impl ActiveChange {
-    fn new(id: JobId, name: Signal<String>, on_change: Callback<bool>, error: LastError) -> Self {
-        Self { id, name, on_change, error, toasts: toasts() }
+    fn new(id: JobId, name: Signal<String>, on_change: Callback<ShownState>, error: LastError) -> Self {
+        Self { id, name, on_change, busy: Busy::new(), error, toasts: toasts() }
     }
 
-    /// Pauses or resumes the job without a reason. The page shows the new state before the answer.
+    /// Shows a state before its answer or after it. The page may have been left.
+    fn show(self, is_active: bool, is_answered: bool) {
+        let _ = self.on_change.try_run(ShownState { is_active, is_answered });
+    }
+
+    /// Pauses or resumes the job without a reason, unless an earlier change has no answer. The page shows the new state
+    /// before the answer.
     fn start(self, active: bool) {
-        self.error.clear();
-        self.on_change.run(active);
-        spawn_local(async move {
-            if let Err(found) = self.send(active, String::new()).await {
-                let _ = self.on_change.try_run(!active);
-                self.error.show(found);
+        self.busy.run(async move {
+            self.error.clear();
+            self.show(active, false);
+            match self.send(active, String::new()).await {
+                Ok(()) => self.show(active, true),
+                Err(found) => {
+                    self.show(!active, true);
+                    self.error.show(found);
+                }
             }
         });
     }
@@ -162,12 +175,15 @@ impl ActiveChange {
 
     /// Undoes the change to `active`.
     fn undo(self, active: bool, reason: String) {
-        let _ = self.on_change.try_run(!active);
+        self.show(!active, false);
         self.error.clear();
         spawn_local(async move {
-            if let Err(error) = set_job_active(self.id, !active, reason, String::new()).await {
-                let _ = self.on_change.try_run(active);
-                self.error.show(error);
+            match set_job_active(self.id, !active, reason, String::new()).await {
+                Ok(_) => self.show(!active, true),
+                Err(error) => {
+                    self.show(active, true);
+                    self.error.show(error);
+                }
             }
         });
     }
@@ -185,9 +201,9 @@ pub fn PauseWithReason(
     /// True if the job is active.
     #[prop(into)]
     is_active: Signal<bool>,
-    /// Called with the new state.
+    /// Shows the new state: before the answer, and again after it.
     #[prop(into)]
-    on_change: Callback<bool>,
+    on_change: Callback<ShownState>,
     /// The error of a resume or an undo, which the page shows near the button.
     error: LastError,
 ) -> impl IntoView {
@@ -229,6 +245,7 @@ pub fn PauseWithReason(
             type="button"
             class="btn needs-js"
             aria-label=move || (!is_active.get()).then(resume_label)
+            aria-disabled=move || change.busy.disabled()
             on:click=act
         >
             <LiveIcon name=Signal::derive(move || if is_active.get() { "pause" } else { "play" })/>
@@ -270,7 +287,7 @@ fn PauseForm(
                 Ok(()) => {
                     reason.set_value("");
                     let _ = open.try_set(false);
-                    let _ = change.on_change.try_run(false);
+                    change.show(false, true);
                 }
                 // The dialog stays open and keeps the reason.
                 Err(found) => error.show(found),

@@ -4,7 +4,7 @@ use leptos::prelude::*;
 use milvaion_api::views::JobView;
 
 use super::{delayed::DelayedCount, rules::RuleEntries};
-use crate::components::{icon::Icon, time::Time};
+use crate::components::{icon::Icon, tag_list::TagList, time::Time};
 
 /// The labels of the five priorities, lowest first.
 pub const PRIORITY_LABELS: [&str; 5] = ["1, idle", "2, low", "3, normal", "4, high", "5, critical"];
@@ -44,8 +44,7 @@ pub fn JobDefinitionCard(
         if tags.is_empty() {
             return view! { <span class="muted">"None"</span> }.into_any();
         }
-        let chips: Vec<_> = tags.into_iter().map(|tag| view! { <li class="chip">{tag}</li> }).collect();
-        view! { <ul class="chips">{chips}</ul> }.into_any()
+        view! { <TagList tags/> }.into_any()
     };
     view! {
         <section class="card" aria-labelledby="definition">

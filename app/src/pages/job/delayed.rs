@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use leptos::{prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{ev, prelude::*, server_fn::ServerFn};
 use milvaion_api::{
     events::LiveEvent,
     page::OccurrenceFilter,
@@ -16,14 +16,17 @@ use milvaion_protocol::id::JobId;
 
 use crate::{
     api::jobs::{CancelDelayed, cancel_delayed, cancel_delayed_notice, delayed_count},
+    browser,
     components::{
         action_error::LastError,
+        busy::Busy,
         dialog::ConfirmDialog,
         icon::Icon,
         toast::{ToastKind, toasts},
     },
+    error::AppError,
     format,
-    live::{ThrottledRefresh, throttled_refresh, use_live_updates},
+    live::{ThrottledRefresh, announcer::PacedAnnouncement, throttled_refresh, use_live_updates},
     pages::occurrences::filter::address,
 };
 
@@ -32,6 +35,45 @@ const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// The effect of cancelling the delayed occurrences.
 const CONSEQUENCE: &str = "They will not run. Occurrences that wait for a retry are delayed too, and are cancelled with the others. Running occurrences \
      continue, and the schedule of the job stays as it is.";
+
+/// A cancellation that runs in several requests.
+///
+/// It ends once it has cancelled as many occurrences as were delayed when the user was asked. A job that keeps delaying
+/// new ones would otherwise keep it running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cancellation {
+    /// The number of occurrences to cancel.
+    goal: u32,
+    /// True if more were delayed than can be counted.
+    is_partial: bool,
+    total: CancelDelayedResult,
+}
+
+impl Cancellation {
+    /// Returns the cancellation of this number of delayed occurrences, or of the oldest of more than can be counted.
+    fn of(delayed: i64) -> Self {
+        let goal = u32::try_from(delayed.clamp(0, MAX_COUNTED_OPEN)).unwrap_or(u32::MAX);
+        Self { goal, is_partial: delayed > MAX_COUNTED_OPEN, total: CancelDelayedResult { cancelled: 0, more: true } }
+    }
+
+    /// Returns true if another request is needed.
+    const fn needs_request(self) -> bool {
+        self.total.more && self.total.cancelled < self.goal
+    }
+
+    /// Returns the cancellation after a request with this result.
+    const fn after(self, part: CancelDelayedResult) -> Self {
+        let cancelled = self.total.cancelled.saturating_add(part.cancelled);
+        // Whether the ones that were asked for are the last ones, the server may not know after a full request.
+        let more = part.more && (self.is_partial || cancelled < self.goal);
+        Self { total: CancelDelayedResult { cancelled, more }, ..self }
+    }
+
+    /// Formats the progress: `200 of 1,200 cancelled`.
+    fn progress(self) -> String {
+        format!("{} of {} cancelled", format::count(self.total.cancelled.into()), format::count(self.goal.into()))
+    }
+}
 
 /// Formats a number of delayed occurrences, which ends at [`MAX_COUNTED_OPEN`]: `1 occurrence`, `10,000+ occurrences`.
 fn counted(count: i64) -> String {
@@ -80,8 +122,9 @@ pub fn DelayedCount(
     }
 }
 
-/// Cancels all delayed occurrences of a job after a confirmation with their number. Shown only while there are some.
-/// Without scripts the confirmation is a section of the page, reached by a link.
+/// Cancels the delayed occurrences of a job after a confirmation with their number. Shown only while there are some. A
+/// cancellation that takes several requests shows its progress and can be stopped. Without scripts the confirmation is a
+/// section of the page, reached by a link.
 #[component]
 pub fn CancelDelayedButton(
     /// The job.
@@ -95,17 +138,20 @@ pub fn CancelDelayedButton(
     let has_delayed = Memo::new(move |_| view.with(|job| job.delayed > 0));
     let toasts = toasts();
     let open = RwSignal::new(false);
-    let is_busy = RwSignal::new(false);
+    let busy = Busy::new();
+    // The number of delayed occurrences when the user was asked.
+    let asked = RwSignal::new(view.with_untracked(|job| job.delayed));
+    let running = RwSignal::new(None::<Cancellation>);
+    let is_stopped = RwSignal::new(false);
     let cancel = Callback::new(move |()| {
-        if is_busy.get_untracked() {
-            return;
-        }
-        is_busy.set(true);
-        error.clear();
-        let refresh = refresh.clone();
-        spawn_local(async move {
-            let outcome = cancel_in_parts(id).await;
-            let _ = is_busy.try_set(false);
+        let (cancellation, refresh) = (Cancellation::of(asked.get_untracked()), refresh.clone());
+        busy.run(async move {
+            error.clear();
+            is_stopped.set(false);
+            let outcome = cancel_in_parts(id, cancellation, running, is_stopped).await;
+            // The button that stops it disappears.
+            browser::keep_focus();
+            let _ = running.try_set(None);
             match outcome {
                 Ok(result) => toasts.show(ToastKind::Success, cancel_delayed_notice(result)),
                 Err(found) => error.show(found),
@@ -114,16 +160,45 @@ pub fn CancelDelayedButton(
             refresh.request_own();
         });
     });
+    let ask = move |_: ev::MouseEvent| {
+        asked.set(view.with_untracked(|job| job.delayed));
+        busy.ask(open);
+    };
     let title = Signal::derive(move || {
-        view.with(|job| format!("Cancel {} of {} that are delayed?", counted(job.delayed), job.row.display_name))
+        let name = view.with(|job| job.row.display_name.clone());
+        format!("Cancel {} of {name} that are delayed?", counted(asked.get()))
     });
+    let is_partial = Memo::new(move |_| asked.get() > MAX_COUNTED_OPEN);
+    let partial = move || {
+        let limit = format::count(MAX_COUNTED_OPEN);
+        is_partial.get().then(|| format!(" The oldest {limit} are cancelled. Repeat the action for the others."))
+    };
+    let progress = Memo::new(move |_| running.get().map(Cancellation::progress));
+    let is_running = Memo::new(move |_| progress.with(Option::is_some));
+    let stop = move || {
+        is_running.get().then(|| {
+            view! {
+                <span class="cluster" id="cancel-progress">
+                    <span>{move || progress.get()}</span>
+                    <button
+                        type="button"
+                        class="btn"
+                        aria-disabled=move || is_stopped.get().then_some("true")
+                        on:click=move |_| is_stopped.set(true)
+                    >
+                        "Stop"
+                    </button>
+                </span>
+            }
+        })
+    };
     view! {
         <span hidden=move || !has_delayed.get()>
             <button
                 type="button"
                 class="btn needs-js"
-                aria-disabled=move || is_busy.get().then_some("true")
-                on:click=move |_| open.set(true)
+                aria-disabled=move || busy.disabled()
+                on:click=ask
             >
                 <Icon name="ban"/>
                 "Cancel all delayed…"
@@ -132,6 +207,8 @@ pub fn CancelDelayedButton(
                 "Cancel all delayed…"
             </a>
         </span>
+        {stop}
+        <PacedAnnouncement text=progress/>
         <ConfirmDialog
             open
             id="cancel-delayed-title"
@@ -140,19 +217,25 @@ pub fn CancelDelayedButton(
             otherwise="Keep occurrences"
             on_confirm=cancel
         >
-            <p>{CONSEQUENCE}</p>
+            <p>{CONSEQUENCE} {partial}</p>
         </ConfirmDialog>
     }
 }
 
-/// Cancels the delayed occurrences of a job in as many requests as it takes. Ends after a request that cancels none.
-async fn cancel_in_parts(id: JobId) -> Result<CancelDelayedResult, crate::error::AppError> {
-    let mut total = CancelDelayedResult { cancelled: 0, more: true };
-    while total.more {
-        let part = cancel_delayed(id).await?;
-        total = CancelDelayedResult { cancelled: total.cancelled.saturating_add(part.cancelled), more: part.more };
+/// Cancels the delayed occurrences of a job in as many requests as it takes, or until the user stops it.
+async fn cancel_in_parts(
+    id: JobId,
+    mut cancellation: Cancellation,
+    running: RwSignal<Option<Cancellation>>,
+    is_stopped: RwSignal<bool>,
+) -> Result<CancelDelayedResult, AppError> {
+    loop {
+        cancellation = cancellation.after(cancel_delayed(id).await?);
+        if !cancellation.needs_request() || is_stopped.try_get_untracked() == Some(true) {
+            return Ok(cancellation.total);
+        }
+        let _ = running.try_set(Some(cancellation));
     }
-    Ok(total)
 }
 
 /// The confirmation as a section of the page, for readers without scripts.
@@ -183,5 +266,19 @@ mod tests {
     fn count_ends_with_a_plus_above_the_limit() {
         let counts = [1, MAX_COUNTED_OPEN, MAX_COUNTED_OPEN + 1].map(counted);
         assert_eq!(counts, ["1 occurrence", "10,000 occurrences", "10,000+ occurrences"]);
+    }
+
+    #[test]
+    fn cancellation_ends_at_the_number_that_was_asked_for() {
+        let part = |cancelled, more| CancelDelayedResult { cancelled, more };
+        let first = Cancellation::of(1_200).after(part(200, true));
+        assert!(first.needs_request());
+        assert_eq!(first.progress(), "200 of 1,200 cancelled");
+        assert!(!first.after(part(40, false)).needs_request(), "none are left");
+        let last = first.after(part(1_100, true));
+        assert!(!last.needs_request(), "the job has delayed new ones");
+        assert_eq!(last.total, part(1_300, false));
+        assert_eq!(Cancellation::of(MAX_COUNTED_OPEN + 1).after(part(10_000, true)).total, part(10_000, true));
+        assert_eq!(Cancellation::of(MAX_COUNTED_OPEN + 1).goal, 10_000);
     }
 }

@@ -53,7 +53,10 @@ pub fn DeleteJobButton(
             <Icon name="trash-2"/>
             "Delete…"
         </button>
-        <a class="btn hide-js" href=format!("/jobs/{id}?confirm=delete#delete")>"Delete…"</a>
+        <a class="btn hide-js" href=format!("/jobs/{id}?confirm=delete#delete")>
+            <Icon name="trash-2"/>
+            "Delete…"
+        </a>
         <ConfirmDialog
             open
             id="delete-title"

@@ -7,6 +7,7 @@ pub mod delete;
 pub mod history;
 pub mod rules;
 pub mod run_with_input;
+pub mod shown_state;
 pub mod source;
 
 mod field_labels;
@@ -23,7 +24,7 @@ use milvaion_api::{
     permissions::Permission,
     views::{JobView, OccurrenceRow},
 };
-use milvaion_protocol::id::JobId;
+use milvaion_protocol::id::{JobId, OccurrenceId};
 use serde::{Deserialize, Serialize};
 
 use self::{
@@ -32,17 +33,19 @@ use self::{
     delayed::{CancelDelayedButton, CancelDelayedSection},
     delete::{DeleteJobButton, DeleteJobSection},
     history::{HistoryPage, HistoryQuery, JobHistorySection},
-    run_with_input::RunWithInput,
+    run_with_input::{RunWithInput, RunWithInputSection},
+    shown_state::{ShownState, ShownStates},
     source::{CodeNotice, FileNotice},
 };
 use crate::{
     api::{
         jobs::job,
-        occurrences::list_occurrences,
+        occurrences::{list_occurrences, run_input},
         session::{FlashView, take_flash},
     },
     components::{
         action_error::{ActionError, LastError},
+        action_menu::ActionMenu,
         cluster_state::use_cluster_pause,
         due_refresh::use_due_refresh,
         empty_state::EmptyState,
@@ -53,9 +56,10 @@ use crate::{
         page_header::{Breadcrumbs, PageHeader},
         schedule_field::NextRunsPreview,
         session_context::{SessionContext, may},
+        summary_box::SummaryBox,
     },
     error::AppError,
-    live::{LiveUpdates, ThrottledRefresh, is_resync, throttled_refresh, use_live_updates},
+    live::{ThrottledRefresh, is_resync, throttled_refresh, use_live_updates},
 };
 
 /// The number of occurrences that the page shows.
@@ -71,7 +75,8 @@ enum JobTab {
 }
 
 /// `/jobs/:id`. With `tab=history` in the address it shows the versions of the job: those before `before`, and the
-/// difference from version `from` to version `to`.
+/// difference from version `from` to version `to`. With `run_again` it asks to run the job with the input of that
+/// occurrence.
 #[component]
 pub fn JobPage() -> impl IntoView {
     let params = use_params_map();
@@ -84,10 +89,11 @@ pub fn JobPage() -> impl IntoView {
             (query.get_str("tab") == Some("history")).then_some(request)
         })
     });
+    let again = Memo::new(move |_| query.with(|query| query.get_str("run_again")?.parse::<OccurrenceId>().ok()));
     let session = use_context::<SessionContext>();
     let data = Resource::new_blocking(
-        move || (id.get(), history.get()),
-        move |(id, history)| {
+        move || (id.get(), history.get(), again.get()),
+        move |(id, history, again)| {
             let session = session.clone();
             async move {
                 let id = id.ok_or_else(no_such_job)?;
@@ -98,12 +104,17 @@ pub fn JobPage() -> impl IntoView {
                     })
                 };
                 let flash = async { Ok(take_flash("trigger".into()).await?.unwrap_or_default()) };
-                futures::try_join!(job(id), part, flash)
+                let input = async {
+                    let Some(occurrence) = again else { return Ok(None) };
+                    let input = run_input(id, occurrence).await?;
+                    Ok(Some(input.map(|input| serde_json::to_string_pretty(&input).unwrap_or_default())))
+                };
+                futures::try_join!(job(id), part, flash, input)
             }
         },
     );
-    render_page(data, |(job, part, flash): (JobView, JobTab, FlashView)| {
-        view! { <JobContent job part flash/> }
+    render_page(data, |(job, part, flash, again): (JobView, JobTab, FlashView, Option<Option<String>>)| {
+        view! { <JobContent job part flash again/> }
     })
 }
 
@@ -123,7 +134,13 @@ fn filter(id: JobId) -> OccurrenceFilter {
 }
 
 #[component]
-fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
+fn JobContent(
+    job: JobView,
+    part: JobTab,
+    flash: FlashView,
+    /// The input of the run that the user wants to run again, if there is such a run; it is none if that run is deleted.
+    again: Option<Option<String>>,
+) -> impl IntoView {
     let id = job.row.id;
     let question = use_query_map().with_untracked(|query| query.get("confirm")).unwrap_or_default();
     let (asks_delete, asks_cancel) = (question == "delete", question == "cancel-delayed");
@@ -132,8 +149,10 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
     let view = RwSignal::new(job);
     let is_deleted = RwSignal::new(false);
     let is_history = matches!(part, JobTab::History(_));
-    let refresh = keep_current(id, view, is_deleted);
-    let on_attach = Callback::new(move |()| refresh.request_own());
+    let states = ShownStates::new();
+    let refresh = keep_current(id, view, is_deleted, states);
+    let own_refresh = refresh.clone();
+    let on_attach = Callback::new(move |()| own_refresh.request_own());
     let count_refresh = delayed::keep_count(id, view);
 
     let name = Signal::derive(move || view.with(|job| job.row.display_name.clone()));
@@ -142,46 +161,72 @@ fn JobContent(job: JobView, part: JobTab, flash: FlashView) -> impl IntoView {
     let is_active = Memo::new(move |_| view.with(|job| job.row.is_active));
     // A memo, so that a refresh of the job does not redraw the notice.
     let source = Memo::new(move |_| view.with(|job| job.source.clone()));
-    let set_active = Callback::new(move |active| {
-        let _ = view.try_update(|job| job.row.is_active = active);
+    let set_active = Callback::new(move |state: ShownState| {
+        states.record(id, state);
+        view.update(|job| job.row.is_active = state.is_active);
+        if state.is_answered {
+            refresh.request_own();
+        }
     });
     let may_run = may(Permission::RunJob);
     let may_define = may(Permission::DefineJob);
     let may_delete = may(Permission::DeleteJob);
     let may_cancel = may(Permission::CancelOccurrence);
+    // The actions that cannot be undone are the last of the menu.
+    let has_danger = Memo::new(move |_| may_delete || (may_cancel && view.with(|job| job.delayed > 0)));
     // Outside the views of the actions, which a success draws again.
     let (run_error, pause_error) = (LastError::of("Run now"), LastError::of("Pause or resume"));
     let (delete_error, attach_error) = (LastError::of("Delete job"), LastError::of("Attach to the code"));
     let cancel_error = LastError::of("Cancel all delayed");
+    let is_run_deleted = may_run && again == Some(None);
+    let again = again.flatten();
+    // A refused form keeps what was typed.
+    let asks_run =
+        question == "run" || again.is_some() || !flash.fields.is_empty() || !flash.typed("input_json").is_empty();
+    let plain_run = (asks_run && may_run).then(|| {
+        let again = again.clone();
+        view! { <RunWithInputSection id name current=input flash again/> }
+    });
 
     view! {
         <Title text=move || format!("{}{} · Jobs", name.get(), if is_history { " · History" } else { "" })/>
         <Breadcrumbs steps=vec![("/jobs".into(), "Jobs".into())] here=name/>
         <PageHeader title=name>
             {may_run.then(|| view! { <RunNow id name error=run_error class="btn btn-primary"/> })}
-            {may_define
+            {may_define.then(|| view! { <PauseWithReason id name is_active on_change=set_active error=pause_error/> })}
+            {(may_run || may_define || may_cancel || may_delete)
                 .then(|| {
                     view! {
-                        <PauseWithReason id name is_active on_change=set_active error=pause_error/>
-                        <a class="btn" href=format!("/jobs/{id}/edit")>
-                            <Icon name="pencil"/>
-                            "Edit"
-                        </a>
-                        <a class="btn" href=format!("/jobs/new?from={id}")>
-                            <Icon name="copy"/>
-                            "Duplicate"
-                        </a>
+                        <ActionMenu>
+                            {may_run.then(|| view! { <RunWithInput id name current=input again/> })}
+                            {may_define
+                                .then(|| {
+                                    view! {
+                                        <a class="btn" href=format!("/jobs/{id}/edit")>
+                                            <Icon name="pencil"/>
+                                            "Edit"
+                                        </a>
+                                        <a class="btn" href=format!("/jobs/new?from={id}")>
+                                            <Icon name="copy"/>
+                                            "Duplicate"
+                                        </a>
+                                    }
+                                })}
+                            <hr hidden=move || !has_danger.get()/>
+                            {may_cancel
+                                .then(|| view! { <CancelDelayedButton view error=cancel_error refresh=count_refresh/> })}
+                            {may_delete.then(|| view! { <DeleteJobButton id name error=delete_error/> })}
+                        </ActionMenu>
                     }
                 })}
-            {may_run.then(|| view! { <RunWithInput id name current=input flash/> })}
-            {may_cancel.then(|| view! { <CancelDelayedButton view error=cancel_error refresh=count_refresh/> })}
-            {may_delete.then(|| view! { <DeleteJobButton id name error=delete_error/> })}
         </PageHeader>
         <ActionError error=run_error/>
         <ActionError error=pause_error/>
         <ActionError error=delete_error/>
         <ActionError error=cancel_error/>
         <ErrorSummary errors=whole/>
+        {is_run_deleted.then(run_deleted)}
+        {plain_run}
         {(asks_cancel && may_cancel).then(|| view! { <CancelDelayedSection view/> })}
         {(asks_delete && may_delete).then(|| view! { <DeleteJobSection id name=first_name/> })}
         {move || is_deleted.get().then(deleted)}
@@ -223,11 +268,11 @@ fn JobOverview(view: RwSignal<JobView>, occurrences: ListPage<OccurrenceRow>) ->
     view! {
         <div class="form-grid">
             <JobDefinitionCard view/>
-            <aside class="summary" aria-labelledby="schedule" tabindex="0">
+            <SummaryBox heading="schedule">
                 <h2 id="schedule">"Schedule"</h2>
                 {held}
                 <NextRunsPreview preview otherwise="No further runs are scheduled."/>
-            </aside>
+            </SummaryBox>
         </div>
         <section class="stack" aria-labelledby=OCCURRENCES_HEADING>
             <div class="card-head">
@@ -273,12 +318,22 @@ fn deleted() -> AnyView {
     .into_any()
 }
 
+fn run_deleted() -> AnyView {
+    view! {
+        <div class="notice" data-kind="warn" role="status">
+            <Icon name="trash-2"/>
+            <p>"The run that you want to run again is deleted, and its input with it."</p>
+        </div>
+    }
+    .into_any()
+}
+
 fn paused(reason: Option<String>) -> AnyView {
     let reason = reason.filter(|reason| !reason.is_empty()).map(|reason| format!(" Reason: {reason}"));
     view! {
         <div class="notice" data-kind="info">
             <Icon name="circle-pause"/>
-            <p>"This job is paused: its schedule starts no runs. To run it now, choose “Run with different input…” and select “Run anyway”." {reason}</p>
+            <p>"This job is paused: its schedule starts no runs. To run it now, choose “More”, then “Run with different input…”, and select “Run anyway”." {reason}</p>
         </div>
     }
     .into_any()
@@ -310,26 +365,36 @@ fn no_worker(worker_id: &str, job_type: &str) -> AnyView {
 
 /// Reads the job again after an event that may have changed it, and once a due time on the page has passed. Returns the
 /// refresh, so that an action on the page can request it.
-fn keep_current(id: JobId, view: RwSignal<JobView>, is_deleted: RwSignal<bool>) -> ThrottledRefresh {
+fn keep_current(
+    id: JobId,
+    view: RwSignal<JobView>,
+    is_deleted: RwSignal<bool>,
+    states: ShownStates,
+) -> ThrottledRefresh {
     let refresh = throttled_refresh(
         Duration::from_millis(300),
         // Without the event, as after a pause, only the read shows that the job was deleted.
-        move || async move {
-            match job(id).await {
-                Err(AppError::NotFound(_)) => Ok(None),
-                read => read.map(Some),
+        move || {
+            states.begin_read();
+            async move {
+                match job(id).await {
+                    Err(AppError::NotFound(_)) => Ok(None),
+                    read => read.map(Some),
+                }
             }
         },
-        move |read| match read {
-            None => is_deleted.set(true),
-            Some(read) if view.with_untracked(|known| *known != read) => view.set(read),
-            Some(_) => {}
+        move |read: Option<JobView>| {
+            let Some(mut read) = read else {
+                is_deleted.set(true);
+                return;
+            };
+            states.correct(&mut read.row);
+            if view.with_untracked(|known| *known != read) {
+                view.set(read);
+            }
         },
     );
-    // An event that arrived while the page was being read is not in the data.
-    if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
-        refresh.request();
-    }
+    refresh.request_after_first_read();
     use_due_refresh(
         move |now| if is_deleted.get() { None } else { view.with(|job| latest_due_before(job, now)) },
         refresh.clone(),

@@ -19,7 +19,8 @@ use crate::{
     },
 };
 
-/// Runs a job once with a different input: in a dialog, or without scripts in a section that unfolds.
+/// Runs a job once with a different input, typed in a dialog. Without scripts the form is a section of the page, reached
+/// by a link.
 #[component]
 pub fn RunWithInput(
     /// The job's id.
@@ -30,25 +31,78 @@ pub fn RunWithInput(
     /// The input from the job's definition, from which the text of the field starts.
     #[prop(into)]
     current: Signal<String>,
-    /// The input and errors that a plain form left behind.
-    flash: FlashView,
+    /// The input of an earlier run to run again with. The dialog is then open from the start.
+    again: Option<String>,
 ) -> impl IntoView {
     let open = RwSignal::new(false);
-    let was_refused = !flash.fields.is_empty();
-    let typed = flash.typed("input_json");
-    let plain_input = if typed.is_empty() { current.get_untracked() } else { typed };
-    let reason = flash.typed("reason");
+    let is_asked = again.is_some();
+    Effect::new(move |_| {
+        if is_asked {
+            open.set(true);
+            // A reload and a later return to this page do not ask again.
+            browser::replace_address(&format!("/jobs/{id}"));
+        }
+    });
+    let input = again.unwrap_or_else(|| current.get_untracked());
     view! {
         <button type="button" class="btn needs-js" on:click=move |_| open.set(true)>
+            <Icon name="play"/>
             "Run with different input…"
         </button>
+        <a class="btn hide-js" href=format!("/jobs/{id}?confirm=run#run-with-input")>
+            <Icon name="play"/>
+            "Run with different input…"
+        </a>
         <Dialog open id="run-with-title" title=Signal::derive(move || format!("Run {} with different input", name.get()))>
-            <RunForm prefix="run" id name current text=current.get_untracked() reason=String::new() before=Vec::new() open/>
+            <RunForm
+                prefix="run"
+                id
+                name
+                current
+                text=input
+                is_of_run=is_asked
+                reason=String::new()
+                before=Vec::new()
+                open
+            />
         </Dialog>
-        <details class="hide-js" open=was_refused>
-            <summary>"Run with different input"</summary>
-            <RunForm prefix="plain-run" id name current text=plain_input reason before=flash.fields open/>
-        </details>
+    }
+}
+
+/// The form as a section of the page, for readers without scripts.
+#[component]
+pub fn RunWithInputSection(
+    /// The job's id.
+    id: JobId,
+    /// The job's name.
+    #[prop(into)]
+    name: Signal<String>,
+    /// The input from the job's definition, from which the text of the field starts.
+    #[prop(into)]
+    current: Signal<String>,
+    /// The input and errors that a plain form left behind.
+    flash: FlashView,
+    /// The input of an earlier run to run again with.
+    again: Option<String>,
+) -> impl IntoView {
+    let (typed, reason) = (flash.typed("input_json"), flash.typed("reason"));
+    let is_of_run = typed.is_empty() && again.is_some();
+    let text = if typed.is_empty() { again.unwrap_or_else(|| current.get_untracked()) } else { typed };
+    view! {
+        <section class="card stack hide-js" id="run-with-input" aria-labelledby="run-with-input-heading">
+            <h2 id="run-with-input-heading">{format!("Run {} with different input", name.get_untracked())}</h2>
+            <RunForm
+                prefix="plain-run"
+                id
+                name
+                current
+                text
+                is_of_run
+                reason
+                before=flash.fields
+                open=RwSignal::new(false)
+            />
+        </section>
     }
 }
 
@@ -60,6 +114,8 @@ fn RunForm(
     current: Signal<String>,
     /// The initial text of the field.
     text: String,
+    /// True if the text is the input of an earlier run.
+    is_of_run: bool,
     reason: String,
     before: Vec<FieldError>,
     open: RwSignal<bool>,
@@ -76,6 +132,7 @@ fn RunForm(
     let why = NodeRef::<html::Input>::new();
     let force = NodeRef::<html::Input>::new();
     let is_busy = RwSignal::new(false);
+    let is_of_run = RwSignal::new(is_of_run);
     // The input of the definition when the text was filled in.
     let filled = RwSignal::new(current.get_untracked());
     let fill = move || {
@@ -85,6 +142,7 @@ fn RunForm(
         let _ = input.set_default_value(&text);
         input.set_value(&text);
         filled.set(text);
+        is_of_run.set(false);
     };
     // One idempotency key for as long as the dialog is open: a call repeated after a lost response must not run twice.
     let key = StoredValue::new(String::new());
@@ -92,7 +150,10 @@ fn RunForm(
         if open.get() {
             key.set_value(browser::random_key());
             // The job may have been changed since the page was loaded. Typed text stays.
-            if input.get_untracked().is_some_and(|input| filled.with_untracked(|filled| input.value() == *filled)) {
+            let is_own = !is_of_run.get_untracked();
+            if is_own
+                && input.get_untracked().is_some_and(|input| filled.with_untracked(|filled| input.value() == *filled))
+            {
                 fill();
             }
         }
@@ -106,11 +167,16 @@ fn RunForm(
         fill();
     };
     let changed = move || {
-        is_changed.get().then(|| {
+        let reason = if is_of_run.get() {
+            Some("This is the input of an earlier run.")
+        } else {
+            is_changed.get().then_some("The input of the job was changed after this text was filled in.")
+        };
+        reason.map(|reason| {
             view! {
                 <div class="notice" data-kind="info">
                     <Icon name="info"/>
-                    <p>"The input of the job was changed after this text was filled in."</p>
+                    <p>{reason}</p>
                     <button type="button" class="btn btn-small" on:click=use_current>"Use the input of the job"</button>
                 </div>
             }

@@ -47,6 +47,7 @@ use crate::{
         page_header::{Breadcrumbs, PageHeader},
         schedule_field::{NextRunsPreview, ScheduleField},
         session_end::{SessionEnd, SessionEndReason},
+        summary_box::SummaryBox,
         toast::{ToastKind, toasts},
     },
     error::AppError,
@@ -273,13 +274,13 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
                         }
                     />
                 </div>
-                <aside class="summary" id=FORM_SUMMARY_ID aria-labelledby="outcome" tabindex="0">
+                <SummaryBox id=FORM_SUMMARY_ID heading="outcome">
                     <h2 id="outcome">"Summary"</h2>
                     <p>{move || sentence(&target.get())}</p>
                     <CheckedPreview check>
                         <NextRunsPreview preview/>
                     </CheckedPreview>
-                </aside>
+                </SummaryBox>
             </div>
             <div class="form-actions">
                 <button type="submit" class="btn btn-primary" aria-disabled=move || is_busy.get().then_some("true")>

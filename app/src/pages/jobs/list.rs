@@ -1,8 +1,9 @@
 //! The rows of the jobs page, kept current by events, refreshes and the due times on the page.
 //!
 //! The strip of a row holds statuses without versions. A read that began before an event arrived may lack its change, so
-//! the events that arrive during a read are applied again to its answer. Rows do not move or leave while the user works
-//! in the table; a changed order waits until the user has left it or requests it.
+//! the events that arrive during a read are applied again to its answer. The same holds for a job that this user pauses
+//! or resumes. Rows do not move or leave while the user works in the table; a changed order waits until the user has
+//! left it or requests it.
 
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use crate::{
     browser,
     components::{due_refresh::use_due_refresh, time::use_page_clock},
     live::{LiveUpdates, ThrottledRefresh, is_resync, throttled_refresh, use_live_updates},
+    pages::job::shown_state::{ShownState, ShownStates},
 };
 
 /// The table's id, used to detect whether the user works in it.
@@ -47,6 +49,9 @@ pub(super) struct JobList {
     waiting: RwSignal<Option<JobEntries>>,
     /// The statuses that arrived since the last read began.
     since_read: StoredValue<Vec<(JobId, OccurrenceId, OccurrenceStatus)>>,
+    /// The states that the actions on the rows show.
+    states: ShownStates,
+    refresh: StoredValue<Option<ThrottledRefresh>>,
 }
 
 impl JobList {
@@ -58,6 +63,8 @@ impl JobList {
             next: RwSignal::new(found.next),
             waiting: RwSignal::new(None),
             since_read: StoredValue::new(Vec::new()),
+            states: ShownStates::new(),
+            refresh: StoredValue::new(None),
         }
     }
 
@@ -71,11 +78,9 @@ impl JobList {
         };
         let apply = move |found| self.reread(found, browser::is_busy_in(JOB_TABLE_ID));
         let refresh = throttled_refresh(Duration::from_secs(1), read, apply);
-        // An event that arrived while the page was being read is not in the data.
+        self.refresh.set_value(Some(refresh.clone()));
+        refresh.request_after_first_read();
         let live = use_context::<LiveUpdates>();
-        if live.is_some_and(LiveUpdates::received_recently) {
-            refresh.request();
-        }
         use_due_refresh(move |now| self.latest_due_before(now), refresh.clone());
         self.follow_user(live, refresh.clone());
         use_live_updates(move |envelope| match &envelope.event {
@@ -87,6 +92,20 @@ impl JobList {
             _ if is_resync(envelope) => refresh.request(),
             _ => {}
         });
+    }
+
+    /// Shows the state that an action on a job leads to. After the answer the page is read again.
+    pub(super) fn show_state(self, job: JobId, state: ShownState) {
+        self.states.record(job, state);
+        let row = |rows: &JobEntries| rows.iter().find(|(id, _)| *id == job).map(|(_, row)| row.clone());
+        if let Some(row) = self.rows.with_untracked(row) {
+            row.update(|row| row.is_active = state.is_active);
+        }
+        if state.is_answered
+            && let Some(refresh) = self.refresh.get_value()
+        {
+            refresh.request_own();
+        }
     }
 
     /// Returns true if a changed order waits until the user has left the table.
@@ -127,6 +146,7 @@ impl JobList {
 
     fn begin_read(self) {
         self.since_read.update_value(Vec::clear);
+        self.states.begin_read();
     }
 
     fn reread(self, found: ListPage<JobRow>, is_busy: bool) {
@@ -136,6 +156,7 @@ impl JobList {
             .rows
             .into_iter()
             .map(|mut row| {
+                self.states.correct(&mut row);
                 for (_, id, status) in since_read.iter().filter(|(job, ..)| *job == row.id) {
                     record_status(&mut row.recent, *id, *status);
                 }
@@ -150,6 +171,8 @@ impl JobList {
                 }
             })
             .collect();
+        // The answer of an action does not reach a row that has left the page.
+        self.states.retain(|job| rows.iter().any(|(id, _)| *id == job));
         let is_same = known.len() == rows.len() && known.iter().zip(&rows).all(|(a, b)| a.0 == b.0);
         let waiting = (!is_same && is_busy).then(|| rows.clone());
         if waiting.is_some() || self.waiting.with_untracked(Option::is_some) {
@@ -300,6 +323,28 @@ mod tests {
             list.begin_read();
             list.reread(page(vec![job(1, vec![(id(1), Completed)])]), false);
             assert_eq!(recent(), [(id(1), Completed)], "a read that began after the events decides");
+        });
+    }
+
+    #[test]
+    fn older_read_does_not_undo_a_pause() {
+        Owner::new().with(|| {
+            let list = JobList::new(page(vec![job(1, vec![])]));
+            let is_active = || list.rows.with_untracked(|rows| rows[0].1.read_untracked().is_active);
+            let show = |is_answered| list.show_state(job_id(1), ShownState { is_active: false, is_answered });
+            let read = || {
+                list.reread(page(vec![job(1, vec![])]), false);
+                is_active()
+            };
+            list.begin_read();
+            show(false);
+            assert!(!is_active(), "shown before the answer");
+            assert!(!read(), "a read that began before the action");
+            list.begin_read();
+            show(true);
+            assert!(!read(), "a read that began before the answer");
+            list.begin_read();
+            assert!(read(), "a read that began after the answer decides");
         });
     }
 

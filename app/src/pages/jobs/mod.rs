@@ -26,7 +26,6 @@ use super::job::{
 };
 use crate::{
     api::{jobs::jobs, session::query_value},
-    browser,
     components::{
         action_error::{ActionError, LastError},
         cluster_state::use_cluster_pause,
@@ -35,11 +34,12 @@ use crate::{
         filter_error::{FilterError, FilterErrorNotice},
         icon::{Icon, LiveIcon},
         loading::render_page,
-        page_arrival::PAGE_TITLE_ID,
         page_header::PageHeader,
         session_context::may,
         status_badge::icon_of,
+        tag_list::TagList,
         time::{Countdown, Time, use_page_clock},
+        waiting_changes::WaitingChangesButton,
     },
     format::plural,
 };
@@ -47,7 +47,7 @@ use crate::{
 /// The number of jobs on one page.
 const JOBS_PER_PAGE: u32 = 50;
 
-/// `/jobs?q=&state=&after=`. A value that cannot be read yields an error and no rows.
+/// `/jobs?q=&tag=&state=&after=`. A value that cannot be read yields an error and no rows.
 #[component]
 pub fn JobsPage() -> impl IntoView {
     let query = use_query_map();
@@ -101,7 +101,7 @@ fn read_filter(parameter: impl Fn(&str) -> Option<String>) -> Result<JobFilter, 
         }
         is_cursor
     });
-    let filter = JobFilter { text: part("q"), tag: None, active, after, limit: JOBS_PER_PAGE };
+    let filter = JobFilter { text: part("q"), tag: part("tag"), active, after, limit: JOBS_PER_PAGE };
     if errors.is_empty() { Ok(filter) } else { Err(InvalidJobFilter { errors, rest: filter }) }
 }
 
@@ -111,7 +111,7 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>, drawn: DrawnFilter) -
     list.keep_current(filter.clone());
     let may_define = may(Permission::DefineJob);
     let may_run = may(Permission::RunJob);
-    let is_filtered = filter.text.is_some() || filter.active.is_some();
+    let is_filtered = filter.text.is_some() || filter.tag.is_some() || filter.active.is_some();
     let is_first = filter.after.is_none();
     let more = {
         let filter = filter.clone();
@@ -149,21 +149,7 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>, drawn: DrawnFilter) -
     let is_empty = Memo::new(move |_| list.rows.with(Vec::is_empty));
     let shown = move || plural(list.rows.with(|rows| i64::try_from(rows.len()).unwrap_or(i64::MAX)), "job");
 
-    let show_waiting = move |_: ev::MouseEvent| {
-        // The button disappears.
-        browser::focus_in_place(PAGE_TITLE_ID);
-        list.show_waiting();
-    };
-    let pill = move || {
-        list.has_waiting().then(|| {
-            view! {
-                <button type="button" class="pill" on:click=show_waiting>
-                    <Icon name="chevron-down"/>
-                    "The list has changed · Show"
-                </button>
-            }
-        })
-    };
+    let waiting = Memo::new(move |_| list.has_waiting().then(|| "The list has changed".to_owned()));
 
     view! {
         <Title text="Jobs"/>
@@ -181,7 +167,7 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>, drawn: DrawnFilter) -
         <div class="stack">
             <JobFilterBar filter=filter.clone() drawn/>
             <div hidden=move || !is_empty.get()>{empty}</div>
-            <div role="status">{pill}</div>
+            <WaitingChangesButton changes=waiting on_show=move |()| list.show_waiting()/>
             <div class="table-wrap" id=JOB_TABLE_ID hidden=move || is_empty.get()>
                 <table role="table" class="table table-cards table-jobs">
                     <caption class="sr-only">"Jobs by name"</caption>
@@ -203,7 +189,7 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>, drawn: DrawnFilter) -
                     </thead>
                     <tbody>
                         <For each=move || list.rows.get() key=|(id, _)| *id let:entry>
-                            <JobTableRow row=entry.1 back=here.get_value() may_run may_define/>
+                            <JobTableRow list row=entry.1 back=here.get_value() may_run may_define/>
                         </For>
                     </tbody>
                 </table>
@@ -220,7 +206,7 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>, drawn: DrawnFilter) -
 /// Returns the address of the list with this filter, starting after the cursor `after`.
 fn address(filter: &JobFilter, after: Option<&str>) -> String {
     let state = filter.active.map(|active| if active { "active" } else { "paused" });
-    let parts = [("q", filter.text.as_deref()), ("state", state), ("after", after)];
+    let parts = [("q", filter.text.as_deref()), ("tag", filter.tag.as_deref()), ("state", state), ("after", after)];
     let query: Vec<String> =
         parts.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", query_value(value?)))).collect();
     if query.is_empty() { "/jobs".into() } else { format!("/jobs?{}", query.join("&")) }
@@ -239,6 +225,19 @@ fn JobFilterBar(filter: JobFilter, drawn: DrawnFilter) -> impl IntoView {
         .collect();
     let state = filter.active.map(|active| {
         view! { <input type="hidden" name="state" value=if active { "active" } else { "paused" }/> }
+    });
+    let tag = filter.tag.clone().map(|tag| view! { <input type="hidden" name="tag" value=tag/> });
+    let one_tag = filter.tag.clone().map(|tag| {
+        let href = address(&JobFilter { tag: None, ..filter.clone() }, None);
+        view! {
+            <nav class="chips" aria-label="Filter by tag">
+                <a class="chip" href=href aria-current="true">
+                    <span>"Tag: " {tag}</span>
+                    <Icon name="x"/>
+                    <span class="sr-only">", show jobs of all tags"</span>
+                </a>
+            </nav>
+        }
     });
     let form = NodeRef::<html::Form>::new();
     drawn.show(form, vec![("q", text.clone())]);
@@ -263,6 +262,7 @@ fn JobFilterBar(filter: JobFilter, drawn: DrawnFilter) -> impl IntoView {
                         maxlength="200"
                     />
                 </div>
+                {tag}
                 {state}
                 <button type="submit" class="btn">
                     <Icon name="search"/>
@@ -270,12 +270,19 @@ fn JobFilterBar(filter: JobFilter, drawn: DrawnFilter) -> impl IntoView {
                 </button>
             </form>
             <div class="chips" role="group" aria-label="State">{chips}</div>
+            {one_tag}
         </div>
     }
 }
 
 #[component]
-fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define: bool) -> impl IntoView {
+fn JobTableRow(
+    list: JobList,
+    row: ArcRwSignal<JobRow>,
+    back: String,
+    may_run: bool,
+    may_define: bool,
+) -> impl IntoView {
     let row = RwSignal::from(row);
     let id = row.with_untracked(|row| row.id);
     let name = Signal::derive(move || row.with(|row| row.display_name.clone()));
@@ -285,8 +292,8 @@ fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define
     let next_due = Memo::new(move |_| row.with(|row| row.next_fire_at));
     let has_worker = Memo::new(move |_| row.with(|row| row.worker_alive));
     let tags = move || {
-        let chips: Vec<_> = tags.get().into_iter().map(|tag| view! { <li class="chip">{tag}</li> }).collect();
-        (!chips.is_empty()).then(|| view! { <ul class="chips" aria-label="Tags">{chips}</ul> })
+        let tags = tags.get();
+        (!tags.is_empty()).then(|| view! { <TagList tags/> })
     };
     let no_worker = move || {
         (!has_worker.get()).then(|| {
@@ -299,9 +306,7 @@ fn JobTableRow(row: ArcRwSignal<JobRow>, back: String, may_run: bool, may_define
         })
     };
     let (run_error, pause_error) = (LastError::of("Run now"), LastError::of("Pause or resume"));
-    let set_active = Callback::new(move |active| {
-        let _ = row.try_update(|row| row.is_active = active);
-    });
+    let set_active = Callback::new(move |state| list.show_state(id, state));
     view! {
         <tr role="row" data-id=id.to_string()>
             <th role="rowheader" scope="row" data-label="Job">
@@ -419,8 +424,13 @@ mod tests {
 
     #[test]
     fn page_address_keeps_the_filter() {
-        let filter = JobFilter { text: Some("a&b".into()), active: Some(false), ..JobFilter::default() };
-        assert_eq!(address(&filter, Some("x/1")), "/jobs?q=a%26b&state=paused&after=x/1");
+        let filter = JobFilter {
+            text: Some("a&b".into()),
+            tag: Some("c d".into()),
+            active: Some(false),
+            ..JobFilter::default()
+        };
+        assert_eq!(address(&filter, Some("x/1")), "/jobs?q=a%26b&tag=c%20d&state=paused&after=x/1");
         assert_eq!(address(&JobFilter::default(), None), "/jobs");
     }
 

@@ -32,7 +32,7 @@ use crate::{
         page_header::PageHeader, session_context::may,
     },
     error::AppError,
-    live::{is_resync, throttled_refresh, use_live_updates, use_polling},
+    live::{refresh_on_resync, throttled_refresh, use_polling},
 };
 
 /// The shortest time between two reads of the loops.
@@ -194,13 +194,6 @@ fn keep_current(rows: LoopRows, actions: LoopActions) {
             changes
         }
     });
-    use_live_updates({
-        let refresh = refresh.clone();
-        move |envelope| {
-            if is_resync(envelope) {
-                refresh.request();
-            }
-        }
-    });
+    refresh_on_resync(&refresh);
     use_polling(POLL_INTERVAL, move || refresh.request());
 }
