@@ -4,8 +4,9 @@
 //! say when to read: no line is lost or repeated, whichever server stores it. A stream ends when its caller loses the
 //! right to it. A client that reconnects sends the id of its last frame and gets what it missed.
 //!
-//! A worker sends the last lines of a run before its end, but over another queue, and they are stored by another consumer.
-//! The log of an occurrence that has just ended may therefore grow for a moment, and its stream waits for that.
+//! A worker sends the last lines of a run before its end, but over another queue, and they are stored by another consumer:
+//! usually before the end, and rarely after it. The stream of a log therefore waits for them until `LAST_LINES_TIMEOUT`
+//! after the end, and as long after each of them. A line that is stored later is in the log and not in the stream.
 
 use std::{collections::VecDeque, convert::Infallible, time::Duration};
 
