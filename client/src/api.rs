@@ -1,4 +1,6 @@
 //! The operations of the API, one method each, by the objects that they act on.
+//!
+//! Each returns an error if the server refuses the request or cannot be reached; a section `# Errors` names other errors.
 
 mod calendars;
 mod failures;

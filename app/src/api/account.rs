@@ -60,10 +60,6 @@ pub struct AccountPageData {
 }
 
 /// Loads the account page.
-///
-/// # Errors
-///
-/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, output = JsonText, endpoint = "account_page")]
 pub async fn load_account_page() -> Result<AccountPageData, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::ManageAccount).await?;
@@ -78,10 +74,6 @@ pub async fn load_account_page() -> Result<AccountPageData, AppError> {
 }
 
 /// Returns the own account with its sessions.
-///
-/// # Errors
-///
-/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, output = JsonText, endpoint = "account")]
 pub async fn account() -> Result<AccountView, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::ManageAccount).await?;

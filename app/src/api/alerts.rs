@@ -129,10 +129,6 @@ pub struct AlertTestReport {
 }
 
 /// Returns a page of alerts, newest first, and the rules.
-///
-/// # Errors
-///
-/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, output = JsonText, endpoint = "alerts")]
 pub async fn alerts(#[server(default)] filter: AlertFilter) -> Result<AlertList, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
@@ -142,10 +138,6 @@ pub async fn alerts(#[server(default)] filter: AlertFilter) -> Result<AlertList,
 }
 
 /// Returns every rule, ordered by name.
-///
-/// # Errors
-///
-/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, output = JsonText, endpoint = "alert_rules")]
 pub async fn alert_rules() -> Result<Vec<AlertRuleRow>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;

@@ -38,10 +38,6 @@ pub async fn object_audit(object: String, before: Option<AuditCursor>) -> Result
 }
 
 /// Lists the rows by or about the signed-in user before `before`, newest first.
-///
-/// # Errors
-///
-/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, output = JsonText, endpoint = "own_audit")]
 pub async fn own_audit(before: Option<AuditCursor>) -> Result<ListPage<AuditRow>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;

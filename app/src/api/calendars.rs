@@ -39,10 +39,6 @@ pub struct CalendarFormPage {
 }
 
 /// Lists every calendar by name.
-///
-/// # Errors
-///
-/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, output = JsonText, endpoint = "calendars")]
 pub async fn calendars() -> Result<Vec<CalendarRow>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;

@@ -15,10 +15,6 @@ use super::codec::JsonText;
 use crate::{error::AppError, format::plural};
 
 /// Lists failures grouped by cause, most numerous first.
-///
-/// # Errors
-///
-/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, output = JsonText, endpoint = "failure_groups")]
 pub async fn failure_groups(#[server(default)] filter: FailureFilter) -> Result<ListPage<FailureGroup>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
@@ -26,10 +22,6 @@ pub async fn failure_groups(#[server(default)] filter: FailureFilter) -> Result<
 }
 
 /// Lists failures, newest first, each with only the first line of its exception and without its input.
-///
-/// # Errors
-///
-/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, output = JsonText, endpoint = "failures")]
 pub async fn list_failures(#[server(default)] filter: FailureFilter) -> Result<ListPage<FailureRow>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
@@ -142,10 +134,6 @@ pub async fn resolve_failures(
 }
 
 /// Lists dead letters, newest first, each with only the start of its body.
-///
-/// # Errors
-///
-/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, output = JsonText, endpoint = "dead_letters")]
 pub async fn list_dead_letters(
     #[server(default)] filter: DeadLetterFilter,

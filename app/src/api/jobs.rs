@@ -55,10 +55,6 @@ pub fn refused_run_notice(reason: &str) -> String {
 }
 
 /// Lists jobs by name, one page at a time.
-///
-/// # Errors
-///
-/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, output = JsonText, endpoint = "jobs")]
 pub async fn jobs(filter: JobFilter) -> Result<ListPage<JobRow>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
@@ -296,10 +292,6 @@ pub async fn attach_job(id: JobId) -> Result<(), AppError> {
 }
 
 /// Counts the delayed occurrences of a job, up to [`MAX_COUNTED_OPEN`](milvaion_api::views::MAX_COUNTED_OPEN) + 1.
-///
-/// # Errors
-///
-/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, output = JsonText, endpoint = "delayed_count")]
 pub async fn delayed_count(id: JobId) -> Result<i64, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;

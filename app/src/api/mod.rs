@@ -3,7 +3,8 @@
 //! Each server function is a few lines: it gets the backend and the user by naming the [`Permission`](milvaion_api::permissions::Permission) it needs, calls
 //! one method and returns its result. [`authorize`] is the only way to the backend for them, and the backend checks the
 //! session, the role and the origin. Reads are GET requests made by resources. Every change is a POST that a plain HTML
-//! form can send too.
+//! form can send too. Each returns `SignedOut` without a session and `Unavailable` if a service is down; a section
+//! `# Errors` names other errors.
 //!
 //! No script handles the response to a plain form post. [`respond`] therefore redirects it to a page and stores a
 //! [`FlashMessage`](crate::backend::FlashMessage) for that page: the notice, the errors and the typed values. A post

@@ -15,10 +15,6 @@ use super::codec::JsonText;
 use crate::error::AppError;
 
 /// Lists occurrences, newest first.
-///
-/// # Errors
-///
-/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, output = JsonText, endpoint = "occurrences")]
 pub async fn list_occurrences(
     #[server(default)] filter: OccurrenceFilter,
@@ -28,10 +24,6 @@ pub async fn list_occurrences(
 }
 
 /// Returns the name of a job whose occurrences are listed; `None` if it is deleted or never existed.
-///
-/// # Errors
-///
-/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, output = JsonText, endpoint = "job_name")]
 pub async fn get_job_name(id: JobId) -> Result<Option<String>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
@@ -44,10 +36,6 @@ pub async fn get_job_name(id: JobId) -> Result<Option<String>, AppError> {
 }
 
 /// Returns the input of an occurrence of this job; `None` if the occurrence is deleted or belongs to another job.
-///
-/// # Errors
-///
-/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, output = JsonText, endpoint = "run_input")]
 pub async fn run_input(job: JobId, occurrence: OccurrenceId) -> Result<Option<serde_json::Value>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
@@ -75,10 +63,6 @@ pub async fn get_occurrence(
 }
 
 /// Returns at most 500 log lines of an occurrence: the oldest ones between `after` and `before`, both excluded.
-///
-/// # Errors
-///
-/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, output = JsonText, endpoint = "log_range")]
 pub async fn log_range(id: OccurrenceId, after: i64, before: i64) -> Result<Vec<LogLine>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;

@@ -9,10 +9,6 @@ use super::codec::JsonText;
 use crate::error::AppError;
 
 /// Returns the data of the overview page, with what ended in `window`.
-///
-/// # Errors
-///
-/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, output = JsonText, endpoint = "overview")]
 pub async fn get_overview(#[server(default)] window: TimeWindow) -> Result<ClusterOverview, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;

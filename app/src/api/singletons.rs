@@ -59,10 +59,6 @@ impl LoopAction {
 }
 
 /// Lists every singleton loop, ordered by name.
-///
-/// # Errors
-///
-/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, output = JsonText, endpoint = "singleton_loops")]
 pub async fn singleton_loops() -> Result<SingletonLoopList, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;

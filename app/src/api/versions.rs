@@ -12,10 +12,6 @@ use super::codec::JsonText;
 use crate::error::AppError;
 
 /// Lists a job's versions before `before`, newest first, with the changes of each.
-///
-/// # Errors
-///
-/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, output = JsonText, endpoint = "job_history")]
 pub async fn job_history(id: JobId, before: Option<i32>) -> Result<ListPage<VersionStep>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;

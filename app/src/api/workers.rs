@@ -8,10 +8,6 @@ use super::codec::JsonText;
 use crate::error::AppError;
 
 /// Lists every worker seen in the last day.
-///
-/// # Errors
-///
-/// `SignedOut`; `Unavailable` if a service is down.
 #[server(input = GetUrl, output = JsonText, endpoint = "workers")]
 pub async fn list_workers() -> Result<Vec<WorkerView>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;

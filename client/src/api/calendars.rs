@@ -11,10 +11,6 @@ use crate::{Client, ClientError};
 
 impl Client {
     /// Returns all calendars.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the server refuses the request or cannot be reached.
     pub async fn calendars(&self) -> Result<Page<CalendarRow>, ClientError> {
         self.get(&["calendars"], &()).await
     }

@@ -13,10 +13,6 @@ use crate::{Client, ClientError};
 
 impl Client {
     /// Returns a page of the failures, newest first.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the server refuses the request or cannot be reached.
     pub async fn failures(&self, query: &FailureQuery) -> Result<Page<FailureRow>, ClientError> {
         self.get(&["failures"], query).await
     }
@@ -31,10 +27,6 @@ impl Client {
     }
 
     /// Returns a page of the failures grouped by fingerprint, the largest group first.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the server refuses the request or cannot be reached.
     pub async fn failure_groups(&self, query: &FailureQuery) -> Result<Page<FailureGroup>, ClientError> {
         self.get(&["failures", "groups"], query).await
     }
@@ -58,10 +50,6 @@ impl Client {
     }
 
     /// Returns a page of the dead letters, newest first.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the server refuses the request or cannot be reached.
     pub async fn dead_letters(&self, query: &DeadLetterQuery) -> Result<Page<DeadLetter>, ClientError> {
         self.get(&["dead-letters"], query).await
     }

@@ -7,10 +7,6 @@ use crate::{Client, ClientError};
 
 impl Client {
     /// Returns a page of the jobs as documents of files, after the calendars that they name.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the server refuses the request or cannot be reached.
     pub async fn export_files(&self, query: &ExportQuery) -> Result<Page<FileDocument>, ClientError> {
         self.get(&["files", "export"], query).await
     }

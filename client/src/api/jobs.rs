@@ -81,10 +81,6 @@ pub struct SavedJob {
 
 impl Client {
     /// Returns a page of the jobs.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the server refuses the request or cannot be reached.
     pub async fn jobs(&self, query: &JobQuery) -> Result<Page<JobSummary>, ClientError> {
         self.get(&["jobs"], query).await
     }

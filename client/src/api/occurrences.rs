@@ -22,10 +22,6 @@ const MAX_REQUEST_BYTES: usize = 1_000_000;
 
 impl Client {
     /// Returns a page of the occurrences, newest first.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the server refuses the request or cannot be reached.
     pub async fn occurrences(&self, query: &OccurrenceQuery) -> Result<Page<Occurrence>, ClientError> {
         self.get(&["occurrences"], query).await
     }

@@ -10,10 +10,6 @@ const LOOP_NAME: &str = "the name of a singleton loop";
 
 impl Client {
     /// Returns the singleton loops, ordered by name.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the server refuses the request or cannot be reached.
     pub async fn singleton_loops(&self) -> Result<Page<SingletonLoop>, ClientError> {
         self.get(&["singleton-loops"], &()).await
     }
@@ -28,19 +24,11 @@ impl Client {
     }
 
     /// Enables a singleton loop.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the server refuses the request or cannot be reached.
     pub async fn enable_singleton_loop(&self, name: &str) -> Result<SingletonLoop, ClientError> {
         self.post_empty(&["singleton-loops", segment(LOOP_NAME, name)?, "enable"]).await
     }
 
     /// Disables a singleton loop on every instance.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the server refuses the request or cannot be reached.
     pub async fn disable_singleton_loop(&self, name: &str) -> Result<SingletonLoop, ClientError> {
         self.post_empty(&["singleton-loops", segment(LOOP_NAME, name)?, "disable"]).await
     }

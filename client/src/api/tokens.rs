@@ -10,10 +10,6 @@ use crate::{Client, ClientError};
 
 impl Client {
     /// Returns the tokens, without their secrets.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the server refuses the request or cannot be reached.
     pub async fn tokens(&self, query: &TokenQuery) -> Result<Page<TokenRow>, ClientError> {
         self.get(&["tokens"], query).await
     }

@@ -23,10 +23,6 @@ end
 impl Cache {
     /// Marks attempts as ended in the keys by which workers claim them. A worker that receives the message drops it,
     /// and a worker that has just claimed the attempt loses its claim. A later attempt keeps its claim.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails.
     pub async fn end_claims(&self, ended: &[(OccurrenceId, u32)]) -> Result<(), RedisError> {
         if ended.is_empty() {
             return Ok(());
@@ -44,10 +40,6 @@ impl Cache {
     }
 
     /// Requests workers to cancel runs, over a channel, and in a key for workers that were not connected.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails.
     pub async fn request_cancellations(&self, requests: &[CancelMessage]) -> Result<(), RedisError> {
         if requests.is_empty() {
             return Ok(());

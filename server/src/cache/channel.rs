@@ -21,19 +21,11 @@ pub struct LogWatchAnnouncer {
 
 impl LogWatchAnnouncer {
     /// Announces that pages of this server show these logs. Every server that asks Redis afterwards is told so.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails or does not answer within one second.
     pub async fn announce(&mut self, ids: &[OccurrenceId]) -> Result<(), RedisError> {
         answered(self.sink.subscribe(self.channels(ids))).await
     }
 
     /// Withdraws announcements.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails or does not answer within one second.
     pub async fn withdraw(&mut self, ids: &[OccurrenceId]) -> Result<(), RedisError> {
         answered(self.sink.unsubscribe(self.channels(ids))).await
     }
@@ -45,19 +37,11 @@ impl LogWatchAnnouncer {
 
 impl Cache {
     /// Notifies every server that the schedule has changed.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails.
     pub async fn announce_schedule_change(&self) -> Result<(), RedisError> {
         self.connection().publish(self.keys.wake_channel(), "").await
     }
 
     /// Publishes live events to every server, this one included.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails.
     pub async fn publish_events(&self, envelopes: &[String]) -> Result<(), RedisError> {
         let mut pipe = redis::pipe();
         for envelope in envelopes {
@@ -67,10 +51,6 @@ impl Cache {
     }
 
     /// Returns those of the occurrences whose log a page of any server shows.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails.
     pub async fn watched_logs(&self, ids: &[OccurrenceId]) -> Result<HashSet<OccurrenceId>, RedisError> {
         let mut command = redis::cmd("PUBSUB");
         command.arg("NUMSUB");
@@ -83,10 +63,6 @@ impl Cache {
 
     /// Returns the messages of all servers until the connection breaks, as `(is_event, text)`, and the announcer of
     /// the logs that pages of this server show.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails.
     pub async fn listen(
         &self,
     ) -> Result<(LogWatchAnnouncer, impl Stream<Item = (bool, String)> + Send + use<>), RedisError> {

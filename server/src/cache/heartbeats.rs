@@ -37,10 +37,6 @@ pub struct RunKeys {
 impl Cache {
     /// Looks at the heartbeats of instances for the detector `detector`, which saw the Redis with the run id `run_id`
     /// before. Returns the look and the run id of this Redis.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails or does not answer within one second.
     pub async fn look_at_heartbeats(
         &self,
         detector: &str,
@@ -68,10 +64,6 @@ impl Cache {
     /// of the data still has the time since when it holds them: this time becomes the present. Workers then check older
     /// messages with the server, and wait for the renewals of living instances before they claim what may be a duplicate.
     /// The id is kept in Redis, where an older copy has the older id, and where it outlives the servers.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails or does not answer within one second.
     pub async fn note_redis_run(&self, run_id: &str) -> Result<(), RedisError> {
         let mut command = redis::cmd("EVAL");
         command.arg(NOTE_RUN_SCRIPT).arg(2).arg(self.keys.claims_since()).arg(self.keys.claims_run()).arg(run_id);
@@ -79,10 +71,6 @@ impl Cache {
     }
 
     /// Returns the claim and the revocation of each run.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails or does not answer within one second.
     pub async fn run_keys(&self, runs: &[OccurrenceId]) -> Result<Vec<RunKeys>, RedisError> {
         if runs.is_empty() {
             return Ok(Vec::new());
@@ -101,10 +89,6 @@ impl Cache {
 
     /// Revokes runs: the worker that holds one gives it up without a report that would end it. Each is named with the first
     /// attempt that may run.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails or does not answer within one second.
     pub async fn revoke(&self, runs: &[(OccurrenceId, i32)]) -> Result<(), RedisError> {
         if runs.is_empty() {
             return Ok(());

@@ -116,10 +116,6 @@ impl Cache {
     }
 
     /// Returns a stream with one item per release of the lease on `role`, until the connection breaks.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails.
     pub async fn lease_releases(&self, role: &str) -> Result<impl Stream<Item = ()> + Send + use<>, RedisError> {
         let mut subscriber = self.subscriber().await?;
         subscriber.subscribe(self.keys.lease_channel(role)).await?;
@@ -128,10 +124,6 @@ impl Cache {
     }
 
     /// Returns the number of servers that wait for a release of the lease on `role`, its holder included.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails or does not answer within one second.
     pub async fn lease_listeners(&self, role: &str) -> Result<u64, RedisError> {
         let mut command = redis::cmd("PUBSUB");
         command.arg("NUMSUB").arg(self.keys.lease_channel(role));

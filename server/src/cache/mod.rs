@@ -2,7 +2,7 @@
 //!
 //! Losing Redis costs speed, never correctness. Its data is a copy that is rebuilt from PostgreSQL, and a caller whose
 //! request fails does the same work more slowly from PostgreSQL. For that reason every call has a short timeout and
-//! returns a plain error, and no code in this module waits without one.
+//! returns a plain error, and no code in this module waits without one. A section `# Errors` names only other errors.
 
 pub mod cancellation;
 pub mod channel;

@@ -64,10 +64,6 @@ fn complete_mark(key: &str) -> String {
 
 impl Cache {
     /// Writes the due times of jobs. `None` removes a job.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails.
     pub async fn note_due(&self, jobs: &[(JobId, Option<DateTime<Utc>>)]) -> Result<(), RedisError> {
         if jobs.is_empty() {
             return Ok(());
@@ -85,10 +81,6 @@ impl Cache {
 
     /// Returns the earliest due time, and true if the index is complete. A Redis that was emptied or replaced holds
     /// only the entries written since, and lacks the mark that a rebuild sets.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails.
     pub async fn earliest(&self) -> Result<(Option<DateTime<Utc>>, bool), RedisError> {
         let key = self.keys.schedule();
         let (head, complete): (Vec<(String, f64)>, bool) = redis::pipe()
@@ -101,19 +93,11 @@ impl Cache {
     }
 
     /// Marks the index as complete.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails.
     pub async fn mark_complete(&self) -> Result<(), RedisError> {
         self.connection().set(complete_mark(&self.keys.schedule()), 1).await
     }
 
     /// Applies changes, each only while its entry is missing or as it was seen. Returns the number that were applied.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails.
     pub async fn replace_due(&self, changes: &[DueChange]) -> Result<usize, RedisError> {
         let mut replaced = 0;
         for chunk in changes.chunks(REQUEST_ENTRIES) {
@@ -153,19 +137,11 @@ impl Cache {
     }
 
     /// Returns the entries with a due time up to `upto`, at most `limit`, with their scores.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails.
     pub async fn due_entries(&self, upto: DateTime<Utc>, limit: isize) -> Result<Vec<(String, f64)>, RedisError> {
         self.connection().zrangebyscore_limit_withscores(self.keys.schedule(), "-inf", score(upto), 0, limit).await
     }
 
     /// Removes members, regardless of their score.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails.
     pub async fn remove_members(&self, ids: &[String]) -> Result<(), RedisError> {
         if ids.is_empty() {
             return Ok(());
@@ -174,10 +150,6 @@ impl Cache {
     }
 
     /// Returns the scores of at most [`REQUEST_ENTRIES`] jobs, in their order.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails.
     pub async fn scores(&self, ids: &[JobId]) -> Result<Vec<Option<f64>>, RedisError> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -187,20 +159,12 @@ impl Cache {
     }
 
     /// Returns the number of entries.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails.
     pub async fn due_count(&self) -> Result<usize, RedisError> {
         self.connection().zcard(self.keys.schedule()).await
     }
 
     /// Returns a part of all entries with their scores, and the cursor of the next part; 0 begins and ends. An entry that
     /// is there the whole time is returned at least once.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails.
     pub async fn scan_due(&self, cursor: u64) -> Result<(u64, Vec<(String, f64)>), RedisError> {
         let mut command = redis::cmd("ZSCAN");
         command.arg(self.keys.schedule()).arg(cursor).arg("COUNT").arg(REQUEST_ENTRIES);

@@ -80,10 +80,6 @@ const fn milliseconds((seconds, microseconds): (i64, i64)) -> i64 {
 
 impl Cache {
     /// Returns the names of the loops.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails or does not answer within one second.
     pub async fn loop_names(&self) -> Result<LoopNames, RedisError> {
         let key = self.keys.singletons();
         let limit = isize::try_from(MAX_LOOPS).unwrap_or(isize::MAX);
@@ -101,10 +97,6 @@ impl Cache {
 
     /// Returns the time of Redis, and the time of the last heartbeat of any instance for a loop, both in milliseconds since
     /// 1970.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails or does not answer within one second.
     pub async fn loop_seen(&self, name: &str) -> Result<(i64, Option<i64>), RedisError> {
         let mut pipe = redis::pipe();
         pipe.cmd("TIME").zscore(self.keys.singletons(), name);
@@ -113,10 +105,6 @@ impl Cache {
     }
 
     /// Returns the keys of the loops, in the order of `names`. `now_ms` is the time of Redis.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails or does not answer within one second.
     pub async fn loop_keys(&self, names: &[String], now_ms: i64) -> Result<Vec<LoopKeys>, RedisError> {
         let reads: Vec<_> = names.iter().map(|name| self.keys_of_loop(name, now_ms)).collect();
         within_limit(stream::iter(reads).buffered(CONCURRENT_READS).try_collect()).await
@@ -159,10 +147,6 @@ impl Cache {
     }
 
     /// Disables a loop for its instances.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails or does not answer within one second.
     pub async fn disable_loop(&self, name: &str, disabled: &LoopDisabled) -> Result<(), RedisError> {
         let value = json!({ "by": disabled.by, "at": disabled.at }).to_string();
         let mut pipe = redis::pipe();
@@ -172,10 +156,6 @@ impl Cache {
     }
 
     /// Enables a loop for its instances.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails or does not answer within one second.
     pub async fn enable_loop(&self, name: &str) -> Result<(), RedisError> {
         let mut pipe = redis::pipe();
         pipe.del(self.keys.singleton_disabled(name)).ignore();
@@ -184,10 +164,6 @@ impl Cache {
     }
 
     /// Enables a loop for its instances if it is still disabled by this value. Returns true if it was.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails or does not answer within one second.
     pub async fn enable_loop_disabled_by(&self, name: &str, value: &str) -> Result<bool, RedisError> {
         let mut command = redis::cmd("EVAL");
         command.arg(DELETE_SAME_SCRIPT).arg(1).arg(self.keys.singleton_disabled(name)).arg(value);
@@ -199,10 +175,6 @@ impl Cache {
     }
 
     /// Asks the leader `instance` to hand a loop over to another instance.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails or does not answer within one second.
     pub async fn ask_to_yield(&self, name: &str, instance: &str) -> Result<(), RedisError> {
         let mut pipe = redis::pipe();
         pipe.set_ex(self.keys.singleton_yield(name), instance, YIELD_TTL.as_secs()).ignore();
@@ -212,10 +184,6 @@ impl Cache {
 
     /// Deletes the keys of a loop that no instance offers and no instance leads, except for its epoch. Returns false, and
     /// deletes nothing, for any other loop.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails or does not answer within one second.
     pub async fn forget_loop(&self, name: &str) -> Result<bool, RedisError> {
         let keys = &self.keys;
         let mut command = redis::cmd("EVAL");
@@ -235,10 +203,6 @@ impl Cache {
 
     /// Deletes loops that no instance has offered for 30 days, at most 100. Returns their number. `now_ms` is the time of
     /// Redis.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if Redis fails or does not answer within one second.
     pub async fn drop_old_loops(&self, now_ms: i64) -> Result<usize, RedisError> {
         let key = self.keys.singletons();
         let limit = isize::try_from(DROPPED_LOOPS).unwrap_or(isize::MAX);

@@ -16,10 +16,6 @@ const MAX_NAMED_JOBS: i64 = 5;
 
 impl JobCommands {
     /// Returns all calendars, ordered by name.
-    ///
-    /// # Errors
-    ///
-    /// Returns `Unavailable` or `Failed` if PostgreSQL fails.
     pub async fn calendars(&self) -> Result<Vec<StoredCalendar>, AppError> {
         Ok(self.store.calendars().await?)
     }

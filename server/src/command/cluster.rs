@@ -35,10 +35,6 @@ pub struct ClusterCommands {
 
 impl ClusterCommands {
     /// Returns the pause of the cluster, or `None` if it is not paused.
-    ///
-    /// # Errors
-    ///
-    /// Returns `Unavailable` or `Failed` if PostgreSQL fails.
     pub async fn state(&self) -> Result<Option<ClusterPause>, AppError> {
         Ok(self.store.cluster_pause().await?)
     }
@@ -73,10 +69,6 @@ impl ClusterCommands {
 
     /// Resumes the cluster. Due times that passed during the pause are handled by the misfire policy of each job.
     /// Succeeds if the cluster is not paused.
-    ///
-    /// # Errors
-    ///
-    /// Returns `Unavailable` or `Failed` if PostgreSQL fails.
     pub async fn resume(&self, me: &RequestUser) -> Result<(), AppError> {
         let now = self.clock.now();
         if let Some(since) =

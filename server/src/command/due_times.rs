@@ -70,10 +70,6 @@ impl JobCommands {
 
     /// Computes the due times of one page of the jobs that a clock that was ahead made silent: their last due time, or
     /// their last edit, is in the future. Each gets the next due time by the present clock, if that is earlier.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if PostgreSQL fails.
     pub async fn wake_silent_jobs(&self, after: JobId) -> anyhow::Result<PageResult> {
         let now = self.clock.now();
         let jobs = self.store.jobs_ahead_of(now + MIN_AHEAD, after, PAGE).await?;
@@ -97,10 +93,6 @@ impl JobCommands {
 
     /// Sets other instants in the future to now; see [`pull_back_instants`](crate::store::Store::pull_back_instants).
     /// Returns the number of rows.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if PostgreSQL fails.
     pub async fn pull_back_instants(&self) -> anyhow::Result<u64> {
         let now = self.clock.now();
         let mut changed = 0;

@@ -41,10 +41,6 @@ const MAX_TOKEN_CHARS: usize = 64;
 
 /// Creates a setup link that is valid for 15 minutes, and invalidates every earlier one. Returns its path,
 /// `/setup?token=…`, or `None` if there already is a user.
-///
-/// # Errors
-///
-/// Returns [`StoreError`] if PostgreSQL fails.
 pub async fn setup_link(store: &Store, clock: &Clock) -> Result<Option<String>, StoreError> {
     let (token, invite) = new_invite(clock, String::new(), Role::Admin, SETUP_LINK_TTL);
     let created = store.replace_setup_invite(&invite).await?;

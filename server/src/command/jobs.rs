@@ -226,10 +226,6 @@ impl JobCommands {
     }
 
     /// Returns the calendars that a job uses.
-    ///
-    /// # Errors
-    ///
-    /// Returns `Unavailable` or `Failed` if PostgreSQL fails.
     pub async fn calendars_of(&self, job: &JobInput) -> Result<CalendarSet, AppError> {
         let ids = job.rules.calendars.iter().copied().collect::<HashSet<_>>();
         if ids.is_empty() {
@@ -240,10 +236,6 @@ impl JobCommands {
 
     /// Returns the next due time of a job after an edit. An edit that does not change the due times keeps the next one.
     /// Any other edit computes it again from now.
-    ///
-    /// # Errors
-    ///
-    /// Returns `Unavailable` or `Failed` if PostgreSQL fails.
     pub async fn next_after_edit(
         &self,
         before: &StoredJob,

@@ -3,6 +3,8 @@
 //! There is one file per noun. A command checks its input and changes PostgreSQL in one statement, which also writes
 //! the audit row. Only then does it notify Redis, the broker and the browsers. Any of them may be unreachable without
 //! failing the command: the background tasks find later what they missed.
+//!
+//! Each returns `Unavailable` or `Failed` if PostgreSQL fails; a section `# Errors` names other errors.
 
 pub mod account;
 pub mod alerts;

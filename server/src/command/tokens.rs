@@ -164,10 +164,6 @@ pub async fn revoke(store: &Store, clock: &Clock, me: &RequestUser, id: TokenId)
 }
 
 /// Returns the rights of the token with this secret, in whatever state it is; `None` if there is none.
-///
-/// # Errors
-///
-/// Returns `Unavailable` or `Failed` if PostgreSQL fails.
 pub async fn principal(store: &Store, clock: &Clock, secret: &str) -> Result<Option<TokenPrincipal>, AppError> {
     if !is_secret(secret) {
         return Ok(None);

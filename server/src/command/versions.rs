@@ -22,10 +22,6 @@ const HISTORY_ROWS: u32 = 20;
 impl JobCommands {
     /// Returns a page of the versions of a job before `before`, newest first, with the fields that each version
     /// changed.
-    ///
-    /// # Errors
-    ///
-    /// Returns `Unavailable` or `Failed` if PostgreSQL fails.
     pub async fn history(&self, id: JobId, before: Option<i32>) -> Result<ListPage<VersionStep>, AppError> {
         let ListPage { rows, next } = self.store.versions(id, before, HISTORY_ROWS).await?;
         let (Some(newest), Some(oldest)) = (rows.first(), rows.last()) else {

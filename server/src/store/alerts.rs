@@ -87,19 +87,11 @@ pub(super) fn severity(word: &str) -> Result<AlertSeverity> {
 
 impl Store {
     /// Returns all rules by name, at most 200. A rule with a condition of a newer version is left out.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn alert_rules(&self) -> Result<Vec<AlertRuleRow>> {
         self.read_alert_rules(None).await
     }
 
     /// Returns a rule, or `None` if there is none with this id.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn alert_rule(&self, id: AlertRuleId) -> Result<Option<AlertRuleRow>> {
         Ok(self.read_alert_rules(Some(id)).await?.into_iter().next())
     }
@@ -124,10 +116,6 @@ impl Store {
     }
 
     /// Returns the rules that are switched on.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn active_alert_rules(&self) -> Result<Vec<ActiveRule>> {
         let rules = self.alert_rules().await?;
         let enabled = rules.into_iter().filter(|rule| rule.definition.is_enabled);
@@ -156,10 +144,6 @@ impl Store {
     }
 
     /// Mutes a rule until an instant, or ends its mute. Returns false if the rule does not exist.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn mute_alert_rule(
         &self,
         id: AlertRuleId,
@@ -179,10 +163,6 @@ impl Store {
 
     /// Deletes a rule with its alerts, if its version is `version` or no version is given. Returns false if it does not
     /// exist or has another version.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn delete_alert_rule(&self, id: AlertRuleId, version: Option<i32>, entry: &AuditEntry) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let done =

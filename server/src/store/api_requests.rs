@@ -37,10 +37,6 @@ pub enum Registration {
 
 impl Store {
     /// Registers a request under its key.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn register_api_request(
         &self,
         caller: &str,
@@ -84,10 +80,6 @@ impl Store {
     }
 
     /// Stores the answer to a registered request.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn answer_api_request(&self, caller: &str, key: &str, answer: &StoredAnswer) -> Result<()> {
         sqlx::query!(
             "UPDATE api_requests SET status = $3, headers = $4, body = $5 WHERE caller = $1 AND key = $2",
@@ -103,10 +95,6 @@ impl Store {
     }
 
     /// Takes a request back that changed nothing, so that it can be repeated under its key.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn forget_api_request(&self, caller: &str, key: &str) -> Result<()> {
         sqlx::query!("DELETE FROM api_requests WHERE caller = $1 AND key = $2 AND status IS NULL", caller, key)
             .execute(self.pool())

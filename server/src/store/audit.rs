@@ -83,20 +83,12 @@ async fn insert(executor: impl PgExecutor<'_>, entry: &AuditEntry) -> Result<()>
 
 impl Store {
     /// Inserts an entry without a change, such as a refusal.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn audit(&self, entry: &AuditEntry) -> Result<()> {
         insert(self.pool(), entry).await
     }
 
     /// Records a refusal. All refusals with the same `repeat_key` within an hour are one row: the first inserts it, and
     /// each later one increases its count.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn audit_refusal(&self, entry: &AuditEntry, repeat_key: &str) -> Result<()> {
         let mut tx = self.pool().begin().await?;
         // Without the lock, two concurrent first refusals would both insert a row.

@@ -33,10 +33,6 @@ impl Store {
     /// Returns the active jobs that have an auto-disable rule and a failure within its window. `usual` is the window,
     /// in seconds, for jobs without a rule of their own; `None` if there is no default rule. Only the newest 10,000
     /// failures after `since` are searched: a job that keeps failing is soon among them again.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn failing_jobs(
         &self,
         since: DateTime<Utc>,
@@ -63,10 +59,6 @@ impl Store {
 
     /// Returns what the decisions about jobs need. `usual` is the rule for jobs without a rule of their own; jobs without
     /// any are left out.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn failure_records(&self, ids: &[JobId], usual: Option<AutoDisable>) -> Result<Vec<FailureRecord>> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         let rows = sqlx::query!(
@@ -101,10 +93,6 @@ impl Store {
 
     /// Disables a job if it is still active and at the version that was read, and inserts its version and its audit
     /// row. Returns false if the job was changed meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn auto_disable(
         &self,
         job: &StoredJob,
@@ -149,10 +137,6 @@ impl Store {
     }
 
     /// Returns at most `limit` jobs whose cool-down has ended.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn cooled_down_jobs(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<JobId>> {
         let ids: Vec<Uuid> = sqlx::query_scalar!(
             "SELECT id FROM jobs WHERE enable_again_at IS NOT NULL AND enable_again_at <= $1
@@ -167,10 +151,6 @@ impl Store {
 
     /// Enables a job that was disabled automatically, if it is still at the version that was read. Its failures so far
     /// no longer count. Returns false if the job was changed meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn auto_enable(
         &self,
         job: &StoredJob,

@@ -90,10 +90,6 @@ macro_rules! stored_calendar {
 
 impl Store {
     /// Returns all calendars by name, at most 1,000.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn calendars(&self) -> Result<Vec<StoredCalendar>> {
         let rows = sqlx::query!(
             r#"SELECT c.*, (SELECT count(*) FROM jobs j WHERE cardinality(j.calendars) > 0 AND j.calendars @> ARRAY[c.id]) AS "jobs!",
@@ -109,10 +105,6 @@ impl Store {
     }
 
     /// Returns a calendar, or `None` if there is none with this id.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn calendar(&self, id: CalendarId) -> Result<Option<StoredCalendar>> {
         let row = sqlx::query!(
             r#"SELECT c.*, (SELECT count(*) FROM jobs j WHERE cardinality(j.calendars) > 0 AND j.calendars @> ARRAY[c.id]) AS "jobs!",
@@ -129,10 +121,6 @@ impl Store {
     }
 
     /// Returns the ids and names of the jobs that use a calendar, paused jobs included, by name, at most `limit`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn calendar_job_names(&self, id: CalendarId, limit: i64) -> Result<Vec<(JobId, String)>> {
         let rows = sqlx::query!(
             "SELECT id, display_name FROM jobs
@@ -147,10 +135,6 @@ impl Store {
     }
 
     /// Returns some calendars by id; those that do not exist are left out.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn calendars_by_id(&self, ids: &HashSet<CalendarId>) -> Result<CalendarSet> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         let rows = sqlx::query!("SELECT id, name, definition FROM calendars WHERE id = ANY($1)", &ids)
@@ -184,10 +168,6 @@ impl Store {
     }
 
     /// Returns the calendars with these names. Those that do not exist are left out.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn calendars_of_names(&self, names: &[String]) -> Result<Vec<NamedCalendar>> {
         let rows = sqlx::query!("SELECT id, name, version, definition FROM calendars WHERE name = ANY($1)", names)
             .fetch_all(self.pool())
@@ -202,10 +182,6 @@ impl Store {
     }
 
     /// Deletes a calendar that no job uses. Returns false if a job uses it or it does not exist.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_calendar(&self, id: CalendarId, edit: AuditStamp<'_>) -> Result<bool> {
         let done = sqlx::query!(
             "WITH gone AS (
@@ -228,10 +204,6 @@ impl Store {
 
     /// Returns a calendar whose last edit is not applied to all its jobs yet, or `None`. An edit that this version cannot
     /// read is left to a newer server.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn edited_calendar(&self) -> Result<Option<CalendarChange>> {
         let rows = sqlx::query!(
             "SELECT id, version, applied_to, definition FROM calendars WHERE applied_version <> version ORDER BY id"
@@ -249,10 +221,6 @@ impl Store {
 
     /// Records how far an edit was applied: up to the job `upto`, or to all jobs if it is `None`. A later edit starts
     /// from the beginning.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn note_applied(&self, change: CalendarChange, upto: Option<JobId>) -> Result<()> {
         sqlx::query!(
             "UPDATE calendars

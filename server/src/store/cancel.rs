@@ -112,10 +112,6 @@ impl Store {
     }
 
     /// Counts the delayed occurrences of a job, up to `limit`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn count_delayed(&self, job: JobId, limit: i64) -> Result<i64> {
         let count = sqlx::query_scalar!(
             r#"SELECT count(*) AS "count!"
@@ -234,10 +230,6 @@ impl Store {
     }
 
     /// Returns the status and the job of an occurrence, or `None` if it does not exist.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn occurrence_status(&self, id: OccurrenceId) -> Result<Option<(OccurrenceStatus, JobId)>> {
         let row = sqlx::query!(
             r#"SELECT status::text AS "status!", job_id AS "job_id!" FROM occurrences WHERE id = $1 AND filed_at >= $2"#,
@@ -250,10 +242,6 @@ impl Store {
     }
 
     /// Returns at most `limit` open occurrences with a cancellation request, oldest first, beginning behind `after`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn open_cancel_requests(&self, after: CancelPosition, limit: i64) -> Result<Vec<OpenCancelRequest>> {
         let rows = sqlx::query!(
             r#"SELECT id, cancel_requested_at AS "requested_at!", status::text AS "status!", attempt,

@@ -10,10 +10,6 @@ use super::{Result, Store, jobs::AuditStamp};
 
 impl Store {
     /// Returns the cluster pause with its start, author and reason; `None` if the cluster is not paused.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn cluster_pause(&self) -> Result<Option<ClusterPause>> {
         Ok(sqlx::query_as!(ClusterPause, "SELECT since, by_whom AS by, reason FROM cluster_pause")
             .fetch_optional(self.pool())
@@ -21,10 +17,6 @@ impl Store {
     }
 
     /// Pauses the cluster and inserts an audit row. Returns false, and changes nothing, if it was paused already.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn pause_cluster(&self, reason: &str, edit: AuditStamp<'_>) -> Result<bool> {
         let done = sqlx::query!(
             "WITH made AS (
@@ -44,10 +36,6 @@ impl Store {
     }
 
     /// Resumes the cluster and inserts an audit row. Returns the start of the pause; `None` if it was not paused.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn resume_cluster(&self, edit: AuditStamp<'_>) -> Result<Option<DateTime<Utc>>> {
         Ok(sqlx::query_scalar!(
             r#"WITH gone AS (DELETE FROM cluster_pause RETURNING since, by_whom, reason),

@@ -188,10 +188,6 @@ impl Store {
     }
 
     /// Returns a page of dead letters, newest first.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<ListPage<DeadLetterRow>> {
         let limit = page::effective_limit(filter.limit);
         let mut query = QueryBuilder::<Postgres>::new("SELECT * FROM dead_letters WHERE true");
@@ -242,10 +238,6 @@ impl Store {
     }
 
     /// Resolves open dead letters, with an audit row each. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn resolve_dead_letters(
         &self,
         ids: &[DeadLetterId],

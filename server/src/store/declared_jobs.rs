@@ -13,10 +13,6 @@ use crate::domain::declarations::{DeclarationKey, DeclaredJob, InstanceDeclarati
 impl Store {
     /// Returns what live instances declare: those with a heartbeat since `alive_since`. Instances of one worker with the same
     /// version and the same declarations are one entry.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn declarations(&self, alive_since: DateTime<Utc>) -> Result<Vec<InstanceDeclaration>> {
         let rows = sqlx::query!(
             r#"SELECT worker_id, version, declared, problems, max(started_at) AS "started_at!"
@@ -54,10 +50,6 @@ impl Store {
     }
 
     /// Returns all jobs that the server keeps for the job types of workers.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn declared_jobs(&self) -> Result<Vec<DeclaredJob>> {
         let rows = sqlx::query!(
             r#"SELECT worker_id, job_type, name, job_id, declared, version, retired_at IS NOT NULL AS "is_retired!"
@@ -76,10 +68,6 @@ impl Store {
     }
 
     /// Returns the declaration of a job; none if no code declares it.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn declared_job(&self, id: JobId) -> Result<Option<DeclaredJob>> {
         let row = sqlx::query!(
             r#"SELECT worker_id, job_type, name, declared, version, retired_at IS NOT NULL AS "is_retired!"
@@ -98,10 +86,6 @@ impl Store {
     }
 
     /// Records what the code declares for a job, without a change of the job.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn note_declaration(&self, id: JobId, declared: &JobInput, version: &str) -> Result<()> {
         sqlx::query!(
             "UPDATE declared_jobs SET declared = $2, version = $3, retired_at = NULL WHERE job_id = $1",
@@ -115,10 +99,6 @@ impl Store {
     }
 
     /// Records that the code no longer declares a job.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn note_retirement(&self, id: JobId, now: DateTime<Utc>) -> Result<()> {
         sqlx::query!("UPDATE declared_jobs SET retired_at = $2 WHERE job_id = $1 AND retired_at IS NULL", id.0, now)
             .execute(self.pool())
@@ -128,10 +108,6 @@ impl Store {
 
     /// Adds a problem with a declared schedule to the instances of a version, for the page *Workers*, once. Returns true if
     /// an instance did not have it yet.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn add_declaration_problem(
         &self,
         worker_id: &str,

@@ -39,10 +39,6 @@ pub struct LockedJob {
 
 impl Store {
     /// Begins a transaction that saves definitions.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn begin_definitions(&self) -> Result<DefinitionBatch> {
         Ok(DefinitionBatch(self.pool().begin().await?))
     }
@@ -50,10 +46,6 @@ impl Store {
 
 impl DefinitionBatch {
     /// Locks jobs with their due times. Jobs that do not exist are left out.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn lock_jobs(&mut self, ids: &[JobId]) -> Result<HashMap<JobId, LockedJob>> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         let versions =
@@ -130,10 +122,6 @@ impl DefinitionBatch {
     }
 
     /// Deletes a job. Returns false if it is not at the version `expected`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_job(&mut self, id: JobId, expected: i32, edit: AuditStamp<'_>) -> Result<bool> {
         Ok(jobs::delete_job(&mut self.0, id, Some(expected), edit).await?.is_some())
     }
@@ -176,10 +164,6 @@ impl DefinitionBatch {
 
     /// Records that jobs are, at their present versions, as a file says. Only a job that is taken from another source or
     /// file gets a row in the audit log.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn set_file(&mut self, ids: &[JobId], file: &str, edit: AuditStamp<'_>) -> Result<()> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         sqlx::query!(

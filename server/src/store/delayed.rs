@@ -125,10 +125,6 @@ impl Store {
 
     /// Returns the next instants at which delayed occurrences can be released, outside quarantine and in it; `None`
     /// where there are none, or while the cluster is paused.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn next_delayed_times(&self) -> Result<NextDelayedTimes> {
         // Behind OFFSET 0 the minimum is not looked up in the index of all delayed runs: with a plan from a time when that
         // index was short, millions of delayed runs cost seconds.

@@ -57,10 +57,6 @@ macro_rules! scheduled_job {
 
 impl Store {
     /// Returns at most `limit` active jobs that use a calendar, in the order of ids, after `after`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn jobs_of_calendar(&self, id: CalendarId, after: JobId, limit: i64) -> Result<Vec<ScheduledJob>> {
         let rows = sqlx::query!(
             "SELECT j.*, d.next_fire_at, d.last_fire_at FROM jobs j JOIN job_due d ON d.job_id = j.id
@@ -77,10 +73,6 @@ impl Store {
 
     /// Returns at most `limit` active jobs that were dispatched for a due time after `at` or edited after `at`, in the
     /// order of ids, after `after`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn jobs_ahead_of(&self, at: DateTime<Utc>, after: JobId, limit: i64) -> Result<Vec<ScheduledJob>> {
         let rows = sqlx::query!(
             "SELECT j.*, d.next_fire_at, d.last_fire_at FROM jobs j JOIN job_due d ON d.job_id = j.id
@@ -127,10 +119,6 @@ impl Store {
     }
 
     /// Returns true if a job has an occurrence for a due time at which the schedule created it.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn has_scheduled_run(&self, id: JobId, due: DateTime<Utc>) -> Result<bool> {
         // An occurrence is created at its due time, or later if the scheduler is late.
         let first = OccurrenceId::from_parts(due - chrono::Duration::seconds(1), [0; 10]);
@@ -148,10 +136,6 @@ impl Store {
     /// Sets instants that only a clock that was ahead can have written, because they are after `ahead`, to `now`:
     /// heartbeats, and the instants from which messages are sent. A delayed attempt keeps its delay. Changes at most
     /// `limit` runs and as many worker instances, and returns the number of them.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn pull_back_instants(&self, ahead: DateTime<Utc>, now: DateTime<Utc>, limit: i64) -> Result<u64> {
         let runs = sqlx::query!(
             "UPDATE runs r

@@ -80,10 +80,6 @@ pub enum EnqueueOutcome {
 
 impl Store {
     /// Returns the jobs with these keys. Keys without a job are left out.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn enqueue_targets_by_key(&self, keys: &[String]) -> Result<HashMap<String, EnqueueTarget>> {
         let rows = sqlx::query!(
             r#"SELECT key AS "key!", id, worker_id, job_type, is_active FROM jobs WHERE key = ANY($1)"#,
@@ -103,10 +99,6 @@ impl Store {
 
     /// Returns the job types of workers that are registered, with the jobs of their enqueued occurrences and the rules that the
     /// instance declared which started last. Unknown ones are left out.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn enqueue_targets_by_type(
         &self,
         wanted: &[(String, String)],
@@ -142,10 +134,6 @@ impl Store {
 
     /// Creates the job for the enqueued occurrences of a job type, unless another request has created it meanwhile. Returns
     /// the job, and true if this call has created it.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn create_enqueue_job(&self, id: JobId, job: &JobInput, edit: AuditStamp<'_>) -> Result<(JobId, bool)> {
         let mut tx = self.pool().begin().await?;
         // Concurrent requests for the first occurrence of a type are rare, and wait for each other here.
@@ -174,10 +162,6 @@ impl Store {
     }
 
     /// Returns those of the ids that an earlier request has created.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn known_ids(&self, wanted: &[OccurrenceId]) -> Result<HashSet<OccurrenceId>> {
         if wanted.is_empty() {
             return Ok(HashSet::new());
@@ -258,10 +242,6 @@ impl Store {
     ///
     /// Each statement looks at a bounded number of keys, in their order: millions of them may be taken by delayed
     /// occurrences, and a search for free ones among all would take longer than a statement may.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_free_uniqueness_keys(&self, now: DateTime<Utc>) -> Result<u64> {
         let (mut deleted, mut job_id, mut key) = (0, Uuid::nil(), String::new());
         loop {

@@ -40,10 +40,6 @@ pub struct RetriedFailures {
 
 impl Store {
     /// Returns a page of failures, newest first.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn failures(&self, filter: &FailureFilter) -> Result<ListPage<FailureRow>> {
         let limit = page::effective_limit(filter.limit);
         let mut query = QueryBuilder::<Postgres>::new("SELECT * FROM failed_occurrences WHERE true");
@@ -64,10 +60,6 @@ impl Store {
     }
 
     /// Returns a failure, or `None` if there is none for this occurrence.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn failure(&self, id: OccurrenceId) -> Result<Option<FailureRow>> {
         let row: Option<RawFailure> = sqlx::query_as("SELECT * FROM failed_occurrences WHERE occurrence_id = $1")
             .bind(id.0)
@@ -78,10 +70,6 @@ impl Store {
 
     /// Returns the ids of at most `limit` failures that match a filter, newest first. The filter's own limit and cursor
     /// are ignored.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn failure_ids(&self, filter: &FailureFilter, limit: i64) -> Result<Vec<OccurrenceId>> {
         let mut query = QueryBuilder::<Postgres>::new("SELECT occurrence_id FROM failed_occurrences WHERE true");
         narrow(&mut query, filter);
@@ -92,10 +80,6 @@ impl Store {
 
     /// Returns the number of failures that match a filter, counted up to `limit`. The filter's own limit and cursor are
     /// ignored.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn count_failures(&self, filter: &FailureFilter, limit: i64) -> Result<i64> {
         let mut query =
             QueryBuilder::<Postgres>::new("SELECT count(*) FROM (SELECT FROM failed_occurrences WHERE true");
@@ -105,10 +89,6 @@ impl Store {
     }
 
     /// Returns the number of unresolved failures, counted up to [`MAX_COUNTED_FAILURES`].
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn open_failures(&self) -> Result<i64> {
         let count = sqlx::query_scalar!(
             r#"SELECT count(*) AS "count!" FROM (SELECT FROM failed_occurrences WHERE resolved_at IS NULL LIMIT $1) f"#,
@@ -121,10 +101,6 @@ impl Store {
 
     /// Returns a page of the failures since `since` that match a filter, grouped by fingerprint, largest group first.
     /// Only the newest 20,000 failures are counted.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn failure_groups(&self, filter: &FailureFilter, since: DateTime<Utc>) -> Result<ListPage<FailureGroup>> {
         let limit = page::effective_limit(filter.limit);
         // The groups are made of short columns only. The long exceptions are read for the groups of the page, one each;
@@ -179,10 +155,6 @@ impl Store {
     }
 
     /// Resolves open failures, with an audit row each. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn resolve_failures(
         &self,
         ids: &[OccurrenceId],

@@ -96,10 +96,6 @@ impl OpenRunCounts {
 
 impl Store {
     /// Counts open occurrences, each kind up to [`MAX_COUNTED_RUNS`].
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn open_run_counts(&self) -> Result<OpenRunCounts> {
         Ok(sqlx::query_as!(
             OpenRunCounts,
@@ -119,10 +115,6 @@ impl Store {
 
     /// Returns the job types of the queued occurrences that wait for neither a slot nor a delay, of the oldest
     /// [`MAX_QUEUED_RUNS`]; the types with the most first.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn queued_runs(&self) -> Result<Vec<QueuedRuns>> {
         Ok(sqlx::query_as!(
             QueuedRuns,
@@ -140,10 +132,6 @@ impl Store {
 
     /// Returns the same as [`queued_runs`](Self::queued_runs), of the ready ones among the oldest and the newest
     /// `MAX_READ_AT_END` queued occurrences. It misses the ready ones between the two.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn queued_runs_at_ends(&self) -> Result<Vec<QueuedRuns>> {
         Ok(sqlx::query_as!(
             QueuedRuns,
@@ -166,10 +154,6 @@ impl Store {
     }
 
     /// Returns the workers with live instances.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn worker_permits(&self, alive_since: DateTime<Utc>) -> Result<Vec<WorkerPermits>> {
         Ok(sqlx::query_as!(
             WorkerPermits,
@@ -185,10 +169,6 @@ impl Store {
     }
 
     /// Returns the job types that workers have announced, the newest announcements first.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn offered_job_types(&self, alive_since: DateTime<Utc>) -> Result<Vec<OfferedJobType>> {
         Ok(sqlx::query_as!(
             OfferedJobType,
@@ -208,10 +188,6 @@ impl Store {
     }
 
     /// Returns what the scheduler has to do.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn schedule_state(&self) -> Result<ScheduleState> {
         let earliest_due = self.earliest_due_time(&[]).await?;
         let row = sqlx::query!(

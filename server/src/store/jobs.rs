@@ -211,10 +211,6 @@ impl Store {
 
     /// Pauses a job, or resumes it with a new due time, if it is still at the version that was read. Returns false if
     /// not.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn set_active(
         &self,
         job: &StoredJob,
@@ -260,10 +256,6 @@ impl Store {
 
     /// Returns the number of jobs whose due time belongs to another version of the definition. They are never due. A
     /// correct server leaves none, because each statement that changes a version changes both.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn count_mismatched_due_times(&self) -> Result<i64> {
         Ok(sqlx::query_scalar!(
             r#"SELECT count(*) AS "count!" FROM job_due d JOIN jobs j ON j.id = d.job_id WHERE j.version <> d.version"#
@@ -274,19 +266,11 @@ impl Store {
 
     /// Deletes a job; its occurrences and versions remain. Returns its name, or `None` if it does not exist or is not at
     /// the version `expected`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn delete_job(&self, id: JobId, expected: Option<i32>, edit: AuditStamp<'_>) -> Result<Option<String>> {
         delete_job(self.pool(), id, expected, edit).await
     }
 
     /// Returns the id of the job with this key, or `None` if there is none.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn job_id_of_key(&self, key: &str) -> Result<Option<JobId>> {
         Ok(sqlx::query_scalar!("SELECT id FROM jobs WHERE key = $1", key).fetch_optional(self.pool()).await?.map(JobId))
     }
@@ -305,10 +289,6 @@ impl Store {
     }
 
     /// Returns a job for display, also if this version cannot read a part of it, or `None` if it does not exist.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn job_to_show(&self, id: JobId) -> Result<Option<StoredJob>> {
         let row = sqlx::query!(
             "SELECT j.*, d.next_fire_at, d.last_fire_at FROM jobs j JOIN job_due d ON d.job_id = j.id WHERE j.id = $1",
@@ -321,10 +301,6 @@ impl Store {
 
     /// Returns the jobs with these ids, also if this version cannot read a part of them. Those that do not exist are left
     /// out.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn jobs_to_show(&self, ids: &[JobId]) -> Result<Vec<StoredJob>> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         let rows = sqlx::query!(
@@ -338,10 +314,6 @@ impl Store {
     }
 
     /// Returns the keys of a list that jobs have, with the jobs.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn job_ids_of_keys(&self, keys: &[String]) -> Result<HashMap<String, JobId>> {
         let rows = sqlx::query!(r#"SELECT key AS "key!", id FROM jobs WHERE key = ANY($1)"#, keys)
             .fetch_all(self.pool())

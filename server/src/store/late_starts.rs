@@ -136,10 +136,6 @@ impl Store {
     /// Returns the runs that live instances list in their heartbeats although their occurrence has ended. The run that
     /// brought the end is not among them: its instance has just not sent its next heartbeat. An instance without a
     /// heartbeat since `alive_since` does not count.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn late_runs(&self, alive_since: DateTime<Utc>) -> Result<Vec<LateRun>> {
         let listed = sqlx::query!(
             r#"SELECT i.id AS instance_id, i.last_heartbeat_at, run_id AS "run_id!"

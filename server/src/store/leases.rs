@@ -74,10 +74,6 @@ impl Store {
     }
 
     /// Returns the newest epoch of a role, or 0 if it was never taken.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn lease_epoch(&self, role: &str) -> Result<i64> {
         Ok(sqlx::query_scalar!("SELECT epoch FROM leases WHERE role = $1", role)
             .fetch_optional(self.pool())
@@ -86,10 +82,6 @@ impl Store {
     }
 
     /// Returns all roles and their holders, at most 500.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn leases(&self) -> Result<Vec<LeaseRow>> {
         Ok(sqlx::query_as!(
             LeaseRow,

@@ -157,19 +157,11 @@ impl Store {
     }
 
     /// Returns the last `limit` lines before `before`, oldest first.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn log_before(&self, id: OccurrenceId, before: i64, limit: i64) -> Result<Vec<LogLine>> {
         self.newest_log_lines(id, i64::MIN, before, limit).await
     }
 
     /// Returns the last `limit` lines between `after` and `before`, both excluded, oldest first.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn newest_log_lines(
         &self,
         id: OccurrenceId,
@@ -195,10 +187,6 @@ impl Store {
     }
 
     /// Returns the first `limit` lines between `after` and `before`, both excluded, oldest first.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn oldest_log_lines(
         &self,
         id: OccurrenceId,
@@ -223,10 +211,6 @@ impl Store {
     }
 
     /// Returns the number of lines between `after` and `before`, both excluded.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn count_log_lines(&self, id: OccurrenceId, after: i64, before: i64) -> Result<i64> {
         Ok(sqlx::query_scalar!(
             r#"SELECT count(DISTINCT seq) AS "count!" FROM occurrence_logs

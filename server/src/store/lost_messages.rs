@@ -11,10 +11,6 @@ use crate::domain::lost_message::{PriorityBacklog, QueueBacklog, QueueCount};
 impl Store {
     /// Returns the backlogs of all job types with occurrences whose message was confirmed before `now.old_before`, without
     /// what workers may have prefetched. They also contain what is left of the occurrences that were counted `earlier`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn queue_backlogs(&self, now: QueueCount, earlier: Option<QueueCount>) -> Result<Vec<QueueBacklog>> {
         let rows = sqlx::query!(
             r#"SELECT worker_id, job_type, priority,
@@ -64,10 +60,6 @@ impl Store {
     ///
     /// The two tables are read apart and joined here: joined by PostgreSQL with a plan from a time when they were small,
     /// five hundred job types on a hundred instances took longer than any time limit.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn prefetched(&self, alive_since: DateTime<Utc>) -> Result<HashMap<(String, String), i64>> {
         let running: HashMap<(String, String), i64> = sqlx::query!(
             r#"SELECT instance_id AS "instance_id!", job_type, count(*) AS "count!" FROM runs
@@ -102,10 +94,6 @@ impl Store {
     /// Marks up to `limit` queued occurrences of a queue as unsent, so that their messages are republished: those
     /// confirmed before `before`, oldest first, after the occurrence `after`; of all priorities or of one. Returns them in
     /// this order.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn clear_published(
         &self,
         lost: &LostMessages<'_>,

@@ -77,10 +77,6 @@ impl LostRunTimeouts {
 impl Store {
     /// Returns at most 5,000 running occurrences that were not reported since `stale_since`, of each instance those first
     /// whose timeout expires first.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn stale_runs(
         &self,
         stale_since: DateTime<Utc>,
@@ -162,10 +158,6 @@ impl Store {
 
     /// Records that instances are alive by their heartbeats in Redis and send none over the broker. Returns the number of
     /// those about which that is new.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn note_seen_in_redis(&self, instances: &[String], now: DateTime<Utc>) -> Result<usize> {
         if instances.is_empty() {
             return Ok(0);
@@ -191,10 +183,6 @@ impl Store {
 
     /// Returns at most 500 runs that are overdue, the oldest first. A run without a timeout, of its job or its job type, is
     /// never overdue: its worker may allow it any time.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn overdue_runs(&self, timeouts: LostRunTimeouts, now: DateTime<Utc>) -> Result<Vec<OverdueRun>> {
         let seconds = |timeout: Duration| i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX);
         let rows = sqlx::query!(
@@ -234,10 +222,6 @@ impl Store {
     }
 
     /// Returns the ids and attempts of at most 500 occurrences that became Unknown before `before`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn expired_unknown_runs(&self, before: DateTime<Utc>) -> Result<Vec<(OccurrenceId, i32)>> {
         let rows = sqlx::query!(
             "SELECT id, attempt FROM runs

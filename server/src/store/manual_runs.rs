@@ -143,10 +143,6 @@ impl TryFrom<CreatedRun> for CreatedOccurrence {
 
 impl Store {
     /// Inserts a requested occurrence with its slot, its idempotency key and its audit row, unless it is refused.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn insert_manual_run(&self, request: &NewManualRun, now: DateTime<Utc>) -> Result<ManualRunOutcome> {
         let birth = |has_lock| {
             [RunBirth {

@@ -3,7 +3,7 @@
 //! There is one concrete [`Store`] over a connection pool and no repository traits, because there will be no second
 //! database. Each file holds the statements about one noun next to the functions that run them; the build checks them
 //! against the schema. No decision is made here: a function does what its name says and returns the number of changed
-//! rows.
+//! rows. Each returns a [`StoreError`] if PostgreSQL fails; a section `# Errors` names other errors, and what is then true.
 //!
 //! To add a table, write a migration that explains its purpose, add a file here, and run `make prepare`.
 
@@ -197,10 +197,6 @@ impl Store {
     }
 
     /// Aligns `clock` with the database's clock. Returns the difference between the two.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn align(&self, clock: &Clock) -> Result<chrono::Duration> {
         let before = crate::clock::machine_now();
         let database: DateTime<Utc> =
@@ -209,10 +205,6 @@ impl Store {
     }
 
     /// Returns the number of connections that PostgreSQL accepts, from all its clients together.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn max_connections(&self) -> Result<u32> {
         let limit: i32 =
             sqlx::query_scalar("SELECT current_setting('max_connections')::int").fetch_one(&self.pool).await?;

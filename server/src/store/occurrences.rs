@@ -187,10 +187,6 @@ fn ended_since(filter: &OccurrenceFilter, since: DateTime<Utc>, fetched: i64) ->
 
 impl Store {
     /// Returns the time at which the end of an occurrence was recorded, or `None` if it is open or does not exist.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn occurrence_filed_at(&self, id: OccurrenceId) -> Result<Option<DateTime<Utc>>> {
         let filed_at =
             sqlx::query_scalar!("SELECT filed_at FROM history WHERE id = $1 AND filed_at >= $2", id.0, filed_since(id));
@@ -198,10 +194,6 @@ impl Store {
     }
 
     /// Returns a page of occurrences, newest first.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn occurrences(&self, filter: &OccurrenceFilter) -> Result<ListPage<OccurrenceRow>> {
         let limit = page::effective_limit(filter.limit);
         let fetched = i64::from(limit) + 1;
@@ -225,10 +217,6 @@ impl Store {
     }
 
     /// Returns an occurrence with the newest `lines` lines of its log; `None` if it does not exist.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn occurrence(
         &self,
         id: OccurrenceId,
@@ -240,10 +228,6 @@ impl Store {
 
     /// Returns an occurrence for its page, with the newest `lines` lines of its log after `log_after`; `None` if it does
     /// not exist. An instance without a heartbeat since `alive_since` counts as lost.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn occurrence_with_log(
         &self,
         id: OccurrenceId,

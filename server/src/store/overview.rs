@@ -42,10 +42,6 @@ pub struct OverviewSnapshot {
 
 impl Store {
     /// Returns the figures at `now`, with what ended in `window`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn overview_snapshot(
         &self,
         now: DateTime<Utc>,

@@ -109,10 +109,6 @@ const BACK: chrono::Duration = chrono::Duration::hours(1);
 impl Store {
     /// Records a look for expired data at `now`. Returns the end of the time in which nothing may be deleted, because the
     /// time has jumped since the look before.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn note_maintenance(&self, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>> {
         let held_until = sqlx::query_scalar!(
             "INSERT INTO maintenance_state AS m (last_tick_at) VALUES ($1)
@@ -134,10 +130,6 @@ impl Store {
 
     /// Creates missing partitions: from yesterday to seven days ahead, and of each month of the audit log up to two months
     /// ahead. Returns the number created.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn ensure_partitions(&self, now: DateTime<Utc>) -> Result<i32> {
         let mut tx = self.pool().begin().await?;
         sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.ensure_partitions'))").execute(&mut tx).await?;
@@ -236,10 +228,6 @@ impl Store {
 
     /// Removes dead rows from the tables whose rows are short-lived, if one has more than `dead_rows` of them. Autovacuum
     /// looks at a table once a minute at best, and may be busy with a large one for hours. Returns the tables.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn vacuum_busy_tables(&self, dead_rows: i64) -> Result<Vec<String>> {
         let busy = sqlx::query_scalar!(
             r#"SELECT relname AS "name!" FROM pg_stat_user_tables
@@ -266,10 +254,6 @@ impl Store {
 
     /// Drops the months of the audit log that ended at or before `before`. Waits at most two seconds for readers of each.
     /// Returns the name of each partition with the outcome.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn drop_audit_months(&self, before: DateTime<Utc>) -> Result<Vec<(String, PartitionDropOutcome)>> {
         let partitions = self.partition_names("audit_log").await?;
         let mut connection = self.pool().acquire().await?;

@@ -100,10 +100,6 @@ pub struct ScheduledRunResult {
 impl Store {
     /// Returns at most `limit` jobs due at `now`, by descending priority, then longest overdue first, except the versions
     /// of jobs in `left_out`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn due_jobs(&self, now: DateTime<Utc>, limit: i64, left_out: &[(JobId, i32)]) -> Result<Vec<DueJob>> {
         let (ids, versions) = unzipped(left_out);
         // One index probe for each priority, as many as it takes to fill the batch: sorting all due jobs would take
@@ -270,10 +266,6 @@ impl Store {
     ///
     /// A claimed occurrence is due to be sent `now`. Another server therefore does not send it too, and one that cannot
     /// be sent does not stay ahead of the others.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn claim_unsent(
         &self,
         before: DateTime<Utc>,
@@ -316,10 +308,6 @@ impl Store {
 
     /// Returns the ids and due times of the next `limit` active jobs after `after`, in the order of ids. The due index
     /// is rebuilt from them.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn schedule_slice(&self, after: JobId, limit: i64) -> Result<Vec<(JobId, DateTime<Utc>)>> {
         let rows = sqlx::query!(
             r#"SELECT job_id AS id, next_fire_at AS "at!" FROM job_due
@@ -333,10 +321,6 @@ impl Store {
     }
 
     /// Returns the stored due times of some jobs; jobs without a due time are not included.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn due_times(&self, ids: &[Uuid]) -> Result<Vec<(JobId, DateTime<Utc>)>> {
         let rows = sqlx::query!(
             r#"SELECT job_id AS id, next_fire_at AS "at!" FROM job_due
@@ -349,10 +333,6 @@ impl Store {
     }
 
     /// Returns the earliest due time of all jobs, except the versions of jobs in `left_out`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn earliest_due_time(&self, left_out: &[(JobId, i32)]) -> Result<Option<DateTime<Utc>>> {
         let (ids, versions) = unzipped(left_out);
         Ok(sqlx::query_scalar!(
@@ -370,10 +350,6 @@ impl Store {
     }
 
     /// Returns true if the cluster is paused.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn is_cluster_paused(&self) -> Result<bool> {
         Ok(sqlx::query_scalar!(r#"SELECT EXISTS (SELECT 1 FROM cluster_pause) AS "is_paused!""#)
             .fetch_one(self.pool())

@@ -10,10 +10,6 @@ pub const REDELIVERY_MEMORY: Duration = Duration::hours(1);
 
 impl Store {
     /// Returns true if an attempt at one of these messages has begun and not ended, in the last hour.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn has_redelivery(&self, hashes: &[Vec<u8>], now: DateTime<Utc>) -> Result<bool> {
         let found = sqlx::query_scalar!(
             r#"SELECT EXISTS (SELECT FROM redeliveries WHERE message_hash = ANY($1) AND last_at > $2) AS "exists!""#,
@@ -27,10 +23,6 @@ impl Store {
 
     /// Counts the begin of an attempt at each of these messages by a process. Returns the largest number of processes
     /// that have begun and not ended an attempt at one of them, this one included.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn begin_redeliveries(&self, hashes: &[Vec<u8>], process: Uuid, now: DateTime<Utc>) -> Result<i32> {
         // In the order of the hashes, because two servers may count the same messages.
         let processes = sqlx::query_scalar!(
@@ -55,10 +47,6 @@ impl Store {
     }
 
     /// Deletes the counts of messages that were handled or given back.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn end_redeliveries(&self, hashes: &[Vec<u8>]) -> Result<()> {
         sqlx::query!(
             "DELETE FROM redeliveries

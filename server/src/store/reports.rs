@@ -120,10 +120,6 @@ impl Store {
 
     /// Deletes checkpoints of occurrences that are no longer open, some time after they were stored, at most
     /// [`DELETE_BATCH_SIZE`]. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_old_checkpoints(&self, now: DateTime<Utc>) -> Result<u64> {
         let deleted = sqlx::query!(
             "DELETE FROM run_checkpoints WHERE run_id IN (
@@ -138,10 +134,6 @@ impl Store {
     }
 
     /// Returns the recorded attempts of some occurrences; unknown occurrences are not included.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn recorded_attempts(&self, wanted: &[OccurrenceId]) -> Result<HashMap<OccurrenceId, RecordedAttempt>> {
         let ids: Vec<Uuid> = wanted.iter().map(|id| id.0).collect();
         let created: Vec<DateTime<Utc>> = wanted.iter().map(|id| id.created_at()).collect();
@@ -172,10 +164,6 @@ impl Store {
     }
 
     /// Returns the retry contexts of occurrences, each only if it is still in the given attempt.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn retry_contexts(&self, wanted: &[(OccurrenceId, i32)]) -> Result<HashMap<OccurrenceId, RetryContext>> {
         let ids: Vec<Uuid> = wanted.iter().map(|(id, _)| id.0).collect();
         let attempts: Vec<i32> = wanted.iter().map(|(_, attempt)| *attempt).collect();

@@ -10,10 +10,6 @@ pub struct SampleJobLock(StoreTransaction);
 
 impl SampleJobLock {
     /// Releases the lock.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn release(self) -> Result<()> {
         Ok(self.0.commit().await?)
     }
@@ -21,10 +17,6 @@ impl SampleJobLock {
 
 impl Store {
     /// Waits for the lock on the creation of the sample job, across all servers.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn lock_sample_job(&self) -> Result<SampleJobLock> {
         let mut transaction = self.pool().begin().await?;
         sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.sample_job'))").execute(&mut transaction).await?;
@@ -32,10 +24,6 @@ impl Store {
     }
 
     /// Returns the oldest job with this name and job type on one of these workers.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn job_by_name(&self, name: &str, job_type: &str, workers: &[String]) -> Result<Option<JobId>> {
         let id = sqlx::query_scalar!(
             "SELECT id FROM jobs WHERE display_name = $1 AND job_type = $2 AND worker_id = ANY($3) ORDER BY id LIMIT 1",

@@ -106,10 +106,6 @@ impl Store {
     /// Inserts a session. Returns false if the id is taken, or if there are too many anonymous sessions. If the user has
     /// [`MAX_SESSIONS_PER_USER`] sessions, the one that was not used for the longest time is deleted; ended ones are
     /// deleted first.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn insert_session(&self, id_hash: &[u8; 32], row: &SessionRow) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         if let Some(user) = row.user_id {
@@ -155,10 +151,6 @@ impl Store {
 
     /// Updates content, user and expiry of a session. Returns false if it does not exist; a session that was deleted or
     /// ended meanwhile stays so.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn update_session(&self, id_hash: &[u8; 32], row: &SessionRow) -> Result<bool> {
         let done = sqlx::query!(
             "UPDATE sessions SET data = $2, user_id = $3, expires_at = $4 WHERE id_hash = $1 AND end_reason IS NULL",
@@ -173,10 +165,6 @@ impl Store {
     }
 
     /// Returns the session, or `None` if it does not exist, was ended or has expired by `now`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn session(&self, id_hash: &[u8; 32], now: DateTime<Utc>) -> Result<Option<SessionRow>> {
         let row = self.session_with_end(id_hash).await?;
         Ok(row.filter(|(row, end)| end.is_none() && row.expires_at > now).map(|(row, _)| row))
@@ -184,10 +172,6 @@ impl Store {
 
     /// Returns the session, also if it has expired, with the reason for which it was ended. Nothing may be granted for
     /// an ended session.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn session_with_end(&self, id_hash: &[u8; 32]) -> Result<Option<(SessionRow, Option<SessionEnd>)>> {
         let row = sqlx::query!(
             "SELECT data, user_id, created_at, last_seen_at, expires_at, address, user_agent, end_reason
@@ -213,10 +197,6 @@ impl Store {
 
     /// Records a use of a user's session: its time and its new expiry. The two statements are separate, because a
     /// transaction that changes a user's sessions locks the user first.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn extend_session(
         &self,
         id_hash: &[u8; 32],
@@ -246,10 +226,6 @@ impl Store {
     }
 
     /// Deletes a session. A session that was ended keeps its row, so that its other pages can state the reason.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_session(&self, id_hash: &[u8; 32]) -> Result<()> {
         sqlx::query!("DELETE FROM sessions WHERE id_hash = $1 AND end_reason IS NULL", id_hash.as_slice())
             .execute(self.pool())
@@ -259,10 +235,6 @@ impl Store {
 
     /// Returns the valid sessions of a user, the last used one first. `current` is the hash of the id of the caller's
     /// session.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn sessions_of(
         &self,
         user: UserId,
@@ -295,10 +267,6 @@ impl Store {
 
     /// Returns the number of valid sessions of each user that has one, counted as in
     /// [`sessions_of`](Self::sessions_of).
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn count_sessions(&self, now: DateTime<Utc>) -> Result<Vec<(UserId, u32)>> {
         let rows = sqlx::query!(
             r#"SELECT u.id, count(*) AS "sessions!"
@@ -316,10 +284,6 @@ impl Store {
     /// Ends sessions of a user and, if there were any, inserts the audit row `entry`. Returns their number, or `None` if
     /// `which` names a session that does not exist or belongs to another user. A session that has ended already counts
     /// as none.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn end_sessions(&self, user: UserId, which: EndedSessions<'_>, entry: AuditEntry) -> Result<Option<u32>> {
         let mut tx = self.pool().begin().await?;
         if users::lock_user(&mut tx, user).await?.is_none() {

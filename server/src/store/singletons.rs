@@ -11,10 +11,6 @@ use super::{
 
 impl Store {
     /// Returns the disabled loops by name, at most [`MAX_LOOPS`], the latest ones.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn disabled_loops(&self) -> Result<HashMap<String, LoopDisabled>> {
         let rows = sqlx::query!(
             "SELECT name, disabled_at, disabled_by FROM disabled_loops ORDER BY disabled_at DESC, name LIMIT $1",
@@ -28,10 +24,6 @@ impl Store {
     }
 
     /// Returns the record of a disabled loop; `None` if the loop is enabled.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn disabled_loop(&self, name: &str) -> Result<Option<LoopDisabled>> {
         Ok(sqlx::query_as!(
             LoopDisabled,
@@ -43,10 +35,6 @@ impl Store {
     }
 
     /// Disables a loop. Returns false, and changes nothing, if it was disabled already.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn disable_loop(&self, name: &str, entry: &AuditEntry) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let done = sqlx::query!(
@@ -66,10 +54,6 @@ impl Store {
     }
 
     /// Enables a loop. Returns false, and changes nothing, if it was enabled already.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn enable_loop(&self, name: &str, entry: &AuditEntry) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let done = sqlx::query!("DELETE FROM disabled_loops WHERE name = $1", name).execute(&mut tx).await?;
@@ -82,10 +66,6 @@ impl Store {
     }
 
     /// Deletes the record of a loop that was forgotten, and inserts an audit row.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn forget_loop(&self, name: &str, entry: &AuditEntry) -> Result<()> {
         let mut tx = self.pool().begin().await?;
         sqlx::query!("DELETE FROM disabled_loops WHERE name = $1", name).execute(&mut tx).await?;

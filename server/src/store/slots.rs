@@ -48,10 +48,6 @@ impl Store {
     }
 
     /// Returns open occurrences, oldest first, each with the newer waiting occurrence of its job that replaces it.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn occurrences_to_replace(&self, limit: i64) -> Result<Vec<(OccurrenceId, OccurrenceId)>> {
         let rows = sqlx::query!(
             r#"SELECT o.id AS "old!", w.id AS "new!"
@@ -72,10 +68,6 @@ impl Store {
     }
 
     /// Returns true if a run of the job is open.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn has_open_run(&self, id: JobId) -> Result<bool> {
         Ok(sqlx::query_scalar!(r#"SELECT EXISTS (SELECT 1 FROM runs WHERE job_id = $1) AS "open!""#, id.0)
             .fetch_one(self.pool())
@@ -85,10 +77,6 @@ impl Store {
     /// Schedules jobs whose pause counts from the end of a run, as soon as they have no open run, scheduled or manual.
     /// This is the only place where such a pause begins, however the run ended. Looks at all jobs, or only at `of`. Returns
     /// the jobs with their due times.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn schedule_after_end(
         &self,
         of: Option<&[JobId]>,

@@ -21,10 +21,6 @@ impl Store {
     /// Returns the session with the oldest snapshot of this database, if its transaction is older than `min_age`.
     /// VACUUM is left out, because no dead row is kept for it. A role without `pg_read_all_stats` sees its own sessions
     /// only.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn oldest_snapshot(&self, min_age: Duration) -> Result<Option<OldSnapshot>> {
         let row = sqlx::query!(
             r#"SELECT pid AS "pid!", coalesce(application_name, '') AS "application!", xact_start AS "since!"

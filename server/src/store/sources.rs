@@ -28,10 +28,6 @@ pub struct JobOfFile {
 impl Store {
     /// Returns the first edit of each job after which it differs from its file or from the code that declares it. Pausing
     /// and resuming are no edits. Jobs that are as their source are left out, also if they differed meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn edits_since_source(&self, ids: &[JobId]) -> Result<HashMap<JobId, EditSinceSource>> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         let rows = sqlx::query!(
@@ -55,10 +51,6 @@ impl Store {
 
     /// Returns the jobs from files that have a tag or came from one of `files`, except those with the ids in `kept`, in the
     /// order of ids, at most `limit`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn jobs_of_files(
         &self,
         tag: Option<&str>,

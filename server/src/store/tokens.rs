@@ -126,20 +126,12 @@ impl RawToken {
 
 impl Store {
     /// Returns the tokens of a user, or all tokens without `owner`, newest first, at most 1,000.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn tokens(&self, owner: Option<UserId>, now: DateTime<Utc>) -> Result<Vec<TokenRow>> {
         self.tokens_after(owner, None, MAX_LISTED_TOKENS, now).await
     }
 
     /// Returns a page of the tokens of a user, or of all tokens without `owner`, newest first. It begins after the token
     /// `after`, and has `limit` rows, or 50 without it.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn token_page(
         &self,
         owner: Option<UserId>,
@@ -181,10 +173,6 @@ impl Store {
     }
 
     /// Returns a token and its owner, or `None` if it does not exist.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn token(&self, id: TokenId, now: DateTime<Utc>) -> Result<Option<(TokenRow, Option<UserId>)>> {
         let row = sqlx::query!(
             r#"SELECT t.user_id, u.email AS "owner?", t.name, t.role, t.read_only, t.tag, t.hint, t.created_at, t.created_by,
@@ -216,10 +204,6 @@ impl Store {
     }
 
     /// Returns the rights of the token with this hash of its secret, whatever its state, or `None` if it does not exist.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn token_principal(&self, hash: &[u8; 32], now: DateTime<Utc>) -> Result<Option<TokenPrincipal>> {
         let row = sqlx::query!(
             r#"SELECT t.id, t.name, t.hint, t.role, t.read_only, t.tag, t.expires_at, t.rotated_at, t.revoked_at, t.last_used_at,
@@ -256,10 +240,6 @@ impl Store {
     }
 
     /// Stores the last use of a token.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn note_token_use(
         &self,
         id: TokenId,
@@ -281,10 +261,6 @@ impl Store {
 
     /// Inserts a token with the audit row `entry`, unless its owner, or the installation for a service token, has `most`
     /// active ones. Returns false if so.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn insert_token(&self, token: &StoredToken, most: i64, entry: AuditEntry) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let lock = format!("api_tokens:{}", token.owner.map(|owner| owner.to_string()).unwrap_or_default());
@@ -307,10 +283,6 @@ impl Store {
 
     /// Inserts the token that replaces `old`, which works until `overlap_ends`, with the audit row `entry`. Returns false
     /// if `old` is revoked, expired or rotated already.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn rotate_token(
         &self,
         old: TokenId,
@@ -337,10 +309,6 @@ impl Store {
     }
 
     /// Returns the lifetime of a token in days; none means no end.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn token_lifetime(&self, id: TokenId) -> Result<Option<u32>> {
         let days = sqlx::query_scalar!("SELECT lifetime_days FROM api_tokens WHERE id = $1", id.0)
             .fetch_optional(self.pool())
@@ -349,10 +317,6 @@ impl Store {
     }
 
     /// Revokes a token with the audit row `entry`. Returns false if it is revoked already.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn revoke_token(&self, id: TokenId, entry: AuditEntry) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let done =

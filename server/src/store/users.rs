@@ -135,19 +135,11 @@ pub(super) async fn lock_user(connection: &mut StoreTransaction, id: UserId) -> 
 
 impl Store {
     /// Returns the number of users, deactivated users included.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn count_users(&self) -> Result<i64> {
         Ok(sqlx::query_scalar!(r#"SELECT count(*) AS "n!" FROM users"#).fetch_one(self.pool()).await?)
     }
 
     /// Returns a user by id, or `None` if there is none.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn user(&self, id: UserId) -> Result<Option<UserRow>> {
         sqlx::query_as!(
             RawUser,
@@ -163,10 +155,6 @@ impl Store {
     }
 
     /// Returns a user by e-mail address, which must be in lower case, or `None` if there is none.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn user_by_email(&self, email: &str) -> Result<Option<UserRow>> {
         sqlx::query_as!(
             RawUser,
@@ -182,10 +170,6 @@ impl Store {
     }
 
     /// Returns an active user with the passphrase hash, or `None`. Deactivated users are not found.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn credentials(&self, email: &str) -> Result<Option<Credentials>> {
         let Some(row) = sqlx::query!(
             "SELECT id, name, email, role, is_active, created_at, last_sign_in_at, last_seen_at, deactivated_at,
@@ -214,10 +198,6 @@ impl Store {
     }
 
     /// Returns all users by name, deactivated users included, at most 1,000.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn list_users(&self) -> Result<Vec<UserRow>> {
         sqlx::query_as!(
             RawUser,
@@ -234,10 +214,6 @@ impl Store {
 
     /// Records a sign-in: its time, a stronger passphrase hash if there is one, and an audit row, all or nothing. If the
     /// passphrase was changed since `user` was read, the stronger hash is of the old one and is not stored.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn record_sign_in(
         &self,
         user: &UserRow,

@@ -12,10 +12,6 @@ use super::{Result, Store};
 
 impl Store {
     /// Returns a page of a job's versions before `before`, newest first.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn versions(&self, id: JobId, before: Option<i32>, limit: u32) -> Result<ListPage<VersionRow>> {
         let limit = page::effective_limit(limit);
         let mut rows = sqlx::query_as!(
@@ -35,10 +31,6 @@ impl Store {
     }
 
     /// Returns one version of a job's definition, also if the job is deleted; `None` if it does not exist.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn version(&self, id: JobId, version: i32) -> Result<Option<VersionView>> {
         let row = sqlx::query!(
             "SELECT version, changed_at, changed_by, definition FROM job_versions WHERE job_id = $1 AND version = $2",
@@ -54,10 +46,6 @@ impl Store {
     }
 
     /// Returns the definitions of the versions from `from` to `to`, both included, oldest first.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn definitions(&self, id: JobId, from: i32, to: i32) -> Result<Vec<(i32, Value)>> {
         let rows = sqlx::query!(
             "SELECT version, definition FROM job_versions
@@ -72,10 +60,6 @@ impl Store {
     }
 
     /// Returns those of the given calendars that do not exist, in the same order.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn missing_calendars(&self, ids: &[CalendarId]) -> Result<Vec<CalendarId>> {
         let wanted: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         let existing: Vec<Uuid> =

@@ -210,10 +210,6 @@ impl Store {
     }
 
     /// Returns the JSON Schema that a worker announced for a job type.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn schema(&self, worker_id: &str, job_type: &str) -> Result<Option<Value>> {
         Ok(sqlx::query_scalar!(
             "SELECT schema FROM worker_job_types WHERE worker_id = $1 AND job_type = $2",
@@ -225,10 +221,6 @@ impl Store {
     }
 
     /// Returns all pairs of worker and job type that a live instance offers.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn alive_types(&self, alive_since: DateTime<Utc>) -> Result<HashSet<(String, String)>> {
         let rows = sqlx::query!(
             "SELECT DISTINCT i.worker_id, t.job_type FROM worker_instances i JOIN instance_job_types t ON t.instance_id = i.id
@@ -242,10 +234,6 @@ impl Store {
 
     /// Returns all known job types with the number of live instances that offer each, at most 500, most instances
     /// first. Their rules are those that the instance declared which started last.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn job_types(&self, alive_since: DateTime<Utc>) -> Result<Vec<JobTypeView>> {
         let rows = sqlx::query!(
             r#"SELECT w.worker_id, w.job_type, w.description, w.schema, w.concurrency, w.timeout_seconds,
@@ -280,10 +268,6 @@ impl Store {
     }
 
     /// Returns workers with the instances that sent a heartbeat since `since`, live instances first.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn workers(&self, since: DateTime<Utc>, now: DateTime<Utc>) -> Result<Vec<WorkerView>> {
         let instances = sqlx::query!(
             "SELECT * FROM worker_instances WHERE last_heartbeat_at >= $1 ORDER BY started_at DESC LIMIT 500",

@@ -21,10 +21,6 @@ const TOKEN_CHARS: usize = 43;
 
 /// Records that a user signed in from a device. Returns the token that the device must keep: the one that it
 /// `presented` if the user knows the device, else a new one.
-///
-/// # Errors
-///
-/// Returns [`StoreError`] if PostgreSQL fails.
 pub async fn remember(
     store: &Store,
     clock: &Clock,

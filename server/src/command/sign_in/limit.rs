@@ -92,10 +92,6 @@ impl CountedAttempt {
     }
 
     /// Uncounts the attempt, because its passphrase was not checked.
-    ///
-    /// # Errors
-    ///
-    /// Returns `Unavailable` or `Failed` if PostgreSQL fails.
     pub(super) async fn uncount(&self, store: &Store) -> Result<(), AppError> {
         match self {
             Self::KnownDevice { token_hash, counted } => store.uncount_device_attempt(token_hash, *counted).await?,
@@ -109,10 +105,6 @@ impl CountedAttempt {
 
     /// Uncounts the attempt and all failed ones before it, because its passphrase was right. A known device starts again
     /// when it is [remembered](super::device::remember).
-    ///
-    /// # Errors
-    ///
-    /// Returns `Unavailable` or `Failed` if PostgreSQL fails.
     pub(super) async fn succeed(&self, store: &Store) -> Result<(), AppError> {
         match self {
             // The count of the account stays: the user's own browser must not give strangers new attempts.

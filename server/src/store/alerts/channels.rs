@@ -44,19 +44,11 @@ impl RawChannel {
 
 impl Store {
     /// Returns all channels by name, at most 50. A channel with a destination of a newer version is left out.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](crate::store::StoreError) if PostgreSQL fails.
     pub async fn alert_channels(&self) -> Result<Vec<AlertChannelRow>> {
         self.read_alert_channels(None).await
     }
 
     /// Returns a channel, or `None` if there is none with this id.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](crate::store::StoreError) if PostgreSQL fails.
     pub async fn alert_channel(&self, id: AlertChannelId) -> Result<Option<AlertChannelRow>> {
         Ok(self.read_alert_channels(Some(id)).await?.into_iter().next())
     }
@@ -144,10 +136,6 @@ impl Store {
 
     /// Deletes a channel that no rule uses, if its version is `version` or no version is given. Returns false if a rule
     /// uses it, if it does not exist or has another version.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](crate::store::StoreError) if PostgreSQL fails.
     pub async fn delete_alert_channel(
         &self,
         id: AlertChannelId,

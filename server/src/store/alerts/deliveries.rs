@@ -193,10 +193,6 @@ impl Store {
     }
 
     /// Returns the time at which the next message is due, if there is one.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](crate::store::StoreError) if PostgreSQL fails.
     pub async fn next_alert_message_at(&self) -> Result<Option<DateTime<Utc>>> {
         Ok(sqlx::query_scalar!("SELECT min(not_before) FROM alert_deliveries WHERE not_before IS NOT NULL")
             .fetch_one(self.pool())

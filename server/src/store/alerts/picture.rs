@@ -31,10 +31,6 @@ const MAX_RATE_RUNS: i64 = 10_000;
 
 impl Store {
     /// Returns the oldest open occurrences that were created before `before`, with their jobs.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](crate::store::StoreError) if PostgreSQL fails.
     pub async fn oldest_open_runs(&self, before: DateTime<Utc>) -> Result<Vec<OpenRun>> {
         let rows = sqlx::query!(
             r#"WITH oldest AS (
@@ -76,10 +72,6 @@ impl Store {
     }
 
     /// Returns the job types of instances whose last heartbeat is not older than `alive_since`, each with its worker.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](crate::store::StoreError) if PostgreSQL fails.
     pub async fn live_job_types(&self, alive_since: DateTime<Utc>) -> Result<HashSet<(String, String)>> {
         let rows = sqlx::query!(
             "SELECT DISTINCT i.worker_id, t.job_type
@@ -94,10 +86,6 @@ impl Store {
 
     /// Returns the instances whose last heartbeat is older than `alive_since`, without an orderly stop. An instance is left
     /// out once another one of its worker has started since.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](crate::store::StoreError) if PostgreSQL fails.
     pub async fn gone_instances(&self, alive_since: DateTime<Utc>) -> Result<Vec<GoneInstance>> {
         let rows = sqlx::query!(
             "SELECT i.id, i.worker_id, i.last_heartbeat_at FROM worker_instances i
@@ -121,10 +109,6 @@ impl Store {
     }
 
     /// Returns the median durations of the last 20 completed runs of at most 200 jobs. A job with fewer than five has none.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](crate::store::StoreError) if PostgreSQL fails.
     pub async fn median_durations(&self, jobs: &HashSet<JobId>) -> Result<HashMap<JobId, TimeDelta>> {
         let ids: Vec<Uuid> = jobs.iter().take(MAX_JOBS as usize).map(|id| id.0).collect();
         let rows = sqlx::query!(
@@ -147,10 +131,6 @@ impl Store {
     }
 
     /// Returns how many occurrences ended and how many failed since `since`, for the 200 jobs with the most failures.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](crate::store::StoreError) if PostgreSQL fails.
     pub async fn failure_rates(&self, since: DateTime<Utc>) -> Result<Vec<JobRate>> {
         let rows = sqlx::query!(
             r#"SELECT j.id, j.display_name, j.key, j.tags, f.failed AS "failed!", e.ended AS "ended!"

@@ -271,10 +271,6 @@ impl Store {
     }
 
     /// Deletes alerts that were resolved before their retention, at most 1,000. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn delete_old_alerts(&self, now: DateTime<Utc>) -> Result<u64> {
         let done = sqlx::query!(
             "DELETE FROM alert_states WHERE id = ANY (ARRAY (
@@ -288,10 +284,6 @@ impl Store {
     }
 
     /// Returns the number of alerts that fire.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn firing_alerts(&self) -> Result<FiringAlerts> {
         let row = sqlx::query!(
             r#"SELECT count(*) FILTER (WHERE r.severity = 'critical') AS "critical!",
@@ -304,10 +296,6 @@ impl Store {
     }
 
     /// Returns a page of alerts, newest first.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn alerts(&self, filter: &AlertFilter) -> Result<ListPage<Alert>> {
         let limit = page::effective_limit(filter.limit);
         let mut rows = self.read_alerts(None, filter, i64::from(limit) + 1).await?;
@@ -318,10 +306,6 @@ impl Store {
     }
 
     /// Returns an alert, or `None` if there is none with this id.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn alert(&self, id: AlertId) -> Result<Option<Alert>> {
         Ok(self.read_alerts(Some(id), &AlertFilter::default(), 1).await?.into_iter().next())
     }

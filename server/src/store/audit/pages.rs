@@ -127,10 +127,6 @@ fn push_filter(query: &mut QueryBuilder<Postgres>, filter: &AuditFilter) {
 
 impl Store {
     /// Returns at most `limit` rows that match a filter, newest first, with the names of their objects.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn audit_page(&self, filter: &AuditFilter, limit: u32) -> Result<ListPage<AuditRow>> {
         let filters = if is_noun(&filter.action) {
             let actions = self.audit_actions(&filter.action).await?;
@@ -143,10 +139,6 @@ impl Store {
 
     /// Returns at most `limit` rows by the author `who` or about `object`, newest first, from the day `since` on. An
     /// e-mail address can belong to another user after its first one was removed, so the rows start with the user.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn audit_of_user(
         &self,
         who: &str,
@@ -209,10 +201,6 @@ impl Store {
     }
 
     /// Returns the newest `limit` rows about `object`, or about all objects, newest first.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn audit_entries(&self, object: Option<&str>, limit: u32) -> Result<Vec<AuditRow>> {
         let filter = AuditFilter { object: object.unwrap_or_default().to_owned(), ..AuditFilter::default() };
         Ok(self.audit_page(&filter, limit).await?.rows)

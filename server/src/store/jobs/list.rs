@@ -31,10 +31,6 @@ pub struct JobCounts {
 
 impl Store {
     /// Counts the jobs. With a million jobs it takes about a tenth of a second of both cores.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn job_counts(&self) -> Result<JobCounts> {
         let counts = sqlx::query_as!(
             JobCounts,
@@ -46,10 +42,6 @@ impl Store {
     }
 
     /// Returns a page of jobs by name.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn jobs(&self, filter: &JobFilter, alive_since: DateTime<Utc>) -> Result<ListPage<JobRow>> {
         let limit = page::effective_limit(filter.limit);
         let mut query = QueryBuilder::<Postgres>::new(
@@ -101,10 +93,6 @@ impl Store {
     }
 
     /// Returns the ids and statuses of the last ten occurrences of each job, newest first.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn recent_statuses(
         &self,
         jobs: &[Uuid],

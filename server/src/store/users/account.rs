@@ -30,10 +30,6 @@ impl<'a> NewPassphrase<'a> {
 
 impl Store {
     /// Renames a user and inserts the audit row `entry`. Returns false if the user does not exist or has this name.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn rename_user(&self, id: UserId, name: &str, entry: AuditEntry) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let Some(user) = lock_user(&mut tx, id).await?.filter(|user| user.name != name) else { return Ok(false) };
@@ -47,10 +43,6 @@ impl Store {
     /// Changes the passphrase of a user whose stored hash is still `verified_hash`: ends all other sessions, forgets all
     /// other devices, deletes an open link for a new passphrase and inserts the audit row `entry`, all or nothing.
     /// Returns false, and changes nothing, if the hash has changed since, or the user is deactivated.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn change_passphrase(
         &self,
         id: UserId,

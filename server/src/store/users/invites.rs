@@ -113,10 +113,6 @@ impl TryFrom<RawInvite> for InviteRow {
 
 impl Store {
     /// Replaces all earlier setup links by `invite`. Returns false, and changes nothing, if a user exists.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn replace_setup_invite(&self, invite: &NewInvite) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         lock_users(&mut tx).await?;
@@ -131,10 +127,6 @@ impl Store {
 
     /// Inserts an invitation by the user named `by` unless `limit` invitations are open already. `entry` is the audit
     /// row, without the states. Returns true if it was inserted.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn insert_invite(&self, invite: &NewInvite, by: &str, limit: i64, entry: AuditEntry) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         lock_users(&mut tx).await?;
@@ -150,10 +142,6 @@ impl Store {
 
     /// Replaces the token and the expiry of an invitation that is not used, unless `limit` other invitations are open
     /// already. The old link no longer works. `entry` is the audit row, without the states.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn renew_invite(
         &self,
         id: UserId,
@@ -192,10 +180,6 @@ impl Store {
     }
 
     /// Returns the link with this token if it can still be used.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn open_invite(&self, token_hash: &[u8; 32], now: DateTime<Utc>) -> Result<Option<InviteRow>> {
         sqlx::query_as!(
             RawInvite,
@@ -212,10 +196,6 @@ impl Store {
     }
 
     /// Returns all invitations that are not used, expired ones included, newest first, at most 1,000.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn list_invites(&self) -> Result<Vec<InviteRow>> {
         sqlx::query_as!(
             RawInvite,
@@ -231,10 +211,6 @@ impl Store {
 
     /// Uses a link: inserts the user, marks the link as used and inserts an audit row, all or nothing. Of two
     /// concurrent uses of the same link, or of two setup links, the second finds it spent.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn accept_invite(
         &self,
         token_hash: &[u8; 32],
@@ -288,10 +264,6 @@ impl Store {
 
     /// Revokes an invitation, also one that has expired. `entry` is the audit row, without the states. Returns false if
     /// there is none that is not used.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`] if PostgreSQL fails.
     pub async fn delete_invite(&self, id: UserId, entry: AuditEntry) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let gone = sqlx::query!(

@@ -26,10 +26,6 @@ impl Store {
     /// or if its last sign-in is older than `retention`; nothing is counted then. A count without an attempt for
     /// `memory` starts again at one. `lock_for` returns the time for which the device is locked after a number of
     /// attempts.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn count_device_attempt(
         &self,
         token_hash: &[u8; 32],
@@ -72,10 +68,6 @@ impl Store {
 
     /// Uncounts an attempt that [`count_device_attempt`](Self::count_device_attempt) counted as number `counted`. The
     /// lock it caused is lifted unless another attempt was counted meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn uncount_device_attempt(&self, token_hash: &[u8; 32], counted: i32) -> Result<()> {
         sqlx::query!(
             "UPDATE known_devices
@@ -92,10 +84,6 @@ impl Store {
 
     /// Records that `user` signed in from a known device: its time, and that no failed attempts count any more. Returns
     /// false if the user does not know the device, or if its last sign-in is not after `since`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn use_device(
         &self,
         token_hash: &[u8; 32],
@@ -118,10 +106,6 @@ impl Store {
 
     /// Inserts a device of `user`. Beyond 20, the devices that were unused for the longest time are
     /// deleted. Does nothing if the user no longer exists.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn insert_device(&self, token_hash: &[u8; 32], user: UserId, now: DateTime<Utc>) -> Result<()> {
         let mut tx = self.pool().begin().await?;
         // Two concurrent sign-ins would otherwise not see each other's device and leave one too many.
@@ -154,10 +138,6 @@ impl Store {
     }
 
     /// Deletes the known devices of `user`, but not the one with the token hash `except`. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn forget_devices(&self, user: UserId, except: Option<&[u8; 32]>) -> Result<u64> {
         let forgotten = sqlx::query!(
             "DELETE FROM known_devices WHERE user_id = $1 AND token_hash IS DISTINCT FROM $2",

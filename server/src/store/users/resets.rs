@@ -42,10 +42,6 @@ pub struct ResetRow {
 impl Store {
     /// Inserts a link and deletes the earlier one of the same user. `entry` is the audit row, without the states.
     /// Returns false, and changes nothing, if the user does not exist or is deactivated.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn replace_reset(&self, reset: &NewReset, entry: AuditEntry) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         if !lock_user(&mut tx, reset.user_id).await?.is_some_and(|user| user.is_active) {
@@ -71,10 +67,6 @@ impl Store {
     }
 
     /// Returns the open link of a user.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn open_reset(&self, user: UserId, now: DateTime<Utc>) -> Result<Option<ResetRow>> {
         Ok(sqlx::query_as!(
             ResetRow,
@@ -87,10 +79,6 @@ impl Store {
     }
 
     /// Returns the user of the link with this token if the link can still be used.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn user_of_reset(&self, token_hash: &[u8; 32], now: DateTime<Utc>) -> Result<Option<UserRow>> {
         sqlx::query_as!(
             RawUser,
@@ -109,10 +97,6 @@ impl Store {
 
     /// Uses a link: stores the passphrase, ends all sessions of the user, forgets the user's devices and inserts the
     /// audit row `entry`, all or nothing. Of two concurrent uses, the second finds no link and returns `None`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn use_reset(
         &self,
         token_hash: &[u8; 32],
@@ -143,10 +127,6 @@ impl Store {
     }
 
     /// Revokes the open link of a user. `entry` is the audit row, without the states. Returns false if there is none.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn delete_reset(&self, user: UserId, entry: AuditEntry) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let gone = sqlx::query_scalar!(

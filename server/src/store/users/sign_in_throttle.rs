@@ -50,10 +50,6 @@ pub enum SignInThrottle {
 impl Store {
     /// Counts one attempt on `slot`. A count without an attempt for `memory` starts again at one. `lock_for` returns
     /// the time for which the slot is locked after a number of attempts.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn count_sign_in_attempt(
         &self,
         slot: ThrottleSlot,
@@ -98,10 +94,6 @@ impl Store {
 
     /// Uncounts an attempt that [`count_sign_in_attempt`](Self::count_sign_in_attempt) counted as number `counted`. The
     /// lock it caused is lifted unless another attempt was counted meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn uncount_sign_in_attempt(&self, slot: ThrottleSlot, counted: i32) -> Result<()> {
         sqlx::query!(
             "UPDATE sign_in_throttle
@@ -118,10 +110,6 @@ impl Store {
     }
 
     /// Deletes the count of `slot`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn reset_sign_in_attempts(&self, slot: ThrottleSlot) -> Result<()> {
         sqlx::query!("DELETE FROM sign_in_throttle WHERE kind = $1 AND slot = $2", slot.kind, slot.slot)
             .execute(self.pool())
@@ -130,19 +118,11 @@ impl Store {
     }
 
     /// Returns the time until which sign-ins to an account from unknown devices are refused; `None` if they are not.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn account_locked_until(&self, email: &str, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>> {
         Ok(self.accounts_locked_until(std::slice::from_ref(&email), now).await?.pop().flatten())
     }
 
     /// Returns [`account_locked_until`](Self::account_locked_until) for each of several accounts, in their order.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn accounts_locked_until(
         &self,
         emails: &[&str],

@@ -34,10 +34,6 @@ pub enum TeamChange {
 
 impl Store {
     /// Sets the role of a user, with effect from the user's next request, and inserts the audit row `entry`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn set_user_role(&self, id: UserId, role: Role, entry: AuditEntry) -> Result<TeamChange> {
         let mut tx = self.pool().begin().await?;
         lock_users(&mut tx).await?;
@@ -57,10 +53,6 @@ impl Store {
 
     /// Deactivates a user and inserts the audit row `entry`: deletes the sessions, the known devices and the link for a
     /// new passphrase, and revokes the API tokens, all or nothing.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn deactivate_user(&self, id: UserId, entry: AuditEntry) -> Result<TeamChange> {
         let mut tx = self.pool().begin().await?;
         lock_users(&mut tx).await?;
@@ -94,10 +86,6 @@ impl Store {
 
     /// Reactivates a user and inserts the audit row `entry`. Revoked tokens stay revoked, and a session that a
     /// concurrent sign-in stored after the deactivation is deleted.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn reactivate_user(&self, id: UserId, entry: AuditEntry) -> Result<TeamChange> {
         let mut tx = self.pool().begin().await?;
         lock_users(&mut tx).await?;
@@ -117,10 +105,6 @@ impl Store {
 
     /// Deletes a deactivated user and inserts the audit row `entry`. Jobs and the audit log keep the e-mail address as
     /// text.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn remove_user(&self, id: UserId, entry: AuditEntry) -> Result<TeamChange> {
         let mut tx = self.pool().begin().await?;
         lock_users(&mut tx).await?;
@@ -136,19 +120,11 @@ impl Store {
     }
 
     /// Returns true if `user` is an active Admin and no other active user is one.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn is_last_admin(&self, user: &UserRow) -> Result<bool> {
         is_last_admin(self.pool(), user).await
     }
 
     /// Returns the number of API tokens of a user that are not revoked.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn count_api_tokens(&self, user: UserId) -> Result<u32> {
         let tokens = sqlx::query_scalar!(
             r#"SELECT count(*) AS "n!" FROM api_tokens WHERE user_id = $1 AND revoked_at IS NULL"#,
@@ -161,10 +137,6 @@ impl Store {
 
     /// Returns the jobs that the user with this e-mail address has created, by name, at most [`MAX_OWNED_JOBS`], and
     /// the number of all of them.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails.
     pub async fn jobs_created_by(&self, email: &str) -> Result<(Vec<OwnedJob>, u32)> {
         let rows = sqlx::query!(
             r#"SELECT id, display_name, is_active, count(*) OVER () AS "total!" FROM jobs
