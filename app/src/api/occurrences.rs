@@ -35,13 +35,13 @@ pub async fn get_job_name(id: JobId) -> Result<Option<String>, AppError> {
     }
 }
 
-/// Returns the input of an occurrence of this job; `None` if the occurrence is deleted or belongs to another job.
+/// Returns the input of an occurrence of a job; `None` if the occurrence is deleted or belongs to another job.
 #[server(input = GetUrl, output = JsonText, endpoint = "run_input")]
-pub async fn run_input(job: JobId, occurrence: OccurrenceId) -> Result<Option<serde_json::Value>, AppError> {
+pub async fn run_input(id: OccurrenceId, job_id: JobId) -> Result<Option<serde_json::Value>, AppError> {
     let (backend, me) = super::authorize(milvaion_api::permissions::Permission::Read).await?;
     // No lines of the log.
-    match backend.occurrence(&me, occurrence, Some(i64::MAX)).await {
-        Ok(view) => Ok((view.row.job_id == job).then_some(view.job_data)),
+    match backend.occurrence(&me, id, Some(i64::MAX)).await {
+        Ok(view) => Ok((view.row.job_id == job_id).then_some(view.job_data)),
         // The page is that of the job, which exists.
         Err(AppError::NotFound(_)) => Ok(None),
         Err(error) => Err(super::with_error_status(error)),

@@ -60,7 +60,7 @@ const FUNCTIONS: &[(&str, Access, &str)] = &[
     ("jobs", Needs(Read), "filter[q]="),
     ("job", Needs(Read), "{id}"),
     ("job_name", Needs(Read), "{id}"),
-    ("run_input", Needs(Read), "{id}"),
+    ("run_input", Needs(Read), "{id}&job_id=00000000-0000-7000-8000-000000000000"),
     ("delayed_count", Needs(Read), "{id}"),
     ("job_history", Needs(Read), "{id}"),
     ("compare_versions", Needs(Read), "{id}&from=1&to=2"),

@@ -106,7 +106,7 @@ pub fn JobPage() -> impl IntoView {
                 let flash = async { Ok(take_flash("trigger".into()).await?.unwrap_or_default()) };
                 let input = async {
                     let Some(occurrence) = again else { return Ok(None) };
-                    let input = run_input(id, occurrence).await?;
+                    let input = run_input(occurrence, id).await?;
                     Ok(Some(input.map(|input| serde_json::to_string_pretty(&input).unwrap_or_default())))
                 };
                 futures::try_join!(job(id), part, flash, input)
