@@ -23,7 +23,9 @@ async function previewRows(page: Page): Promise<string[]> {
   );
 }
 
-test("a calendar is created from dates and weekly windows", async ({ admin: page }) => {
+test("a calendar is created from dates and weekly windows", async ({ admin: page, watch }) => {
+  // The page of the calendar may hear of its deletion, and read it again, before it is left.
+  watch.expect(/status of 404/);
   await open(page, "/jobs");
   await page.getByRole("navigation", { name: "Main", exact: true }).getByRole("link", { name: "Calendars" }).click();
   await expect(page.getByRole("heading", { level: 1 })).toHaveText("Calendars");
