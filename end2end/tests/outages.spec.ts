@@ -236,7 +236,7 @@ test("open pages report an outage of PostgreSQL", { tag: "@all" }, async ({ open
   proxy.cut();
   for (const page of pages) {
     const banner = page.locator('.banners [data-part="PostgreSQL"]');
-    await expect(banner).toContainText("PostgreSQL does not respond; no data can be read or changed", { timeout: 60_000 });
+    await expect(banner).toContainText("PostgreSQL does not respond or is read-only; no data can be read or changed", { timeout: 60_000 });
     await expect(banner).toContainText("First noticed at");
     await expect(banner).toContainText(TIME);
     await expect(page.locator("#stale-data")).toContainText("The page shows data from");
