@@ -8,7 +8,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use chrono::{DateTime, Utc};
-use milvaion_api::{failures::FailureCause, styled_text::shown_text, views::StatusChange};
+use milvaion_api::{failures::FailureCause, styled_text::without_sequences, views::StatusChange};
 use milvaion_protocol::{
     id::OccurrenceId,
     message::{MAX_CHECKPOINT_BYTES, MAX_RESULT_BYTES, RunProgress, StatusReport, truncate_text},
@@ -230,7 +230,8 @@ fn step(report: &StatusReport, note: Option<String>) -> StatusChange {
 #[must_use]
 pub fn first_line(text: &str) -> String {
     let text = clean(text.to_owned());
-    let text = shown_text(&text);
+    // A carriage return does not hide what stands before it, such as the exit code.
+    let text = without_sequences(&text).replace('\r', " ");
     let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
     truncate_text(line.to_owned(), MAX_NOTE_BYTES)
 }
@@ -372,7 +373,7 @@ mod tests {
 
     #[test]
     fn first_line_has_no_escape_sequences() {
-        let text = "\x1b[0m\nexit code 1: \x1b[31mError\x1b[0m: disk is full\n";
+        let text = "\x1b[0m\r\nexit code 1:\r\x1b[31mError\x1b[0m: disk is full\r\n";
         assert_eq!(first_line(text), "exit code 1: Error: disk is full");
     }
 }

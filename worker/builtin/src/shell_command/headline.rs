@@ -9,6 +9,8 @@ pub(super) fn headline<'a>(lines: impl Iterator<Item = &'a str>) -> Option<&'a s
     let (mut last, mut headline) = (None, None);
     let mut is_in_dump = false;
     for line in lines {
+        // Of progress that overwrites its line, the last state counts. The text before it would hide the exit code on pages.
+        let line = line.rsplit('\r').find(|state| !state.trim().is_empty()).unwrap_or_default();
         let text = line.trim();
         if text.is_empty() {
             is_in_dump = false;
@@ -38,6 +40,11 @@ fn is_message(line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn overwritten_line_counts_in_its_last_state() {
+        assert_eq!(headline("start\r\n10%\r20%\rdisk is full\r\n\r\n".split('\n')), Some("disk is full"));
+    }
 
     #[test]
     fn headline_names_the_error_of_each_language() {
