@@ -187,11 +187,16 @@ async fn refused_part_of_a_registration_is_shown() {
             "features": ["claims"],
         })
     };
-    let schedules = json!([{ "name": "often", "timing": { "kind": "every", "seconds": 60 } }, { "name": "b c" }]);
+    let every = json!({ "kind": "every", "seconds": 60 });
+    let schedules = json!([
+        { "name": "often", "timing": every }, { "name": "b c" }, { "name": "rounded", "timing": every, "input": "DIGITS" },
+    ]);
     let types = json!([{ "jobType": "good", "schedules": schedules }, { "jobType": "not a name" }]);
-    consumer.handle(vec![hello(types).to_string().into_bytes()]).await.expect("the batch is handled");
+    let body = hello(types).to_string().replace("\"DIGITS\"", "18446744073709551617");
+    consumer.handle(vec![body.into_bytes()]).await.expect("the batch is handled");
     let instance = harness.instance().await;
-    assert_eq!(instance.problems.len(), 2, "{:?}", instance.problems);
+    assert_eq!(instance.problems.len(), 3, "{:?}", instance.problems);
+    assert!(instance.problems.iter().any(|problem| problem.contains("would be rounded")), "{:?}", instance.problems);
     assert_eq!((instance.protocol, instance.features.as_slice()), (1, &["claims".to_owned()][..]));
     consumer.handle(vec![hello(json!([])).to_string().into_bytes()]).await.expect("the batch is handled");
     assert!(harness.instance().await.problems.is_empty(), "the next registration removes them");

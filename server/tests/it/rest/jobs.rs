@@ -1,6 +1,7 @@
 //! Jobs: created, replaced, versioned and deleted.
 
 use http::StatusCode;
+use milvaion_test_support::database::TestConnection;
 use serde_json::{Value, json};
 
 use super::harness::{ApiHarness, echo};
@@ -11,6 +12,7 @@ async fn job_operations_follow_the_document() {
     job_is_created_read_replaced_and_deleted(&harness).await;
     put_by_key_creates_once_and_then_replaces(&harness).await;
     concurrent_puts_of_a_new_key_make_one_job(&harness).await;
+    save_keeps_the_limits_of_waiting_occurrences_on_request(&harness).await;
     list_is_paged_and_filtered_by_tag(&harness).await;
     job_is_paused_resumed_duplicated_and_restored(&harness).await;
     harness.server.stop().await;
@@ -77,6 +79,24 @@ async fn put_by_key_creates_once_and_then_replaces(harness: &ApiHarness) {
     assert_eq!(listed["items"][0]["key"], "nightly.report");
     assert_eq!(harness.call(&token, "DELETE", path, Value::Null).await.status, StatusCode::NO_CONTENT);
     assert_eq!(harness.call(&token, "DELETE", path, Value::Null).await.status, StatusCode::NOT_FOUND);
+}
+
+async fn save_keeps_the_limits_of_waiting_occurrences_on_request(harness: &ApiHarness) {
+    let token = harness.token(&harness.admin).await;
+    let limited = |limit: u32| {
+        let mut definition = echo("Limited");
+        definition["overlap"] = "allow".into();
+        definition["maxConcurrent"] = limit.into();
+        definition
+    };
+    harness.call(&token, "PUT", "/jobs/by-key/limited", limited(1)).await.ok();
+    let three = json!({ "occurrences": vec![json!({ "jobKey": "limited" }); 3] });
+    harness.call(&token, "POST", "/occurrences", three).await.ok();
+    let mut database = TestConnection::open(&harness.config.database.url).await;
+    harness.call(&token, "PUT", "/jobs/by-key/limited?keepWaitingLimits=true", limited(2)).await.ok();
+    assert_eq!(database.count("SELECT count(*) FROM runs WHERE slot_limit = 2").await, 0);
+    harness.call(&token, "PUT", "/jobs/by-key/limited", limited(3)).await.ok();
+    assert_eq!(database.count("SELECT count(*) FROM runs WHERE slot_limit = 1 AND NOT has_slot").await, 0);
 }
 
 async fn concurrent_puts_of_a_new_key_make_one_job(harness: &ApiHarness) {
