@@ -327,24 +327,27 @@ mod tests {
     }
 
     #[test]
-    fn older_read_does_not_undo_a_pause() {
+    fn older_read_does_not_undo_a_pause_or_resume() {
         Owner::new().with(|| {
-            let list = JobList::new(page(vec![job(1, vec![])]));
-            let is_active = || list.rows.with_untracked(|rows| rows[0].1.read_untracked().is_active);
-            let show = |is_answered| list.show_state(job_id(1), ShownState { is_active: false, is_answered });
-            let read = || {
-                list.reread(page(vec![job(1, vec![])]), false);
-                is_active()
-            };
-            list.begin_read();
-            show(false);
-            assert!(!is_active(), "shown before the answer");
-            assert!(!read(), "a read that began before the action");
-            list.begin_read();
-            show(true);
-            assert!(!read(), "a read that began before the answer");
-            list.begin_read();
-            assert!(read(), "a read that began after the answer decides");
+            for is_active in [false, true] {
+                let before = || page(vec![JobRow { is_active: !is_active, ..job(1, vec![]) }]);
+                let list = JobList::new(before());
+                let is_shown = || list.rows.with_untracked(|rows| rows[0].1.read_untracked().is_active) == is_active;
+                let show = |is_answered| list.show_state(job_id(1), ShownState { is_active, is_answered });
+                let is_shown_after_read = || {
+                    list.reread(before(), false);
+                    is_shown()
+                };
+                list.begin_read();
+                show(false);
+                assert!(is_shown(), "before the answer");
+                assert!(is_shown_after_read(), "a read that began before the action");
+                list.begin_read();
+                show(true);
+                assert!(is_shown_after_read(), "a read that began before the answer");
+                list.begin_read();
+                assert!(!is_shown_after_read(), "a read that began after the answer decides");
+            }
         });
     }
 
