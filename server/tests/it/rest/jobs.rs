@@ -85,8 +85,7 @@ async fn save_keeps_the_limits_of_waiting_occurrences_on_request(harness: &ApiHa
     let token = harness.token(&harness.admin).await;
     let limited = |limit: u32| {
         let mut definition = echo("Limited");
-        definition["overlap"] = "allow".into();
-        definition["maxConcurrent"] = limit.into();
+        definition["rules"] = json!({ "overlap": "allow", "maxConcurrent": limit });
         definition
     };
     harness.call(&token, "PUT", "/jobs/by-key/limited", limited(1)).await.ok();
