@@ -9,8 +9,9 @@
 //! sabotage, and the suite must fail with each of them; a sabotage that goes unnoticed is a gap in the suite.
 //!
 //! Both exist only with the feature `faults`, which is not a default feature and is in no release. Without it each
-//! crash point is empty, and so is each seam, the place at which a sabotage takes effect. The worker
-//! has its own copy of this module with its own crash points.
+//! crash point is empty, and [`is_sabotaged`] is the constant false. What a sabotage needs beyond a condition is in a
+//! file `sabotage.rs` of the module whose protection it disables, which is compiled only with the feature; this module
+//! knows no other. The worker has its own copy of this module with its own crash points.
 //!
 //! # Arming
 //!
@@ -82,10 +83,6 @@
 //!
 //! `skip_claim`, which disables the claim, belongs to the worker.
 
-#[cfg(feature = "faults")]
-mod sabotage;
-pub(crate) mod seams;
-
 /// Arms the crash points and sabotages that `FAILPOINTS` names. Must be called first at start; a second call has no
 /// effect.
 #[cfg(feature = "faults")]
@@ -138,6 +135,13 @@ pub(crate) const fn crash_point(_name: &'static str) {}
 
 /// Returns true if a test has disabled the protection of this name.
 #[cfg(feature = "faults")]
-fn is_sabotaged(name: &'static str) -> bool {
+pub(crate) fn is_sabotaged(name: &'static str) -> bool {
     fail::eval(name, drop).is_some()
+}
+
+/// Returns false: in this build no protection can be disabled.
+#[cfg(not(feature = "faults"))]
+#[inline]
+pub(crate) const fn is_sabotaged(_name: &'static str) -> bool {
+    false
 }

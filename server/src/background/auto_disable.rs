@@ -71,7 +71,11 @@ impl AutoDisabler {
     /// Creates the service of a server.
     #[must_use]
     pub fn new(context: &Context) -> Self {
-        Self { jobs: context.jobs(), default_rule: context.config.alerts.auto_disable, last_look: LastLook::default() }
+        Self {
+            jobs: JobCommands::of(context),
+            default_rule: context.config.alerts.auto_disable,
+            last_look: LastLook::default(),
+        }
     }
 }
 

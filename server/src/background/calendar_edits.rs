@@ -24,7 +24,7 @@ impl CalendarEdits {
     /// Creates the service of a server.
     #[must_use]
     pub fn new(context: &Context) -> Self {
-        Self { jobs: context.jobs() }
+        Self { jobs: JobCommands::of(context) }
     }
 }
 

@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use milvaion_protocol::{message::CancelMessage, status::OccurrenceStatus};
 
-use super::activators::LateRuns;
 use crate::{
     command::jobs::JobCommands,
     domain::{duplicates::LateRun, message::cancel_message},
-    engine::{Service, context::Context},
+    engine::{Service, activators::LateRuns, context::Context},
     store::{
         cancel::{CancelPosition, OpenCancelRequest},
         jobs::AuditStamp,
@@ -44,7 +43,7 @@ impl CancellationRepeater {
     #[must_use]
     pub fn new(context: &Context) -> Self {
         Self {
-            jobs: context.jobs(),
+            jobs: JobCommands::of(context),
             late_runs: context.activators.late_runs.clone(),
             pending: 0,
             after: CancelPosition::default(),

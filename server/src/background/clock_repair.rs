@@ -33,7 +33,7 @@ impl ClockRepair {
     /// Creates the service of a server.
     #[must_use]
     pub fn new(context: &Context) -> Self {
-        Self { jobs: context.jobs(), after: JobId::default() }
+        Self { jobs: JobCommands::of(context), after: JobId::default() }
     }
 }
 

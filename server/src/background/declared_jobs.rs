@@ -25,7 +25,7 @@ impl DeclaredJobKeeper {
     /// Creates the service of a server.
     #[must_use]
     pub fn new(context: &Context) -> Self {
-        Self { jobs: context.jobs(), last_tried: None }
+        Self { jobs: JobCommands::of(context), last_tried: None }
     }
 }
 

@@ -41,15 +41,14 @@ pub use decide::CatchUps;
 use stuck::StuckCheck;
 pub use unreadable::UnreadableJobs;
 
-use super::{
-    lease::{DispatchPulse, Leadership},
-    sender::MessageSender,
-};
 use crate::{
     cache::{Cache, schedule::DueChange},
     clock::Clock,
     config::background::BackgroundConfig,
-    engine::{context::Context, status::ServiceStatuses},
+    engine::{
+        context::Context, dispatch_pulse::DispatchPulse, leadership::Leadership, sender::MessageSender,
+        status::ServiceStatuses,
+    },
     live::Hub,
     store::Store,
 };

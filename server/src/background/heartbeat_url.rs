@@ -12,12 +12,13 @@ use std::time::Duration;
 use anyhow::Context as _;
 use reqwest::{Client, redirect::Policy};
 
-use super::{dispatcher, lease::DispatchPulse};
+use super::dispatcher;
 use crate::{
     config::secret_text::SecretText,
     engine::{
         RunsOn, Service,
         context::Context,
+        dispatch_pulse::DispatchPulse,
         status::{ServiceHealth, ServiceStatuses},
     },
     error::chain,

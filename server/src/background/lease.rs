@@ -28,8 +28,7 @@
 //! failover takes at most the ten seconds of the lease.
 
 mod acquire;
-mod held_lease;
-mod pulse;
+mod hand_backs;
 
 use std::{sync::Arc, time::Duration};
 
@@ -42,9 +41,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use acquire::listen;
-pub use held_lease::{HeldLease, Leadership};
-pub use pulse::DispatchPulse;
-use pulse::HandBacks;
+use hand_backs::HandBacks;
 
 use crate::{
     backoff::ReconnectBackoff,
@@ -54,7 +51,11 @@ use crate::{
     },
     clock::Clock,
     config::ServerConfig,
-    engine::thread::on_own_thread,
+    engine::{
+        dispatch_pulse::DispatchPulse,
+        leadership::{HeldLease, Leadership},
+        thread::on_own_thread,
+    },
     error::chain,
     store::{PoolUse, Store},
 };

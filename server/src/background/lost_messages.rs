@@ -17,7 +17,6 @@ use tokio::{
     time::Instant,
 };
 
-use super::lease::Leadership;
 use crate::{
     broker::{Broker, queue_probe::QueueProbe},
     clock::Clock,
@@ -25,7 +24,7 @@ use crate::{
         liveness,
         lost_message::{QueueBacklog, QueueCount},
     },
-    engine::{RunsOn, Service, context::Context},
+    engine::{RunsOn, Service, context::Context, leadership::Leadership},
     error::chain,
     store::{Store, leases::FencingToken, lost_messages::LostMessages},
 };

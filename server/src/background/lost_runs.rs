@@ -20,7 +20,6 @@ use tokio::{
 };
 use update::{LossEvidence, lost_run_update, unknown_run_end};
 
-use super::lease::Leadership;
 use crate::{
     broker::echo::Echo,
     cache::{Cache, heartbeats::RunKeys},
@@ -32,12 +31,9 @@ use crate::{
             SilenceVerdict, StaleRun, decide_lost_run,
         },
     },
-    engine::{RunsOn, Service, context::Context},
+    engine::{RunsOn, Service, context::Context, leadership::Leadership, observations::DeafSince},
     error::chain,
-    faults::{
-        self,
-        seams::{SEAMS, Seams},
-    },
+    faults,
     live::Hub,
     metrics::LostRunOutcome,
     store::{
@@ -50,8 +46,6 @@ use crate::{
 const DETECTION_INTERVAL: Duration = Duration::from_secs(2);
 /// The age of the last heartbeat from which a run is considered: at least one heartbeat was missed.
 const MISSED_HEARTBEAT: chrono::Duration = chrono::Duration::seconds(7);
-/// The time without an echo after which the health of the server shows it.
-const REPORTED_DEAFNESS: chrono::Duration = chrono::Duration::seconds(15);
 /// The most runs that one statement changes, so that it holds its locks for a short time.
 const UPDATE_BATCH_SIZE: usize = 500;
 
@@ -111,34 +105,6 @@ impl Default for DetectorMemory {
     }
 }
 
-/// The time since which no echo returns to this server, for the health. Clones share it.
-#[derive(Clone, Debug, Default)]
-pub struct DeafSince(Arc<std::sync::Mutex<Option<Deafness>>>);
-
-#[derive(Clone, Copy, Debug)]
-struct Deafness {
-    since: DateTime<Utc>,
-    last_tried: DateTime<Utc>,
-}
-
-impl DeafSince {
-    /// Returns the time, if no echo has returned for 15 s; `None` on a server that sends no echoes now,
-    /// because another one leads.
-    #[must_use]
-    pub fn get(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        let deafness = self.0.lock().map_or(None, |deafness| *deafness)?;
-        let is_current = now - deafness.last_tried < REPORTED_DEAFNESS;
-        (is_current && now - deafness.since >= REPORTED_DEAFNESS).then_some(deafness.since)
-    }
-
-    fn record(&self, is_receiving: bool, now: DateTime<Utc>) {
-        if let Ok(mut deafness) = self.0.lock() {
-            let since = deafness.map_or(now, |deafness| deafness.since);
-            *deafness = (!is_receiving).then_some(Deafness { since, last_tried: now });
-        }
-    }
-}
-
 /// The result of one tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct LostRunReport {
@@ -193,14 +159,15 @@ impl LostRunDetector {
             return Ok(LostRunReport::default());
         }
         let now = self.clock.now();
-        let mut stale = self.store.stale_runs(now - MISSED_HEARTBEAT, self.timeouts, now).await?;
+        let stale = self.store.stale_runs(now - MISSED_HEARTBEAT, self.timeouts, now).await?;
         let mut report = LostRunReport { stale: stale.len(), ..LostRunReport::default() };
         self.look_at_redis(at, &stale).await;
         let mut updates = Vec::new();
-        if SEAMS.can_hear(is_receiving) {
-            for (run, decision) in SEAMS.take_lost(&mut stale) {
-                updates.push(lost_run_update(&run, decision, LossEvidence::Silence));
-            }
+        if is_receiving || faults::is_sabotaged("skip_observed_time") {
+            #[cfg(feature = "faults")]
+            let stale = super::sabotage::by_wall_clock(stale, |run, decision| {
+                updates.push(lost_run_update(run, decision, LossEvidence::Silence));
+            });
             let judged = self.memory.tracker.judge(stale, &self.memory.redis);
             updates.extend(self.act_on_silence(judged, now, &mut report).await?);
             if self.memory.tracker.observed_for() >= MIN_HEARTBEAT_TIMEOUT {

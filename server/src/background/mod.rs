@@ -6,7 +6,6 @@
 //! The dispatcher computes the instant of its next tick itself, so it has its own loop. Its tick follows the same
 //! rules.
 
-pub mod activators;
 pub mod alert_sender;
 pub mod alerts;
 pub mod auto_disable;
@@ -25,9 +24,11 @@ pub mod lost_runs;
 pub mod maintenance;
 pub mod overdue_runs;
 pub mod presence;
+pub mod publish_marker;
 pub mod queue_expiry;
 pub mod republisher;
-pub mod sender;
+#[cfg(feature = "faults")]
+mod sabotage;
 pub mod singletons;
 pub mod slot_granter;
 pub mod snapshot_watch;

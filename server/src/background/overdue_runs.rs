@@ -11,12 +11,11 @@ use milvaion_api::events::LiveEvent;
 use milvaion_protocol::{message::CancelMessage, status::OccurrenceStatus};
 use tokio::sync::watch;
 
-use super::lease::Leadership;
 use crate::{
     cache::Cache,
     clock::Clock,
     domain::{lost_run::OverdueRun, message::cancel_message},
-    engine::{RunsOn, Service, context::Context},
+    engine::{RunsOn, Service, context::Context, leadership::Leadership},
     live::Hub,
     store::{
         Store,

@@ -11,11 +11,10 @@ use std::time::Duration;
 use milvaion_api::{events::LiveEvent, views::OccurrenceRow};
 use tokio::time::Instant;
 
-use super::activators::Activators;
 use crate::{
     cache::Cache,
     clock::Clock,
-    engine::{RunsOn, Service, context::Context},
+    engine::{RunsOn, Service, activators::Activators, context::Context},
     live::Hub,
     store::Store,
 };

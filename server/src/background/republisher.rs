@@ -14,13 +14,11 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use milvaion_protocol::id::OccurrenceId;
 use tokio::{sync::Notify, time::Instant};
 
-use super::sender::measure_confirms;
 use crate::{
     broker::publisher::{MAX_UNSENT, OutgoingMessage, Publisher},
     clock::Clock,
     domain::message::message,
-    engine::{Service, context::Context},
-    faults::seams::{SEAMS, Seams},
+    engine::{Service, context::Context, sender::measure_confirms},
     store::Store,
 };
 
@@ -91,7 +89,7 @@ impl Service for Republisher {
             let now = self.clock.now();
             let failed_here: Vec<OccurrenceId> = self.known_unsent.iter().copied().collect();
             let parked = self.publisher.parked();
-            let mut found = self.store.claim_unsent(now - age, &failed_here, &parked, REPUBLISH_BATCH, now).await?;
+            let found = self.store.claim_unsent(now - age, &failed_here, &parked, REPUBLISH_BATCH, now).await?;
             let is_all = i64::try_from(found.len()).is_ok_and(|found| found < REPUBLISH_BATCH);
             // The remaining known occurrences need no message, because they were published or have ended. During a
             // cluster pause they may still need one.
@@ -101,7 +99,8 @@ impl Service for Republisher {
             for queued in &found {
                 self.known_unsent.remove(&queued.id);
             }
-            SEAMS.unsent(&mut found);
+            #[cfg(feature = "faults")]
+            let found = super::sabotage::newer_than_before(found);
             if found.is_empty() {
                 break;
             }

@@ -17,14 +17,14 @@ use std::{sync::Arc, time::Duration};
 use chrono::{DateTime, Utc};
 use tokio::{sync::Notify, time::Instant};
 
-use super::{activators::EndedJobs, sender::MessageSender, steps::Steps};
+use super::steps::Steps;
 use crate::{
     broker::publisher::OutgoingMessage,
     cache::Cache,
     clock::Clock,
     command::jobs::JobCommands,
     domain::message::{QueuedOccurrence, message},
-    engine::{Service, context::Context},
+    engine::{Service, activators::EndedJobs, context::Context, sender::MessageSender},
     store::{Store, jobs::AuditStamp},
 };
 
@@ -68,7 +68,7 @@ impl SlotGranter {
             store: context.store.clone(),
             cache: context.cache.clone(),
             sender: context.sender.clone(),
-            jobs: context.jobs(),
+            jobs: JobCommands::of(context),
             clock: context.clock.clone(),
             activate_dispatcher: context.activators.dispatcher.clone(),
             ended_jobs: context.activators.ended_jobs.clone(),

@@ -4,14 +4,11 @@
 //! session may still read. While a dump or a forgotten session holds such a snapshot, every look-up passes more dead rows,
 //! and after some minutes runs start late. Only an operator can end that session, so the health names it in time.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::time::Duration;
 
 use crate::{
     clock::Clock,
-    engine::{Service, context::Context},
+    engine::{Service, context::Context, observations::LastSnapshot},
     store::{Store, snapshots::OldSnapshot},
 };
 
@@ -20,23 +17,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 /// The age from which on a snapshot is reported. With the interval it is less than the two minutes in which lateness
 /// begins to show.
 const MIN_REPORTED_AGE: Duration = Duration::from_secs(90);
-
-/// The oldest snapshot that the last check has found. Clones share it.
-#[derive(Clone, Debug, Default)]
-pub struct LastSnapshot(Arc<Mutex<Option<OldSnapshot>>>);
-
-impl LastSnapshot {
-    /// Returns the snapshot; `None` if no session holds an old one.
-    #[must_use]
-    pub fn get(&self) -> Option<OldSnapshot> {
-        self.0.lock().ok()?.clone()
-    }
-
-    /// Stores a snapshot. Returns the one before.
-    fn replace(&self, found: Option<OldSnapshot>) -> Option<OldSnapshot> {
-        self.0.lock().ok().and_then(|mut last| std::mem::replace(&mut *last, found))
-    }
-}
 
 /// The background task that watches the age of snapshots.
 #[derive(Debug)]

@@ -7,9 +7,8 @@
 
 use std::time::Duration;
 
-use super::snapshot_watch::LastSnapshot;
 use crate::{
-    engine::{RunsOn, Service, context::Context},
+    engine::{RunsOn, Service, context::Context, observations::LastSnapshot},
     store::Store,
 };
 

@@ -35,7 +35,7 @@ use super::{
 use crate::{
     backoff::ReconnectBackoff,
     error::{body_excerpt, chain, panic_text},
-    faults::seams::{SEAMS, Seams},
+    faults,
 };
 
 /// The most messages in one batch. A worker's message has at most some 400 reports, so that a full batch is stored in
@@ -286,7 +286,7 @@ impl<H: BatchHandler> DeliveryLoop<'_, H> {
     /// Handles a batch until it is stored, then acknowledges it. Returns false if the channel cannot be used any more.
     async fn process_batch(&self, batch: &[Delivery]) -> bool {
         let Some(last) = batch.last() else { return true };
-        let is_acknowledged = SEAMS.acknowledges_first() && self.acknowledge(last).await;
+        let is_acknowledged = faults::is_sabotaged("ack_before_commit") && self.acknowledge(last).await;
         match self.store(batch, Instant::now()).await {
             BatchOutcome::Refused(_) | BatchOutcome::Panicked(_) if batch.len() > 1 => self.process_each(batch).await,
             outcome => self.settle(last, outcome).await && (is_acknowledged || self.acknowledge(last).await),

@@ -36,13 +36,7 @@ use super::{
     job_queues::{DeclaringChannel, JobQueues},
     topology::{self, QueueKey},
 };
-use crate::{
-    backoff::ReconnectBackoff,
-    faults::{
-        self,
-        seams::{SEAMS, Seams},
-    },
-};
+use crate::{backoff::ReconnectBackoff, faults};
 
 /// The timeout for a confirm.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
@@ -233,7 +227,7 @@ impl Publisher {
         if !waiting.is_empty() {
             faults::crash_point("publisher.after_send");
         }
-        if !SEAMS.waits_for_confirms() {
+        if faults::is_sabotaged("skip_publisher_confirms") {
             outcome.confirmed = waiting.iter().map(|(out, ..)| confirmed_message(out)).collect();
             return outcome;
         }
@@ -324,7 +318,8 @@ impl Publisher {
             None => serde_json::to_vec(message),
         };
         let body = body.unwrap_or_default();
-        let options = BasicPublishOptions { mandatory: SEAMS.is_mandatory(), ..BasicPublishOptions::default() };
+        let mandatory = !faults::is_sabotaged("skip_mandatory_flag");
+        let options = BasicPublishOptions { mandatory, ..BasicPublishOptions::default() };
         let key = Topology::routing_key(&out.worker_id, &message.job_type, message.occurrence_id);
         channel.basic_publish(self.names.jobs_exchange().into(), key.into(), options, &body, properties).await
     }

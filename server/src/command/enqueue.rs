@@ -24,7 +24,6 @@ use serde_json::Value;
 use super::jobs::JobCommands;
 use crate::{
     domain::{declarations, hello_check::MAX_UNIQUE_SECONDS},
-    faults::seams::{SEAMS, Seams},
     store::{
         StoreError,
         enqueue::{EnqueueOutcome, EnqueueTarget, EnqueuedRun},
@@ -95,7 +94,8 @@ impl JobCommands {
         let mut created = Vec::new();
         let mut answers: Vec<IngestResult> = Vec::with_capacity(runs.len());
         if !runs.is_empty() {
-            SEAMS.before_enqueueing(&self.store, &runs).await?;
+            #[cfg(feature = "faults")]
+            self.store.sabotage_receipts(&runs).await?;
             for (run, outcome) in runs.iter().zip(self.store.enqueue_runs(&runs, by, now).await?) {
                 answers.push(match outcome {
                     EnqueueOutcome::Created(occurrence) => {

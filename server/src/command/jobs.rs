@@ -18,10 +18,10 @@ use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    background::activators::EndedJobs,
     broker::publisher::Publisher,
     cache::Cache,
     clock::Clock,
+    engine::{activators::EndedJobs, context::Context},
     error::chain,
     live::Hub,
     store::{
@@ -66,6 +66,25 @@ pub struct JobCommands {
 }
 
 impl JobCommands {
+    /// Creates the commands that the services of a server use.
+    #[must_use]
+    pub fn of(context: &Context) -> Self {
+        Self {
+            store: context.store.clone(),
+            cache: context.cache.clone(),
+            publisher: context.publisher.clone(),
+            hub: context.hub.clone(),
+            clock: context.clock.clone(),
+            activate_dispatcher: context.activators.dispatcher.clone(),
+            activate_republisher: context.activators.republisher.clone(),
+            activate_slot_granter: context.activators.slot_granter.clone(),
+            ended_jobs: context.activators.ended_jobs.clone(),
+            activate_cancellation_repeater: context.activators.cancellation_repeater.clone(),
+            in_flight: context.in_flight.clone(),
+            sample_job: Arc::default(),
+        }
+    }
+
     /// Checks a whole form: its own rules, the input against the schema that its job type announced, and the calendars.
     ///
     /// # Errors

@@ -18,9 +18,9 @@ use super::{
     occurrences::reason,
 };
 use crate::{
-    background::sender::measure_confirms,
     broker::publisher::OutgoingMessage,
     domain::message::message,
+    engine::sender::measure_confirms,
     error::chain,
     store::{
         create::MAX_OPEN_RUNS_PER_JOB,

@@ -7,20 +7,19 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
+use super::{
+    activators::Activators,
+    dispatch_pulse::DispatchPulse,
+    leadership::Leadership,
+    observations::{DeafSince, LastSnapshot},
+    sender::MessageSender,
+    status::ServiceStatuses,
+};
 use crate::{
-    background::{
-        activators::Activators,
-        lease::{DispatchPulse, Leadership},
-        lost_runs::DeafSince,
-        sender::MessageSender,
-        snapshot_watch::LastSnapshot,
-    },
     broker::{Broker, echo::Echo, publisher::Publisher},
     cache::Cache,
     clock::Clock,
-    command::jobs::JobCommands,
     config::ServerConfig,
-    engine::status::ServiceStatuses,
     live::Hub,
     notify::Notifier,
     store::Store,
@@ -67,25 +66,4 @@ pub struct Context {
     pub oldest_snapshot: LastSnapshot,
     /// The publishes of commands that are on their way to the broker.
     pub in_flight: TaskTracker,
-}
-
-impl Context {
-    /// Returns the commands that change jobs and occurrences.
-    #[must_use]
-    pub fn jobs(&self) -> JobCommands {
-        JobCommands {
-            store: self.store.clone(),
-            cache: self.cache.clone(),
-            publisher: self.publisher.clone(),
-            hub: self.hub.clone(),
-            clock: self.clock.clone(),
-            activate_dispatcher: self.activators.dispatcher.clone(),
-            activate_republisher: self.activators.republisher.clone(),
-            activate_slot_granter: self.activators.slot_granter.clone(),
-            ended_jobs: self.activators.ended_jobs.clone(),
-            activate_cancellation_repeater: self.activators.cancellation_repeater.clone(),
-            in_flight: self.in_flight.clone(),
-            sample_job: Arc::default(),
-        }
-    }
 }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, field::Empty};
 
 use super::{RunsOn, Service, report_text::report_text, status::ServiceStatuses};
-use crate::{background::lease::Leadership, backoff::ReconnectBackoff, error::chain};
+use crate::{backoff::ReconnectBackoff, engine::leadership::Leadership, error::chain};
 
 /// The minimum wait for a requested tick. It keeps a service from spinning on an item that is due but that another
 /// server is already handling.

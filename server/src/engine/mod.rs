@@ -17,9 +17,15 @@
 //! To add a service, write a file with a struct that implements [`Service`], test its tick against a real database, and
 //! add a line to the list in `lifecycle`. The log, the restart and the health follow from that line.
 
+pub mod activators;
 pub mod context;
+pub mod delivery_log;
+pub mod dispatch_pulse;
 pub mod driver;
+pub mod leadership;
+pub mod observations;
 mod report_text;
+pub mod sender;
 pub mod status;
 pub mod supervisor;
 pub mod thread;

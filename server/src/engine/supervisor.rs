@@ -14,8 +14,8 @@ use super::{Service, context::Context, driver, status::ServiceStatuses};
 use crate::{
     backoff::ReconnectBackoff,
     broker::consumer::{BatchHandler, DeliveryLog, consume},
+    engine::delivery_log::ConsumerLog,
     error::panic_text,
-    ingest::delivery_log::ConsumerLog,
 };
 
 /// The time after which a loop that ends has worked before, so that its next start need not wait for long.

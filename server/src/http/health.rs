@@ -17,11 +17,14 @@ use tokio::time::Instant;
 
 use super::WebState;
 use crate::{
-    background::{dispatcher, lost_runs::DeafSince, snapshot_watch::LastSnapshot},
+    background::dispatcher,
     broker::{Broker, publisher::Publisher},
     cache::Cache,
     clock::Clock,
-    engine::status::{ServiceHealth, ServiceStatuses},
+    engine::{
+        observations::{DeafSince, LastSnapshot},
+        status::{ServiceHealth, ServiceStatuses},
+    },
     store::Store,
 };
 

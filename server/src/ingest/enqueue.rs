@@ -15,7 +15,6 @@ use serde_json::{Value, json, value::RawValue};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    background::sender::MessageSender,
     broker::{
         consumer::{BatchHandler, Channel, Delivery},
         publisher::OutgoingMessage,
@@ -23,7 +22,7 @@ use crate::{
     },
     command::{enqueue::rejected, jobs::JobCommands},
     domain::{message::message, transition::clean},
-    engine::context::Context,
+    engine::{context::Context, sender::MessageSender},
     faults,
     store::{
         dead_letters::{MAX_STORED_BODY_BYTES, NewDeadLetter},
@@ -49,7 +48,11 @@ impl EnqueueConsumer {
     /// Creates the consumer of a server.
     #[must_use]
     pub fn new(context: &Context) -> Self {
-        Self { jobs: context.jobs(), sender: context.sender.clone(), queue: context.broker.topology().ingest() }
+        Self {
+            jobs: JobCommands::of(context),
+            sender: context.sender.clone(),
+            queue: context.broker.topology().ingest(),
+        }
     }
 
     /// Stores the occurrences of one message, and returns the answer to it.

@@ -10,7 +10,6 @@
 
 pub mod claims;
 pub mod dead_letters;
-pub mod delivery_log;
 pub mod enqueue;
 pub mod logs;
 pub mod registration;

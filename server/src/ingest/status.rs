@@ -10,7 +10,6 @@ use milvaion_protocol::{id::OccurrenceId, message::StatusReport, reading::Status
 use milvaion_telemetry::occurrences::{SpanStart, record_stored};
 
 use crate::{
-    background::activators::Activators,
     broker::consumer::{BatchHandler, Channel, Delivery},
     clock::Clock,
     domain::{
@@ -18,12 +17,9 @@ use crate::{
         retry,
         transition::{self, AttemptChange},
     },
-    engine::context::Context,
+    engine::{activators::Activators, context::Context},
     error::chain,
-    faults::{
-        self,
-        seams::{SEAMS, Seams},
-    },
+    faults,
     ingest::unreadable,
     live::Hub,
     store::{Store, late_starts::LateStarts, reports::AppliedChanges, unreadable::UnreadablePart},
@@ -70,7 +66,8 @@ impl StatusConsumer {
         let reports: Vec<StatusReport> = reports.into_iter().map(sanitize).collect();
         let starts = ReportedStarts::of(&reports);
         let mut changes = transition::fold(reports);
-        SEAMS.reports(&self.store, &mut changes).await?;
+        #[cfg(feature = "faults")]
+        self.store.sabotage_attempts(&mut changes).await?;
         let now = self.clock.now();
         self.decide_about_retries(&mut changes, now).await?;
         faults::crash_point("status.before_commit");

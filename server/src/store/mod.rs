@@ -38,6 +38,8 @@ pub mod reports;
 pub mod request_token;
 pub mod retention;
 pub mod rules;
+#[cfg(feature = "faults")]
+mod sabotage;
 pub mod slots;
 pub mod sources;
 pub mod versions;

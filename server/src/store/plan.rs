@@ -20,13 +20,7 @@ use super::{
     readable,
     rules::rules_in,
 };
-use crate::{
-    domain::message::QueuedOccurrence,
-    faults::{
-        self,
-        seams::{SEAMS, Seams},
-    },
-};
+use crate::{domain::message::QueuedOccurrence, faults};
 use milvaion_schedule::due::DueAction;
 
 /// The age of a statement whose answer was lost; longer than it can take.
@@ -166,7 +160,8 @@ impl Store {
         epoch: Option<i64>,
         now: DateTime<Utc>,
     ) -> Result<Vec<ScheduledRunResult>> {
-        SEAMS.before_swap(self, runs).await?;
+        #[cfg(feature = "faults")]
+        self.sabotage_swap(runs).await?;
         let births: Vec<RunBirth> = runs
             .iter()
             .map(|run| RunBirth {

@@ -7,11 +7,11 @@ use chrono::{DateTime, TimeDelta, Utc};
 use milvaion_api::alerts::{AlertSeverity, AlertTarget};
 use milvaion_protocol::id::{AlertId, AlertRuleId, JobId};
 use milvaion_server::{
-    background::{dispatcher, heartbeat_url::WatcherCalls, lease::DispatchPulse},
+    background::{dispatcher, heartbeat_url::WatcherCalls},
     clock::Clock,
     config::{ServerConfig, secret_text::SecretText},
     domain::alert_message::{AlertItem, AlertMessage},
-    engine::{Service, status::ServiceStatuses},
+    engine::{Service, dispatch_pulse::DispatchPulse, status::ServiceStatuses},
     notify::{Notifier, SEND_LIMIT, SendError},
 };
 use milvaion_test_support::{

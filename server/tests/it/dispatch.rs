@@ -11,10 +11,7 @@ use milvaion_schedule::{
     schedule::Schedule,
 };
 use milvaion_server::{
-    background::{
-        due_index::DueIndexRebuilder,
-        sender::{MessageSender, PublishMarker},
-    },
+    background::{due_index::DueIndexRebuilder, publish_marker::PublishMarker},
     broker::{
         Broker,
         publisher::{OutgoingMessage, Publisher},
@@ -22,7 +19,7 @@ use milvaion_server::{
     cache::Cache,
     clock::Clock,
     domain::message::message,
-    engine::Service,
+    engine::{Service, sender::MessageSender},
     store::{Store, jobs::AuditStamp, manual_runs::NewManualRun, plan::NewScheduledRun},
 };
 use milvaion_test_support::{

@@ -11,8 +11,8 @@ use milvaion_protocol::{
 };
 use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
-    background::activators::Activators,
     clock::Clock,
+    engine::activators::Activators,
     ingest::status::StatusConsumer,
     live::Hub,
     store::{Store, jobs::AuditStamp},

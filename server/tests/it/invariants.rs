@@ -226,12 +226,29 @@ fn service_modules_never_call_each_other() {
     }
     // The dashboard's pages are passed to the HTTP server as a router.
     contains_none_of("server/src/http", &["crate::ui", "{ui::", " ui::"]);
-    // Each driver is used in one module, and in the one that starts private services and checks
-    // that they respond. A sabotage writes past the store.
+    // Each driver is used in one module; the telemetry names them to set their log levels.
     for (service, driver) in [("store", "sqlx::"), ("cache", "redis::"), ("broker", "lapin::")] {
         let folder = format!("server/src/{service}/");
-        let others = ["server/src/telemetry.rs", "server/src/faults/sabotage.rs"];
-        only_in("server/src", driver, &[&[folder.as_str()], &others[..]].concat());
+        only_in("server/src", driver, &[folder.as_str(), "server/src/telemetry.rs"]);
+    }
+}
+
+#[test]
+fn arrows_of_the_server_go_one_way() {
+    let top = ["lifecycle", "ui", "http"];
+    for (module, above) in [
+        ("faults.rs", ["store", "cache", "broker", "engine", "command", "background", "ingest"].as_slice()),
+        ("engine", &["command", "background", "ingest"]),
+        ("command", &["background", "ingest"]),
+        ("background", &["ingest"]),
+        ("ingest", &["background"]),
+    ] {
+        let path = format!("server/src/{module}");
+        for other in above.iter().chain(&top) {
+            // A group such as `use crate::{background::lease, …}` names the module without its crate.
+            let names = [format!("crate::{other}"), format!("{{{other}::"), format!(" {other}::{{")];
+            contains_none_of(&path, &names.each_ref().map(String::as_str));
+        }
     }
 }
 

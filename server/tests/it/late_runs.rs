@@ -11,10 +11,10 @@ use milvaion_protocol::{
 };
 use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
-    background::{activators::Activators, late_runs::LateRunStopper},
+    background::late_runs::LateRunStopper,
     clock::Clock,
     config::ServerConfig,
-    engine::Service,
+    engine::{Service, activators::Activators},
     ingest::status::StatusConsumer,
     lifecycle::Server,
     live::Hub,

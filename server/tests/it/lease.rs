@@ -5,12 +5,13 @@ mod harness;
 use std::{sync::Arc, time::Duration};
 
 use milvaion_server::{
-    background::lease::{LEADER_ROLE, Leadership, Lease, LeaseTimes, holder_name},
+    background::lease::{LEADER_ROLE, Lease, LeaseTimes, holder_name},
     cache::Cache,
     clock::Clock,
     engine::{
         RunsOn, Service,
         driver::drive,
+        leadership::Leadership,
         status::{ServiceHealth, ServiceStatuses},
     },
     store::Store,

@@ -16,9 +16,9 @@ use milvaion_schedule::{
     schedule::{IntervalAnchor, Schedule},
 };
 use milvaion_server::{
-    background::{activators::LateRuns, cancellations::CancellationRepeater},
+    background::cancellations::CancellationRepeater,
     clock::Clock,
-    engine::Service,
+    engine::{Service, activators::LateRuns},
     lifecycle::Server,
     store::{
         Store,

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use milvaion_server::{
-    background::snapshot_watch::{LastSnapshot, SnapshotReport, SnapshotWatch},
-    engine::Service,
+    background::snapshot_watch::{SnapshotReport, SnapshotWatch},
+    engine::{Service, observations::LastSnapshot},
     lifecycle::Server,
 };
 use milvaion_test_support::{server_env, wait};

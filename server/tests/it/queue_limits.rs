@@ -9,10 +9,10 @@ use milvaion_protocol::{
 };
 use milvaion_schedule::{due::DueAction, rules::Rules, schedule::Schedule};
 use milvaion_server::{
-    background::{activators::Activators, queue_expiry::QueueExpiry},
+    background::queue_expiry::QueueExpiry,
     cache::Cache,
     clock::{Clock, machine_now},
-    engine::Service,
+    engine::{Service, activators::Activators},
     live::Hub,
     store::{
         Store,

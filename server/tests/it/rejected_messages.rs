@@ -21,7 +21,6 @@ use milvaion_protocol::{
 };
 use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
-    background::activators::Activators,
     broker::{
         Broker,
         consumer::{BatchHandler, Delivery, DeliveryLog, consume},
@@ -29,7 +28,8 @@ use milvaion_server::{
     },
     clock::Clock,
     config::ServerConfig,
-    ingest::{delivery_log::ConsumerLog, status::StatusConsumer},
+    engine::{activators::Activators, delivery_log::ConsumerLog},
+    ingest::status::StatusConsumer,
     lifecycle::Server,
     live::Hub,
     store::Store,

@@ -14,9 +14,9 @@ use milvaion_schedule::{
     schedule::Schedule,
 };
 use milvaion_server::{
-    background::lease::HeldLease,
     command::{invite, sign_in::PassphraseHasher},
     config::database::DatabaseConfig,
+    engine::leadership::HeldLease,
     http::session::{self, PostgresSessionStore, SessionOrigin},
     lifecycle::Server,
     store::{PoolUse, Store, StoreError},

@@ -9,9 +9,9 @@ use milvaion_protocol::{
 };
 use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
-    background::activators::Activators,
     broker::consumer::BatchHandler,
     clock::Clock,
+    engine::activators::Activators,
     ingest::{logs::LogConsumer, registration::RegistrationConsumer, status::StatusConsumer},
     live::Hub,
     store::Store,

@@ -19,17 +19,14 @@ use milvaion_telemetry::occurrences::{SpanStart, record_creation};
 
 use super::{Dispatcher, HEAD_START, live_row::live_row, until};
 use crate::{
-    background::lease::Leadership,
     broker::publisher::OutgoingMessage,
     cache::schedule::DueChange,
     domain::{
         message::{QueuedOccurrence, message},
         send_time::send_time,
     },
-    faults::{
-        self,
-        seams::{SEAMS, Seams},
-    },
+    engine::leadership::Leadership,
+    faults,
     store::plan::{DueJob, NewScheduledRun, ScheduledRunResult},
 };
 
@@ -70,7 +67,9 @@ impl Dispatcher {
     pub(super) async fn dispatch_batch(&self, ahead: Duration, limit: i64) -> anyhow::Result<DispatchReport> {
         // A former leader that was frozen stops here, or at the latest at the fence in the statement.
         let epoch = match &*self.leadership.borrow() {
-            Leadership::Leader(held) if held.is_valid() => SEAMS.fence(held.epoch()),
+            Leadership::Leader(held) if held.is_valid() => {
+                (!faults::is_sabotaged("skip_fence")).then_some(held.epoch())
+            }
             Leadership::Leaderless => None,
             Leadership::Leader(_) | Leadership::Follower => return Ok(DispatchReport::default()),
         };
@@ -89,12 +88,16 @@ impl Dispatcher {
             is_now
         });
         report.due = jobs.len();
-        SEAMS.due_jobs(self, &mut jobs, scanned_until).await;
+        #[cfg(feature = "faults")]
+        self.sabotage_due_jobs(&mut jobs, scanned_until).await;
         let (jobs, fires) = self.decide(jobs, now, &mut report).await?;
         if fires.is_empty() {
             return Ok(report);
         }
-        let early = SEAMS.before_creating(self, &jobs, &fires, now).await;
+        #[cfg(feature = "faults")]
+        let early = self.sabotage_order(&jobs, &fires, now).await;
+        #[cfg(not(feature = "faults"))]
+        let early = std::collections::HashSet::<OccurrenceId>::new();
         faults::crash_point("dispatch.before_commit");
         let created = self.store.create_scheduled_runs(&fires, epoch, now).await?;
         let created: HashMap<OccurrenceId, ScheduledRunResult> = created.into_iter().map(|run| (run.id, run)).collect();

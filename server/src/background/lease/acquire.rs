@@ -8,10 +8,11 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{DATABASE_TIMEOUT, HeldLease, Leadership, Lease, MAX_RECHECK_INTERVAL, jittered};
+use super::{DATABASE_TIMEOUT, Lease, MAX_RECHECK_INTERVAL, jittered};
 use crate::{
     backoff::ReconnectBackoff,
     cache::{Cache, lease::LeaseStatus},
+    engine::leadership::{HeldLease, Leadership},
     faults,
 };
 

@@ -14,12 +14,14 @@ use tokio::{
 };
 
 use crate::{
-    background::lease::Leadership,
     broker::{Broker, queue_probe::QueueProbe},
     clock::Clock,
     command::singletons::LoopsRead,
     domain::liveness,
-    engine::status::{ServiceHealth, ServiceStatuses},
+    engine::{
+        leadership::Leadership,
+        status::{ServiceHealth, ServiceStatuses},
+    },
     error::chain,
     http::health::HealthCheck,
     metrics::{

@@ -3,10 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use milvaion_server::{
-    background::lease::{HeldLease, LEADER_ROLE, Leadership, Lease, LeaseTimes, holder_name},
+    background::lease::{LEADER_ROLE, Lease, LeaseTimes, holder_name},
     cache::Cache,
     clock::Clock,
     config::ServerConfig,
+    engine::leadership::{HeldLease, Leadership},
     store::Store,
 };
 use milvaion_test_support::{database, server_env, wait};

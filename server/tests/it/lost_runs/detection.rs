@@ -3,7 +3,8 @@
 use chrono::{DateTime, Duration, Utc};
 use milvaion_protocol::{message::StatusReport, status::OccurrenceStatus};
 use milvaion_server::{
-    background::lease::{LEADER_ROLE, Leadership},
+    background::lease::LEADER_ROLE,
+    engine::leadership::Leadership,
     store::{leases::FencingToken, lost_runs::LostRunUpdate},
 };
 

@@ -11,14 +11,12 @@ use milvaion_protocol::{
 };
 use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
-    background::{
-        lease::Leadership,
-        lost_runs::{LostRunDetector, LostRunReport},
-    },
+    background::lost_runs::{LostRunDetector, LostRunReport},
     broker::{Broker, echo::Echo},
     cache::Cache,
     clock::{Clock, machine_now},
     config::ServerConfig,
+    engine::leadership::Leadership,
     live::Hub,
     store::{Store, lost_runs::LostRunTimeouts},
 };

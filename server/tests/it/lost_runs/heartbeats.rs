@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use milvaion_protocol::{message::InstanceHeartbeat, status::OccurrenceStatus};
 use milvaion_server::{
-    background::{lease::Leadership, lost_messages::LostMessageDetector},
+    background::lost_messages::LostMessageDetector,
     broker::{Broker, echo::Echo, queue_probe::QueueProbe},
-    engine::Service,
+    engine::{Service, leadership::Leadership},
 };
 use milvaion_test_support::{jobs, messages, runs, server_env, services, wait, worker_env};
 use tokio::sync::{Notify, watch};

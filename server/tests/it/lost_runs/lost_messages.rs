@@ -3,13 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use milvaion_server::{
-    background::{
-        lease::Leadership,
-        lost_messages::{LostMessageDetector, LostMessageReport},
-    },
+    background::lost_messages::{LostMessageDetector, LostMessageReport},
     broker::{Broker, queue_probe::QueueProbe},
     clock::{Clock, machine_now},
-    engine::Service,
+    engine::{Service, leadership::Leadership},
 };
 use milvaion_test_support::{
     database::{self, TestConnection},

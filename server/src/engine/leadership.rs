@@ -1,7 +1,7 @@
 //! The lease as its holder sees it: its fencing token, and how long it is valid.
 //!
-//! Code that works in a role carries this value. It never waits and sends no request; the parent module acquires,
-//! renews and ends leases.
+//! Code that works in a role carries this value. It never waits and sends no request;
+//! [`background::lease`](crate::background::lease) acquires, renews and ends leases.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +19,7 @@ pub struct HeldLease {
 }
 
 impl HeldLease {
-    pub(super) fn new(fence: FencingToken, valid_until: Instant) -> Self {
+    pub(crate) fn new(fence: FencingToken, valid_until: Instant) -> Self {
         Self { fence, valid_until: Arc::new(Mutex::new(valid_until)), ended: CancellationToken::new() }
     }
 
@@ -49,12 +49,12 @@ impl HeldLease {
     }
 
     /// Returns the instant at which the lease ends unless it is renewed.
-    pub(super) fn valid_until(&self) -> Instant {
+    pub(crate) fn valid_until(&self) -> Instant {
         self.valid_until.lock().map_or_else(|poisoned| *poisoned.into_inner(), |until| *until)
     }
 
     /// Extends the lease after a renewal.
-    pub(super) fn extend_until(&self, until: Instant) {
+    pub(crate) fn extend_until(&self, until: Instant) {
         if let Ok(mut valid_until) = self.valid_until.lock() {
             *valid_until = until;
         }

@@ -3,7 +3,7 @@
 //! Up to `MAX_BATCHES_IN_FLIGHT` batches wait for confirms at the same time. An unconfirmed message stays unsent in
 //! PostgreSQL, and the republisher publishes it again.
 //!
-//! Marking is delayed. A short run reports its end within half a second, and that report also marks the row. One
+//! Marking is [delayed](crate::background::publish_marker). A short run reports its end within half a second, and that report also marks the row. One
 //! statement then marks the remaining rows together, instead of writing a third version of every row. If the server
 //! crashes in between, its messages are published once more, which the worker's claim makes harmless.
 
@@ -22,15 +22,11 @@ use tracing::Instrument;
 use crate::{
     broker::publisher::{ConfirmedMessage, OutgoingMessage, Publisher},
     clock::Clock,
-    engine::{Service, context::Context},
-    faults::seams::{SEAMS, Seams},
     store::Store,
 };
 
 /// The most batches that wait for confirms at the same time.
 const MAX_BATCHES_IN_FLIGHT: usize = 16;
-/// The longest time until a confirmed message is marked.
-const MARK_DELAY: Duration = Duration::from_millis(500);
 /// The timeout for a permit. A healthy broker confirms sooner. Behind an unhealthy one, a longer wait would delay other
 /// due jobs for a message that cannot be published anyway.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -80,7 +76,9 @@ impl MessageSender {
             self.publisher.note_unsent(messages.iter().map(|out| out.message.occurrence_id));
             // The connection may have been opened since the check.
             self.activate_republisher.notify_one();
-            return SEAMS.after_publish(&self.store, &self.clock, &messages, &[]).await;
+            #[cfg(feature = "faults")]
+            self.sabotage_unsent(&messages, &[]).await;
+            return;
         }
         let Ok(Ok(permit)) = tokio::time::timeout(PERMIT_TIMEOUT, self.permits.clone().acquire_owned()).await else {
             self.publisher.note_unsent(messages.iter().map(|out| out.message.occurrence_id));
@@ -109,13 +107,23 @@ impl MessageSender {
     pub(crate) async fn publish_batch(&self, messages: &[OutgoingMessage]) {
         let sent = self.publisher.publish(messages).await;
         if sent.len() < messages.len() {
-            SEAMS.after_publish(&self.store, &self.clock, messages, &sent).await;
+            #[cfg(feature = "faults")]
+            self.sabotage_unsent(messages, &sent).await;
             self.activate_republisher.notify_one();
         }
         measure_confirms(&self.store, messages, &sent, self.clock.now());
         if let Ok(mut confirmed) = self.confirmed.lock() {
             confirmed.extend(sent);
         }
+    }
+
+    /// Fails the occurrences whose messages were not confirmed, if a test has disabled their retry.
+    #[cfg(feature = "faults")]
+    async fn sabotage_unsent(&self, messages: &[OutgoingMessage], confirmed: &[ConfirmedMessage]) {
+        let confirmed: HashSet<_> = confirmed.iter().map(|(id, _)| *id).collect();
+        let unsent = messages.iter().map(|out| (out.message.occurrence_id, out.message.attempt));
+        let unsent = unsent.filter(|(id, _)| !confirmed.contains(id));
+        self.store.sabotage_unsent(unsent.collect(), self.clock.now()).await;
     }
 
     /// Waits for the batches in flight and marks them. Called in an orderly stop, after all callers of `send` have
@@ -130,7 +138,7 @@ impl MessageSender {
 
     /// Marks the messages confirmed so far. Returns the number of rows changed. Messages that could not be marked are
     /// kept for the next call, also if this one is dropped.
-    async fn mark(&self) -> crate::store::Result<u64> {
+    pub(crate) async fn mark(&self) -> crate::store::Result<u64> {
         let confirmed = || self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
         let mut marked = 0;
         loop {
@@ -158,44 +166,5 @@ pub(crate) fn measure_confirms(
             let trace_id = trace_id_text(message.occurrence_id, message.traceparent.as_deref());
             store.metrics().confirmed(trace_id, message.scheduled_for, at);
         }
-    }
-}
-
-/// The background task that marks published occurrences.
-#[derive(Debug)]
-pub struct PublishMarker {
-    /// The sender that records confirmed messages.
-    pub sender: MessageSender,
-}
-
-impl PublishMarker {
-    /// Creates the marker of a server.
-    #[must_use]
-    pub fn new(context: &Context) -> Self {
-        Self { sender: context.sender.clone() }
-    }
-}
-
-/// The result of one tick.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct PublishMarkReport {
-    /// Rows marked that no report had marked before.
-    pub rows: u64,
-}
-
-impl Service for PublishMarker {
-    const NAME: &'static str = "publish-marker";
-    type Report = PublishMarkReport;
-
-    fn period(&self) -> Duration {
-        MARK_DELAY
-    }
-
-    async fn tick(&mut self) -> anyhow::Result<PublishMarkReport> {
-        Ok(PublishMarkReport { rows: self.sender.mark().await? })
-    }
-
-    fn is_notable(_: &PublishMarkReport) -> bool {
-        false
     }
 }
