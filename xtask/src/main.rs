@@ -12,7 +12,8 @@
 //!
 //! Reading order: [`front`] lists the steps of the build, and each step is one module named after its product.
 //! [`local`] also builds the rest of what `make run` starts, and [`progress`] counts its crates.
-//! [`prepare`], [`settings`], [`budget`] and the modules of `lint` ([`prose`], [`links`], [`dependencies`]) stand alone.
+//! [`prepare`], [`settings`], [`budget`] and the modules of `lint` ([`prose`], [`links`], [`dependencies`],
+//! [`weight`]) stand alone.
 //! `tokens` and `colour` are only tests; they check the contrast of the palette.
 
 mod assets;
@@ -37,6 +38,7 @@ mod stamp;
 #[cfg(test)]
 mod tokens;
 mod wasm;
+mod weight;
 
 use std::{
     path::{Path, PathBuf},
@@ -54,7 +56,8 @@ const USAGE: &str = "usage: cargo xtask <task>
                       if one exceeds its limit (release build)
   prepare [--check]   record the server's queries in server/.sqlx, or fail if the record is out of date
   settings [--check]  write the tables of docs/configuration.md, or fail if they are out of date
-  lint                check the language, the links of the documents, and the dependencies
+  lint                check the language, the links of the documents, the dependencies, and the circles of files
+  weight [WORD]       print the lines of Rust and the circles of files, or the files that name a word
   budget [--all]      print the times and counts of the last `make test`, and fail if one exceeds its limit (--all: print
                       those of the last `make test-all`, without limits)";
 
@@ -86,6 +89,8 @@ fn run() -> Result<()> {
         ["settings"] => settings::write(&root),
         ["settings", "--check"] => settings::check(&root),
         ["lint"] => lint(&root),
+        ["weight"] => weight::print(&root, None),
+        ["weight", word] => weight::print(&root, Some(word)),
         ["budget"] => budget::check(&root),
         ["budget", "--all"] => budget::print(&root),
         ["help" | "--help" | "-h"] => {
@@ -99,7 +104,8 @@ fn run() -> Result<()> {
 
 /// Runs every check, so that one failure does not hide another.
 fn lint(root: &Path) -> Result<()> {
-    let results = [prose::check(root), links::check(root), settings::check(root), dependencies::check(root)];
+    let results =
+        [prose::check(root), links::check(root), settings::check(root), dependencies::check(root), weight::check(root)];
     let failures: Vec<String> = results.into_iter().filter_map(Result::err).map(|error| format!("{error:#}")).collect();
     ensure!(failures.is_empty(), "{}", failures.join("\n"));
     Ok(())
