@@ -1,5 +1,6 @@
 //! Generated definitions: every field with values that are hard to write as YAML, the same for each seed.
 
+use milvaion_schedule::printable::check_printable;
 use serde_json::{Map, Number, Value, json};
 
 /// Texts that a careless writer of YAML turns into something else.
@@ -195,7 +196,8 @@ impl Generator {
     /// Returns the definition of a job, with a key or without one. `calendars` are ids.
     pub(super) fn job(&mut self, number: u64, calendars: &[Value]) -> Value {
         let name = self.text();
-        let name = if name.trim().is_empty() { "Report".to_owned() } else { name };
+        let is_name = !name.trim().is_empty() && check_printable(&name).is_ok();
+        let name = if is_name { name } else { "Report".to_owned() };
         let tags: Vec<String> =
             (0..self.below(4)).map(|n| format!("{} {n}", self.one_of(&["no", "x", "2026-01-01"]))).collect();
         let mut job = json!({
