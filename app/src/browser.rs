@@ -15,8 +15,24 @@ pub use self::{clock::*, document::*, focus::*, forms::*, navigation::*, storage
 
 /// The name of the `<meta>` element that names the build of the browser side.
 pub const BUILD_META: &str = "milvaion-build";
+/// The id of a page's heading.
+pub const PAGE_TITLE_ID: &str = "page-title";
 /// The lifetime of a cookie with a preference, in seconds: one year.
 pub const PREFERENCE_SECONDS: u32 = 31_536_000;
+/// The cookie that stores the theme; the HTML shell reads it.
+pub const THEME_COOKIE: &str = "theme";
+/// The cookie that stores whether the keyboard shortcuts are `on` or `off`.
+pub const SHORTCUTS_COOKIE: &str = "shortcuts";
+/// The cookie that stores whether times are shown in UTC or in a zone: `utc` or `local`.
+pub const ZONE_MODE_COOKIE: &str = "zone_mode";
+/// The cookie with the zone of the browser, which its script sets.
+pub const ZONE_COOKIE: &str = "zone";
+/// The cookie with the zone that the user has chosen instead of the browser's; absent without a choice.
+pub const CHOSEN_ZONE_COOKIE: &str = "zone_chosen";
+/// The cookie that stores whether times are relative where a page has room for one form only: `relative` or `exact`.
+pub const TIME_STYLE_COOKIE: &str = "time_style";
+/// The cookie that stores the number of hours on the clock: `24` or `12`.
+pub const CLOCK_COOKIE: &str = "clock";
 
 /// A link to another address of this server, as followed by a plain click.
 #[derive(Clone, Debug, PartialEq, Eq)]

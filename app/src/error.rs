@@ -1,11 +1,8 @@
 //! The error type of every server function.
 
-use leptos::server_fn::error::{FromServerFnError, ServerFnErrorErr};
 use milvaion_api::requests::FieldError;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-
-use crate::api::codec::JsonTextEncoding;
 
 /// The text of [`AppError::SignedOut`]. Where it is shown, a link to the sign-in page follows.
 pub const SIGNED_OUT_TEXT: &str = "You are signed out. Sign in and try again.";
@@ -70,30 +67,21 @@ impl AppError {
         Self::Fields(vec![FieldError::new(field, message)])
     }
 
+    /// Returns all errors. An error that belongs to no field has an empty field name.
+    #[must_use]
+    pub fn problems(&self) -> Vec<FieldError> {
+        match self {
+            Self::Fields(errors) => errors.clone(),
+            other => vec![FieldError::new("", other.to_string())],
+        }
+    }
+
     /// Returns the message for `field`, if it is invalid.
     #[must_use]
     pub fn field_message(&self, field: &str) -> Option<String> {
         match self {
             Self::Fields(fields) => fields.iter().find(|error| error.field == field).map(|error| error.message.clone()),
             _ => None,
-        }
-    }
-}
-
-impl FromServerFnError for AppError {
-    type Encoder = JsonTextEncoding;
-
-    fn from_server_fn_error(error: ServerFnErrorErr) -> Self {
-        match error {
-            ServerFnErrorErr::Request(_) => {
-                Self::Unavailable("The server cannot be reached. Check the connection and try again.".into())
-            }
-            ServerFnErrorErr::Args(message) | ServerFnErrorErr::MissingArg(message) => {
-                Self::Failed(format!("The request could not be read: {message}"))
-            }
-            // The codec's errors are sentences.
-            ServerFnErrorErr::Deserialization(message) => Self::Failed(message),
-            other => Self::Failed(other.to_string()),
         }
     }
 }

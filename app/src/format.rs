@@ -1,4 +1,4 @@
-//! Numbers and times as text.
+//! Numbers, times and messages as text.
 //!
 //! All functions are pure and return the same text on the server and in the browser, because a page must read the same
 //! before and after hydration. Only [`browser`](crate::browser) converts to the user's own zone.
@@ -169,6 +169,13 @@ pub fn clip(text: &str, most: usize) -> String {
 #[must_use]
 pub fn short_id(id: &str) -> &str {
     id.get(id.len().saturating_sub(8)..).unwrap_or(id)
+}
+
+/// Returns a message with its first letter capitalized.
+#[must_use]
+pub fn capitalized(message: &str) -> String {
+    let mut letters = message.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
 /// Pretty-prints `text` if it is a JSON object or array.

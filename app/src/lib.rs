@@ -8,9 +8,11 @@
 //! trait, [`backend::Backend`], which the server implements. The browser build therefore cannot depend on PostgreSQL by
 //! accident, and a test can render a page without any service.
 //!
-//! Modules: [`routes`] is the site map, [`pages`] has one module per page, [`components`] the parts that several pages
-//! share, [`api`] the server functions, [`live`] the event stream, [`format`](mod@format) numbers and times as text, and
-//! [`browser`] the direct calls to browser APIs.
+//! The modules are layers. From the bottom: [`error`], [`format`](mod@format) with numbers, times and messages as text,
+//! and [`browser`] with the direct calls to browser APIs; [`api`], the server functions, with [`backend`]; [`live`],
+//! which follows the events; [`components`], the parts that several pages share; [`pages`], one module per page, and
+//! `stream`, which opens the event stream; [`routes`], the site map, which starts them. A file uses only its own layer
+//! and those below it. Two files never depend on each other, not even through others, except a module and its parts.
 
 // A view's type nests as deep as its markup, which exceeds the default limit.
 #![recursion_limit = "512"]
@@ -32,6 +34,8 @@ pub mod lazy_pages;
 pub mod live;
 pub mod pages;
 pub mod routes;
+#[cfg(feature = "hydrate")]
+mod stream;
 
 #[cfg(feature = "ssr")]
 pub mod shell;

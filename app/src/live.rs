@@ -1,4 +1,4 @@
-//! The event stream and its use by pages.
+//! The event stream and its use by pages and components. The module `stream` opens the stream.
 //!
 //! One [`EventSource`](https://developer.mozilla.org/docs/Web/API/EventSource) serves all tabs of a browser while a user
 //! is signed in, because over plain HTTP/1.1 a browser opens six connections per server, and a stream per tab would use
@@ -34,20 +34,14 @@ use milvaion_api::{
 use milvaion_protocol::id::OccurrenceId;
 
 use self::read_state::ReadReport;
-use crate::{browser, components::session_end::SessionEnd, error::AppError};
+use crate::{api::session::SessionEnd, browser, error::AppError};
 
 pub mod announcer;
-#[cfg(feature = "hydrate")]
-mod connection;
 pub mod read_state;
-#[cfg(feature = "hydrate")]
-mod stream;
 #[cfg(any(feature = "hydrate", test))]
-mod tab_message;
-#[cfg(feature = "hydrate")]
-mod tabs;
+pub(crate) mod tab_message;
 #[cfg(any(feature = "hydrate", test))]
-mod watched_logs;
+pub(crate) mod watched_logs;
 
 /// The name of the `<meta>` element that names the newest event of the stream before the page was read.
 pub const POSITION_META: &str = "milvaion-position";
@@ -106,19 +100,19 @@ pub struct LiveUpdates {
     pub paused: RwSignal<bool>,
     /// The build of the dashboard that the server of the stream has, once it is known.
     pub server_build: RwSignal<Option<String>>,
-    log: RwSignal<Option<OccurrenceId>>,
-    is_sign_out_expected: StoredValue<bool>,
-    sign_out_report: StoredValue<Option<Callback<()>>>,
-    new_sign_in: RwSignal<Option<CurrentUser>>,
+    pub(crate) log: RwSignal<Option<OccurrenceId>>,
+    pub(crate) is_sign_out_expected: StoredValue<bool>,
+    pub(crate) sign_out_report: StoredValue<Option<Callback<()>>>,
+    pub(crate) new_sign_in: RwSignal<Option<CurrentUser>>,
     last_event_at: StoredValue<Option<i64>>,
     listeners: StoredValue<Vec<(u64, EnvelopeListener)>>,
     next_listener: StoredValue<u64>,
 }
 
 impl LiveUpdates {
-    /// Creates the stream, which opens after hydration and closes with its owner. Called once, by the layout.
-    pub fn provide() -> Self {
-        let live = Self {
+    /// Provides the access to everything inside the layout. Called once, by the layout, which then starts the stream.
+    pub fn provide() {
+        provide_context(Self {
             state: RwSignal::new(LiveState::Connecting),
             paused: RwSignal::new(false),
             server_build: RwSignal::new(None),
@@ -129,11 +123,7 @@ impl LiveUpdates {
             last_event_at: StoredValue::new(None),
             listeners: StoredValue::new(Vec::new()),
             next_listener: StoredValue::new(0),
-        };
-        provide_context(live);
-        #[cfg(feature = "hydrate")]
-        stream::run(live, SessionEnd::current());
-        live
+        });
     }
 
     /// Returns true while the user has paused live updates.

@@ -11,14 +11,15 @@ use leptos_router::{
 use crate::{
     browser,
     components::{
+        action_error::{FlashNotice, PageNotice},
         cluster_state::ClusterState,
         leave_guard::{LeaveDialog, LeaveGuard},
         loading::ErrorPage,
-        nav::{BottomBar, FlashNotice, PageNotice, SideNav, TopBar},
+        nav::{BottomBar, SideNav, TopBar},
         page_arrival::{FollowAddress, PageArrival},
         preferences::SharedPreferences,
         session_context::SessionContext,
-        session_end::{SessionEnd, SessionEndNotice},
+        session_end::{SessionEndNotice, provide_session_end},
         shortcuts::Shortcuts,
         status_banner::StatusBanners,
         time::PageClock,
@@ -96,8 +97,11 @@ fn Layout() -> impl IntoView {
     let session = SessionContext::provide();
     SharedPreferences::provide();
     PageNotice::provide();
-    SessionEnd::provide_notice();
+    let guard = expect_context::<LeaveGuard>();
+    provide_session_end(move || guard.is_dirty());
     LiveUpdates::provide();
+    #[cfg(feature = "hydrate")]
+    crate::stream::run();
     ReadState::provide();
     let cluster = ClusterState::provide();
     view! {

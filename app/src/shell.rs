@@ -8,9 +8,9 @@ use leptos_meta::MetaTags;
 use crate::{
     api::request_cookie,
     backend::Backend,
-    browser::BUILD_META,
+    browser::{BUILD_META, THEME_COOKIE},
     components::{
-        preferences::{THEME_COOKIE, Theme},
+        preferences::Theme,
         time::{document_clock, document_zone},
     },
     format::ClockStyle,

@@ -172,11 +172,8 @@ impl PreferencesForm {
     /// default.
     fn from_cookies() -> Self {
         use crate::{
-            api::request_cookie,
-            components::{
-                preferences::{SHORTCUTS_COOKIE, THEME_COOKIE, Theme},
-                time::{CLOCK_COOKIE, TIME_STYLE_COOKIE, ZONE_MODE_COOKIE, chosen_zone},
-            },
+            api::{request_cookie, session::chosen_zone},
+            browser::{CLOCK_COOKIE, SHORTCUTS_COOKIE, THEME_COOKIE, TIME_STYLE_COOKIE, ZONE_MODE_COOKIE},
         };
 
         let is = |name: &str, value: &str| request_cookie(name).is_some_and(|found| found == value);
@@ -187,7 +184,7 @@ impl PreferencesForm {
             (false, None) => "local",
         };
         Self {
-            theme: Theme::from_slug(&request_cookie(THEME_COOKIE).unwrap_or_default()).slug().into(),
+            theme: ["light", "dark"].into_iter().find(|theme| is(THEME_COOKIE, theme)).unwrap_or("system").into(),
             zone_mode: zone_mode.into(),
             zone: zone.unwrap_or_default(),
             time_style: if is(TIME_STYLE_COOKIE, "exact") { "exact" } else { "relative" }.into(),
@@ -200,9 +197,8 @@ impl PreferencesForm {
     fn cookies(&self) -> Result<Vec<http::HeaderValue>, AppError> {
         use milvaion_api::requests::FieldError;
 
-        use crate::components::{
-            preferences::{SHORTCUTS_COOKIE, THEME_COOKIE},
-            time::{CHOSEN_ZONE_COOKIE, CLOCK_COOKIE, TIME_STYLE_COOKIE, ZONE_MODE_COOKIE},
+        use crate::browser::{
+            CHOSEN_ZONE_COOKIE, CLOCK_COOKIE, SHORTCUTS_COOKIE, THEME_COOKIE, TIME_STYLE_COOKIE, ZONE_MODE_COOKIE,
         };
 
         let choices: [(&str, &str, &[&str]); 4] = [

@@ -1,13 +1,19 @@
-//! The encoding of responses.
+//! The encoding of responses and of their errors.
 //!
 //! It is JSON, as in `server_fn`, but decoded from text and not from bytes. Resources decode the data of the document
 //! from text too, and the compiler generates the decoder of each type once for each kind of input: with one kind of
 //! input, the browser loads one decoder for each type.
 
-use leptos::server_fn::{Bytes, ContentType, Decodes, Encodes, Format, FormatType, codec::Post};
+use leptos::server_fn::{
+    Bytes, ContentType, Decodes, Encodes, Format, FormatType,
+    codec::Post,
+    error::{FromServerFnError, ServerFnErrorErr},
+};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::error::Category;
 use thiserror::Error;
+
+use crate::error::AppError;
 
 /// The reason for which a response could not be decoded, as a sentence for the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -55,12 +61,27 @@ impl<T: DeserializeOwned> Decodes<T> for JsonTextEncoding {
     }
 }
 
+impl FromServerFnError for AppError {
+    type Encoder = JsonTextEncoding;
+
+    fn from_server_fn_error(error: ServerFnErrorErr) -> Self {
+        match error {
+            ServerFnErrorErr::Request(_) => {
+                Self::Unavailable("The server cannot be reached. Check the connection and try again.".into())
+            }
+            ServerFnErrorErr::Args(message) | ServerFnErrorErr::MissingArg(message) => {
+                Self::Failed(format!("The request could not be read: {message}"))
+            }
+            // The codec's errors are sentences.
+            ServerFnErrorErr::Deserialization(message) => Self::Failed(message),
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use leptos::server_fn::error::FromServerFnError;
-
     use super::*;
-    use crate::error::AppError;
 
     fn decode(text: &'static str) -> Result<Vec<u8>, DecodeError> {
         JsonTextEncoding::decode(Bytes::from_static(text.as_bytes()))

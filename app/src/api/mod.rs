@@ -44,8 +44,8 @@ mod server_side {
     use serde::Serialize;
 
     use crate::{
+        api::session::{SessionEndReason, sign_in_address},
         backend::{Backend, FlashMessage, RequestUser},
-        components::session_end::{SessionEndReason, sign_in_address},
         error::AppError,
     };
 

@@ -1,6 +1,8 @@
-//! Server functions for signing in and out, one-time links and flash messages.
+//! Server functions for signing in and out, one-time links and flash messages, and the end of the session.
 
-use leptos::prelude::*;
+use std::time::Duration;
+
+use leptos::{prelude::*, task::spawn_local};
 use milvaion_api::{
     requests::FieldError,
     views::{CurrentUser, InviteInfo},
@@ -9,10 +11,16 @@ use serde::{Deserialize, Serialize};
 use server_fn::codec::GetUrl;
 
 use super::codec::JsonText;
-use crate::error::AppError;
+use crate::{
+    browser::{self, CHOSEN_ZONE_COOKIE},
+    error::AppError,
+};
 
 /// The maximum length of the address that a sign-in redirects to, in bytes. Our own addresses are shorter.
 const MAX_NEXT_PATH_BYTES: usize = 2_000;
+/// The time after which a page reports a read that was refused. The refusal does not say why the session ended, but the
+/// event stream does, at the latest 1.5 s after the end. A tab whose browser has a new session is signed in by then.
+const REASON_WAIT: Duration = Duration::from_secs(3);
 
 /// Data of the sign-in page.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -218,19 +226,147 @@ pub fn query_value(text: &str) -> String {
     out
 }
 
+/// The reason for which the session ended or its rights changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionEndReason {
+    /// The session was signed out or has expired.
+    SignedOut,
+    /// The session was signed out in another tab, or replaced by a new sign-in.
+    SignedOutElsewhere,
+    /// The session was not used for too long or reached its maximum age.
+    Expired,
+    /// The session was ended from another device, or by an Admin.
+    Revoked,
+    /// The passphrase was changed, which ends all other sessions of the user.
+    PassphraseChanged,
+    /// The user was deactivated or deleted.
+    Deactivated,
+    /// The session had ended before a plain form was sent.
+    FormNotSent,
+}
+
+impl SessionEndReason {
+    /// Every reason.
+    const ALL: [Self; 7] = [
+        Self::SignedOut,
+        Self::SignedOutElsewhere,
+        Self::Expired,
+        Self::Revoked,
+        Self::PassphraseChanged,
+        Self::Deactivated,
+        Self::FormNotSent,
+    ];
+
+    /// Returns the value of the sign-in page's parameter `reason`.
+    #[must_use]
+    pub const fn slug(self) -> &'static str {
+        match self {
+            Self::SignedOut => "signed-out",
+            Self::SignedOutElsewhere => "signed-out-elsewhere",
+            Self::Expired => "expired",
+            Self::Revoked => "revoked",
+            Self::PassphraseChanged => "passphrase-changed",
+            Self::Deactivated => "deactivated",
+            Self::FormNotSent => "form-not-sent",
+        }
+    }
+
+    /// Returns the reason of this slug; `None` for any other text.
+    #[must_use]
+    pub fn from_slug(slug: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.slug() == slug)
+    }
+
+    /// Returns the reason as a sentence.
+    #[must_use]
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Self::SignedOut => "Your session has ended.",
+            Self::SignedOutElsewhere => "You were signed out in another tab.",
+            Self::Expired => "Your session has expired.",
+            Self::Revoked => "Your session was ended from another device or by an Admin.",
+            Self::PassphraseChanged => "Your passphrase was changed. Sign in with the new one.",
+            Self::Deactivated => "Your account was deactivated.",
+            Self::FormNotSent => {
+                "Your session has ended. The form was not sent: nothing was changed, and any input must be entered \
+                 again."
+            }
+        }
+    }
+}
+
+/// Returns the address of the sign-in page that states `reason` and then continues at `next`.
+#[must_use]
+pub fn sign_in_address(reason: SessionEndReason, next: &str) -> String {
+    format!("/login?next={}&reason={}", query_value(next), reason.slug())
+}
+
+/// The handler of the end of the session, which the layout provides.
+#[derive(Clone, Copy)]
+pub struct SessionEnd(Callback<SessionEndReason>);
+
+impl SessionEnd {
+    /// Provides the handler to everything inside the current owner. Called once, by the layout.
+    pub fn provide(report: impl Fn(SessionEndReason) + Send + Sync + 'static) {
+        provide_context(Self(Callback::new(report)));
+    }
+
+    /// Returns the handler for the current owner, with which it ends. Outside the layout it does nothing.
+    #[must_use]
+    pub fn current() -> Self {
+        let layout = use_context::<Self>();
+        Self(Callback::new(move |reason| {
+            if let Some(layout) = layout {
+                layout.report(reason);
+            }
+        }))
+    }
+
+    /// Reports that the server refused a read of the page because the session has ended. Waits for the reason, so that
+    /// the sign-in page states it, and reports nothing if the page is gone or the browser has a valid session by then.
+    pub fn report_refused_read(self) {
+        let report = move || {
+            spawn_local(async move {
+                if matches!(whoami().await, Ok(None)) {
+                    let _ = self.0.try_run(SessionEndReason::SignedOut);
+                }
+            });
+        };
+        set_timeout(report, REASON_WAIT);
+    }
+
+    /// Reports that the session has ended.
+    pub fn report(self, reason: SessionEndReason) {
+        self.0.run(reason);
+    }
+}
+
 /// Returns the user's time zone: the valid one that they have chosen, else that of their browser. The latter is not
 /// validated here; callers check that it is a zone.
 #[cfg(feature = "ssr")]
 #[must_use]
 pub(crate) fn viewer_zone() -> Option<String> {
-    use crate::components::time::{ZONE_COOKIE, chosen_zone};
+    chosen_zone().or_else(|| zone_cookie(browser::ZONE_COOKIE))
+}
 
-    chosen_zone().or_else(|| zone_cookie(ZONE_COOKIE))
+/// Returns the valid zone that the user has chosen.
+#[cfg(feature = "ssr")]
+#[must_use]
+pub fn chosen_zone() -> Option<String> {
+    zone_cookie(CHOSEN_ZONE_COOKIE).filter(|zone| milvaion_schedule::schedule::parse_zone(zone).is_ok())
+}
+
+/// Returns the zone that the user has chosen, if the browser knows it.
+#[cfg(not(feature = "ssr"))]
+#[must_use]
+pub fn chosen_zone() -> Option<String> {
+    let chosen = browser::cookie(CHOSEN_ZONE_COOKIE).filter(|zone| !zone.is_empty());
+    chosen.filter(|zone| browser::zone_offset(zone, chrono::DateTime::UNIX_EPOCH).is_some())
 }
 
 /// Returns the value of a cookie with the name of a zone.
 #[cfg(feature = "ssr")]
-pub(crate) fn zone_cookie(name: &str) -> Option<String> {
+fn zone_cookie(name: &str) -> Option<String> {
     let zone = super::request_cookie(name)?.replace("%2F", "/").replace("%2f", "/").replace("%2B", "+");
     (zone.len() <= 64 && !zone.is_empty()).then_some(zone)
 }
@@ -250,5 +386,19 @@ mod tests {
     #[test]
     fn query_value_encodes_separators() {
         assert_eq!(query_value("/jobs?q=a&b#c d"), "/jobs%3Fq%3Da%26b%23c%20d");
+    }
+
+    #[test]
+    fn only_known_reasons_are_accepted() {
+        for reason in SessionEndReason::ALL {
+            assert_eq!(SessionEndReason::from_slug(reason.slug()), Some(reason));
+        }
+        for slug in ["", "Signed-Out", "<b>"] {
+            assert_eq!(SessionEndReason::from_slug(slug), None, "{slug:?}");
+        }
+        assert_eq!(
+            sign_in_address(SessionEndReason::SignedOut, "/jobs/new?type=a/b"),
+            "/login?next=/jobs/new%3Ftype%3Da/b&reason=signed-out"
+        );
     }
 }

@@ -13,7 +13,7 @@ mod real {
     use wasm_bindgen::JsCast;
     use web_sys::{Element, FocusOptions, HtmlElement};
 
-    use crate::{browser::on_capture, components::page_arrival::PAGE_TITLE_ID};
+    use crate::browser::{PAGE_TITLE_ID, on_capture};
 
     /// Focuses the element with this id, if it exists.
     pub fn focus(id: &str) {

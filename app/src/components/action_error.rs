@@ -1,19 +1,18 @@
-//! The error of an action, shown at the place of the action.
+//! The error of an action, shown at the place of the action, and the notices of an action above the page.
 //!
 //! A toast may disappear or be dismissed before it is read, so no toast reports an error. The error stays beside the
-//! action's button, or in its dialog, until the user tries the action again or dismisses the error.
+//! action's button, or in its dialog, until the user tries the action again or dismisses the error. If the user has
+//! left the page of the action, the error is a notice above the page that is open.
 
 use leptos::{ev, prelude::*};
+use leptos_router::hooks::use_location;
 
-use super::{
-    icon::Icon,
-    input_form::{capitalized, problems},
-    nav::PageNotice,
-    session_end::{SessionEndReason, sign_in_address},
-};
+use super::icon::Icon;
 use crate::{
+    api::session::{SessionEndReason, sign_in_address, take_flash},
     browser,
     error::{AppError, SIGNED_OUT_TEXT},
+    format::capitalized,
 };
 
 /// The error of the last try of an action.
@@ -80,7 +79,7 @@ pub fn ActionError(
 
 /// Returns the text of an error; for invalid fields the messages of all of them.
 fn messages(error: &AppError) -> String {
-    problems(error).iter().map(|problem| capitalized(&problem.message)).collect::<Vec<_>>().join(" ")
+    error.problems().iter().map(|problem| capitalized(&problem.message)).collect::<Vec<_>>().join(" ")
 }
 
 /// Renders the text of an error, with a link to the sign-in page if the error is that the user is signed out.
@@ -90,6 +89,94 @@ pub fn error_text(text: String) -> AnyView {
         view! { " " <a href=address>"Sign in"</a> }
     });
     (text, link).into_any()
+}
+
+/// The notice of the page's last action, shown until the next navigation: left by a plain form post, or set by a script
+/// that then opened another page.
+#[component]
+pub fn FlashNotice() -> impl IntoView {
+    let location = use_location();
+    let address = Memo::new(move |_| (location.pathname.get(), location.search.get()));
+    let own = PageNotice::current().0;
+    let is_left = RwSignal::new(false);
+    Effect::new(move |before: Option<(String, String)>| {
+        let here = address.get();
+        if before.is_some_and(|before| before != here) {
+            is_left.set(true);
+            if own.with_untracked(|own| own.as_ref().is_some_and(|(path, _)| *path != here.0)) {
+                own.set(None);
+            }
+        }
+        here
+    });
+    let flash = Resource::new_blocking(|| (), |()| take_flash("notice".into()));
+    let notice = move || {
+        Suspend::new(async move {
+            let flash = flash.await.ok().flatten().unwrap_or_default();
+            let kind = if flash.error.is_some() { "warn" } else { "success" };
+            flash.error.or(flash.notice).map(|text| notice_box(kind, text))
+        })
+    };
+    view! {
+        <div class="page-notices">
+            <div role="status" hidden=move || is_left.get()>
+                <Transition>{notice}</Transition>
+            </div>
+            <div role="status">
+                {move || {
+                    let text = own.with(|own| {
+                        own.as_ref().filter(|(path, _)| address.with(|(here, _)| here == path)).map(|(_, text)| text.clone())
+                    });
+                    text.map(|text| notice_box("warn", text))
+                }}
+            </div>
+        </div>
+    }
+}
+
+fn notice_box(kind: &'static str, text: String) -> impl IntoView {
+    let icon = if kind == "success" { "circle-check" } else { "triangle-alert" };
+    view! {
+        <div class="notice" data-kind=kind>
+            <Icon name=icon/>
+            <p>{error_text(text)}</p>
+        </div>
+    }
+}
+
+/// A warning that a script sets for the current page or for the page that it opens next. Unlike a toast it stays until
+/// the user leaves that page.
+#[derive(Clone, Copy)]
+pub struct PageNotice(RwSignal<Option<(String, String)>>);
+
+impl PageNotice {
+    /// Creates the empty notice. Called once, by the layout.
+    pub fn provide() {
+        provide_context(Self(RwSignal::new(None)));
+    }
+
+    /// Returns the notice of the layout. Outside the layout it is never shown.
+    #[must_use]
+    pub fn current() -> Self {
+        use_context().unwrap_or_else(|| Self(RwSignal::new(None)))
+    }
+
+    /// Shows `text` while the page at `path` is open.
+    pub fn warn_at(self, path: &str, text: String) {
+        // Outside the layout nothing shows it.
+        let _ = self.0.try_set(Some((path.to_owned(), text)));
+    }
+
+    /// Shows `text` until the user leaves the current page.
+    pub fn warn_here(self, text: String) {
+        let address = browser::current_path();
+        self.warn_at(address.split('?').next().unwrap_or_default(), text);
+    }
+
+    /// Removes the notice.
+    pub fn clear(self) {
+        self.0.set(None);
+    }
 }
 
 #[cfg(test)]

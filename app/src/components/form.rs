@@ -3,12 +3,24 @@
 use leptos::prelude::*;
 
 use super::{action_error::error_text, icon::Icon};
+use crate::browser;
 
 /// Returns the value of `aria-describedby` for the control of a [`FormField`] with this id. Both referenced elements
 /// exist from the start, so that an error that appears later is announced.
 #[must_use]
 pub fn described_by(id: &str) -> String {
     format!("{id}-hint {id}-error")
+}
+
+/// Calls `adopt` once with the checked radio button of the group `name`. A button may have been selected before the
+/// script ran, or restored by the browser on a reload, and then the page's own value is no longer the chosen one.
+pub fn adopt_early_choice(name: impl Into<String>, adopt: impl Fn(String) + 'static) {
+    let name = name.into();
+    Effect::new(move |_| {
+        if let Some(value) = browser::checked_value(&name) {
+            untrack(|| adopt(value));
+        }
+    });
 }
 
 /// A labeled control. The control itself is the child and must carry `id`, `aria-describedby` from [`described_by`],

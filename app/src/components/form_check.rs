@@ -6,8 +6,8 @@ use std::{future::Future, time::Duration};
 use leptos::{ev, leptos_dom::helpers::TimeoutHandle, prelude::*, task::spawn_local};
 use milvaion_api::requests::FieldError;
 
-use super::{action_error::error_text, icon::Icon, input_form::FormState, session_end::SessionEnd};
-use crate::{browser, error::AppError};
+use super::{action_error::error_text, icon::Icon, input_form::FormState};
+use crate::{api::session::SessionEnd, browser, error::AppError};
 
 /// The time without input after which the form is checked.
 const CHECK_DELAY: Duration = Duration::from_millis(300);

@@ -38,7 +38,6 @@ pub mod page_arrival;
 pub mod page_header;
 pub mod preferences;
 pub mod radio_field;
-pub mod schedule_bounds;
 pub mod schedule_field;
 pub mod session_context;
 pub mod session_end;

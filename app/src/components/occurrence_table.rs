@@ -13,7 +13,6 @@ use milvaion_protocol::status::OccurrenceStatus;
 use super::{
     icon::Icon,
     occurrence_list::{OccurrenceEntry, OccurrenceList, ReaderActivity},
-    page_arrival::PAGE_TITLE_ID,
     status_badge::StatusBadge,
     time::{Duration, MaybeTime, Time, use_page_clock},
     waiting_changes::WaitingChangesButton,
@@ -58,7 +57,7 @@ pub fn OccurrenceTable(
     #[prop(default = true)]
     names_job: bool,
     /// The id of the heading of the list, which must be able to receive the focus.
-    #[prop(default = PAGE_TITLE_ID)]
+    #[prop(default = browser::PAGE_TITLE_ID)]
     heading: &'static str,
     /// The view shown instead of an empty table.
     #[prop(into)]

@@ -12,10 +12,8 @@
 use leptos::{prelude::*, web_sys::Event};
 use leptos_router::hooks::use_location;
 
-use crate::browser;
+use crate::browser::{self, PAGE_TITLE_ID};
 
-/// The id of a page's heading.
-pub const PAGE_TITLE_ID: &str = "page-title";
 /// The item of the tab's storage with the positions.
 const POSITIONS_KEY: &str = "scroll";
 /// The maximum number of kept positions. The oldest are forgotten first.

@@ -2,7 +2,8 @@
 
 use leptos::prelude::*;
 
-use super::page_arrival::{PAGE_TITLE_ID, PageArrival};
+use super::page_arrival::PageArrival;
+use crate::browser::PAGE_TITLE_ID;
 
 /// A page's heading with its actions.
 #[component]

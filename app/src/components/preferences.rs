@@ -7,12 +7,7 @@ use super::{
     icon::{Icon, LiveIcon},
     time::use_page_clock,
 };
-use crate::browser;
-
-/// The cookie that stores the theme; the HTML shell reads it.
-pub const THEME_COOKIE: &str = "theme";
-/// The cookie that stores whether the keyboard shortcuts are `on` or `off`.
-pub const SHORTCUTS_COOKIE: &str = "shortcuts";
+use crate::browser::{self, SHORTCUTS_COOKIE, THEME_COOKIE};
 
 /// The color theme.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

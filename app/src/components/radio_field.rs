@@ -3,21 +3,9 @@
 use leptos::prelude::*;
 
 use super::{
-    form::{FieldErrorText, described_by},
+    form::{FieldErrorText, adopt_early_choice, described_by},
     input_form::{FormState, control_id, control_name},
 };
-use crate::browser;
-
-/// Calls `adopt` once with the checked radio button of the group `name`. A button may have been selected before the
-/// script ran, or restored by the browser on a reload, and then the page's own value is no longer the chosen one.
-pub fn adopt_early_choice(name: impl Into<String>, adopt: impl Fn(String) + 'static) {
-    let name = name.into();
-    Effect::new(move |_| {
-        if let Some(value) = browser::checked_value(&name) {
-            untrack(|| adopt(value));
-        }
-    });
-}
 
 /// A radio group in a job form.
 #[component]

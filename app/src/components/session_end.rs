@@ -1,155 +1,42 @@
 //! The end of a session, as seen by an open page.
 //!
-//! Every part of the app that learns that the session has ended reports it here, so that one place decides what becomes
-//! of the open page. A page without unsaved changes is replaced by the sign-in page, which states the reason. A page
-//! with unsaved changes stays as it is under a notice, and the user signs in in another tab. The session cookie is
-//! shared by all tabs, so the page then continues to work.
-
-use std::time::Duration;
+//! Every part of the app that learns that the session has ended reports it to the [`SessionEnd`], whose handler here
+//! decides what becomes of the open page. A page without unsaved changes is replaced by the sign-in page, which states
+//! the reason. A page with unsaved changes stays as it is under a notice, and the user signs in in another tab. The
+//! session cookie is shared by all tabs, so the page then continues to work.
 
 use leptos::{ev, prelude::*, task::spawn_local};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
 
 use super::{
     icon::Icon,
-    leave_guard::LeaveGuard,
     session_context::use_signed_in_user,
     toast::{ToastKind, toasts},
 };
 use crate::{
-    api::session::{query_value, whoami},
+    api::session::{SessionEnd, SessionEndReason, sign_in_address, whoami},
     browser,
     live::LiveUpdates,
 };
-
-/// The time after which a page reports a read that was refused. The refusal does not say why the session ended, but the
-/// event stream does, at the latest 1.5 s after the end. A tab whose browser has a new session is signed in by then.
-const REASON_WAIT: Duration = Duration::from_secs(3);
-
-/// The reason for which the session ended or its rights changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SessionEndReason {
-    /// The session was signed out or has expired.
-    SignedOut,
-    /// The session was signed out in another tab, or replaced by a new sign-in.
-    SignedOutElsewhere,
-    /// The session was not used for too long or reached its maximum age.
-    Expired,
-    /// The session was ended from another device, or by an Admin.
-    Revoked,
-    /// The passphrase was changed, which ends all other sessions of the user.
-    PassphraseChanged,
-    /// The user was deactivated or deleted.
-    Deactivated,
-    /// The session had ended before a plain form was sent.
-    FormNotSent,
-}
-
-impl SessionEndReason {
-    /// Every reason.
-    const ALL: [Self; 7] = [
-        Self::SignedOut,
-        Self::SignedOutElsewhere,
-        Self::Expired,
-        Self::Revoked,
-        Self::PassphraseChanged,
-        Self::Deactivated,
-        Self::FormNotSent,
-    ];
-
-    /// Returns the value of the sign-in page's parameter `reason`.
-    #[must_use]
-    pub const fn slug(self) -> &'static str {
-        match self {
-            Self::SignedOut => "signed-out",
-            Self::SignedOutElsewhere => "signed-out-elsewhere",
-            Self::Expired => "expired",
-            Self::Revoked => "revoked",
-            Self::PassphraseChanged => "passphrase-changed",
-            Self::Deactivated => "deactivated",
-            Self::FormNotSent => "form-not-sent",
-        }
-    }
-
-    /// Returns the reason of this slug; `None` for any other text.
-    #[must_use]
-    pub fn from_slug(slug: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|reason| reason.slug() == slug)
-    }
-
-    /// Returns the reason as a sentence.
-    #[must_use]
-    pub const fn sentence(self) -> &'static str {
-        match self {
-            Self::SignedOut => "Your session has ended.",
-            Self::SignedOutElsewhere => "You were signed out in another tab.",
-            Self::Expired => "Your session has expired.",
-            Self::Revoked => "Your session was ended from another device or by an Admin.",
-            Self::PassphraseChanged => "Your passphrase was changed. Sign in with the new one.",
-            Self::Deactivated => "Your account was deactivated.",
-            Self::FormNotSent => {
-                "Your session has ended. The form was not sent: nothing was changed, and any input must be entered \
-                 again."
-            }
-        }
-    }
-}
-
-/// Returns the address of the sign-in page that states `reason` and then continues at `next`.
-#[must_use]
-pub fn sign_in_address(reason: SessionEndReason, next: &str) -> String {
-    format!("/login?next={}&reason={}", query_value(next), reason.slug())
-}
 
 /// The reason shown above a page with unsaved changes; `None` while the session is valid.
 #[derive(Clone, Copy)]
 struct EndedSession(RwSignal<Option<SessionEndReason>>);
 
-/// The handler of the end of the session.
-#[derive(Clone, Copy)]
-pub struct SessionEnd(Callback<SessionEndReason>);
-
-impl SessionEnd {
-    /// Returns the handler for the current owner. Must be called inside the router.
-    #[must_use]
-    pub fn current() -> Self {
-        let navigate = use_navigate();
-        let guard = use_context::<LeaveGuard>();
-        let ended = use_context::<EndedSession>();
-        Self(Callback::new(move |reason| {
-            if let (Some(guard), Some(EndedSession(ended))) = (guard, ended)
-                && guard.is_dirty()
-            {
-                let _ = ended.try_set(Some(reason));
-                return;
-            }
-            let options = NavigateOptions { replace: true, ..NavigateOptions::default() };
-            navigate(&sign_in_address(reason, &browser::current_path()), options);
-        }))
-    }
-
-    /// Reports that the server refused a read of the page because the session has ended. Waits for the reason, so that
-    /// the sign-in page states it, and reports nothing if the page is gone or the browser has a valid session by then.
-    pub fn report_refused_read(self) {
-        let report = move || {
-            spawn_local(async move {
-                if matches!(whoami().await, Ok(None)) {
-                    let _ = self.0.try_run(SessionEndReason::SignedOut);
-                }
-            });
-        };
-        set_timeout(report, REASON_WAIT);
-    }
-
-    /// Provides the state of the notice to everything inside the layout. Called once, by the layout.
-    pub fn provide_notice() {
-        provide_context(EndedSession(RwSignal::new(None)));
-    }
-
-    /// Reports that the session has ended.
-    pub fn report(self, reason: SessionEndReason) {
-        self.0.run(reason);
-    }
+/// Provides the handler of the end of the session and the state of its notice to everything inside the layout. Called
+/// once, by the layout. `is_dirty` returns true while the page has unsaved changes.
+pub fn provide_session_end(is_dirty: impl Fn() -> bool + Send + Sync + 'static) {
+    let navigate = use_navigate();
+    let ended = RwSignal::new(None);
+    provide_context(EndedSession(ended));
+    SessionEnd::provide(move |reason| {
+        if is_dirty() {
+            let _ = ended.try_set(Some(reason));
+            return;
+        }
+        let options = NavigateOptions { replace: true, ..NavigateOptions::default() };
+        navigate(&sign_in_address(reason, &browser::current_path()), options);
+    });
 }
 
 /// Returns the reason for the end of the session while a page with unsaved changes stays open; `None` while the session
@@ -228,23 +115,4 @@ fn notice(reason: SessionEndReason) -> AnyView {
         </div>
     }
     .into_any()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_known_reasons_are_accepted() {
-        for reason in SessionEndReason::ALL {
-            assert_eq!(SessionEndReason::from_slug(reason.slug()), Some(reason));
-        }
-        for slug in ["", "Signed-Out", "<b>"] {
-            assert_eq!(SessionEndReason::from_slug(slug), None, "{slug:?}");
-        }
-        assert_eq!(
-            sign_in_address(SessionEndReason::SignedOut, "/jobs/new?type=a/b"),
-            "/login?next=/jobs/new%3Ftype%3Da/b&reason=signed-out"
-        );
-    }
 }

@@ -17,7 +17,6 @@ use super::{
     focus::hand_focus,
     health_parts::explanation_address,
     icon::Icon,
-    page_arrival::PAGE_TITLE_ID,
     session_context::{SessionContext, may},
     session_end::use_ended_session,
     time::{Time, use_page_clock},
@@ -139,7 +138,7 @@ fn ResumeForm(on_change: Callback<()>) -> impl IntoView {
             let _ = is_busy.try_set(false);
             match answer {
                 Ok(()) => {
-                    hand_focus(PAUSED_ID, PAGE_TITLE_ID);
+                    hand_focus(PAUSED_ID, browser::PAGE_TITLE_ID);
                     toasts.show(ToastKind::Success, CLUSTER_RESUMED_NOTICE);
                 }
                 Err(found) => error.show(found),

@@ -10,20 +10,10 @@ use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
 use leptos::prelude::*;
 
 use crate::{
-    browser,
+    api::session::chosen_zone,
+    browser::{self, CLOCK_COOKIE, TIME_STYLE_COOKIE, ZONE_COOKIE, ZONE_MODE_COOKIE},
     format::{self, ClockStyle},
 };
-
-/// The cookie that stores whether times are shown in UTC or in a zone: `utc` or `local`.
-pub const ZONE_MODE_COOKIE: &str = "zone_mode";
-/// The cookie with the zone of the browser, which its script sets.
-pub const ZONE_COOKIE: &str = "zone";
-/// The cookie with the zone that the user has chosen instead of the browser's; absent without a choice.
-pub const CHOSEN_ZONE_COOKIE: &str = "zone_chosen";
-/// The cookie that stores whether times are relative where a page has room for one form only: `relative` or `exact`.
-pub const TIME_STYLE_COOKIE: &str = "time_style";
-/// The cookie that stores the number of hours on the clock: `24` or `12`.
-pub const CLOCK_COOKIE: &str = "clock";
 
 /// The attribute of the document's root element that names the zone of its times; absent if that is UTC by default or
 /// by choice.
@@ -67,22 +57,6 @@ pub fn document_clock() -> ClockStyle {
 /// Returns the clock of a cookie or attribute. Any other value means 24 hours.
 fn clock_style(value: Option<&str>) -> ClockStyle {
     if value == Some("12") { ClockStyle::Hours12 } else { ClockStyle::Hours24 }
-}
-
-/// Returns the valid zone that the user has chosen.
-#[cfg(feature = "ssr")]
-#[must_use]
-pub fn chosen_zone() -> Option<String> {
-    crate::api::session::zone_cookie(CHOSEN_ZONE_COOKIE)
-        .filter(|zone| milvaion_schedule::schedule::parse_zone(zone).is_ok())
-}
-
-/// Returns the zone that the user has chosen, if the browser knows it.
-#[cfg(not(feature = "ssr"))]
-#[must_use]
-pub fn chosen_zone() -> Option<String> {
-    let chosen = browser::cookie(CHOSEN_ZONE_COOKIE).filter(|zone| !zone.is_empty());
-    chosen.filter(|zone| browser::zone_offset(zone, DateTime::UNIX_EPOCH).is_some())
 }
 
 /// The clock shared by all times on the page.

@@ -4,7 +4,7 @@
 
 use leptos::{ev, prelude::*};
 
-use super::{icon::Icon, page_arrival::PAGE_TITLE_ID};
+use super::icon::Icon;
 use crate::{browser, live::announcer::PacedAnnouncement};
 
 /// The button, and the announcement of the changes.
@@ -14,7 +14,7 @@ pub fn WaitingChangesButton(
     #[prop(into)]
     changes: Signal<Option<String>>,
     /// The id of the heading of the list, which receives the focus.
-    #[prop(default = PAGE_TITLE_ID)]
+    #[prop(default = browser::PAGE_TITLE_ID)]
     heading: &'static str,
     /// Shows the changes.
     #[prop(into)]

@@ -11,7 +11,7 @@ use super::{LiveState, watched_logs::WatchedLogs};
 
 /// The kind of a frame of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FrameKind {
+pub(crate) enum FrameKind {
     /// An event, as the JSON of its envelope.
     Event,
     /// The server's time.
@@ -26,7 +26,7 @@ pub(super) enum FrameKind {
 
 impl FrameKind {
     /// Returns the name of the browser's event for this kind.
-    pub(super) const fn event_name(self) -> &'static str {
+    pub(crate) const fn event_name(self) -> &'static str {
         match self {
             Self::Event => "message",
             Self::Ping => "ping",
@@ -37,23 +37,23 @@ impl FrameKind {
     }
 
     /// All kinds.
-    pub(super) const ALL: [Self; 5] = [Self::Event, Self::Ping, Self::Build, Self::Session, Self::SessionEnd];
+    pub(crate) const ALL: [Self; 5] = [Self::Event, Self::Ping, Self::Build, Self::Session, Self::SessionEnd];
 }
 
 /// One frame of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct StreamFrame {
+pub(crate) struct StreamFrame {
     /// The kind.
-    pub(super) kind: FrameKind,
+    pub(crate) kind: FrameKind,
     /// The position after the frame; empty if the frame does not change it.
-    pub(super) id: String,
+    pub(crate) id: String,
     /// The content.
-    pub(super) data: String,
+    pub(crate) data: String,
 }
 
 /// A message from one tab to all others of the same user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum TabMessage {
+pub(crate) enum TabMessage {
     /// A tab was opened or became visible. The leading tab responds with its state.
     Hello,
     /// A tab shows the log of this occurrence.
@@ -78,7 +78,7 @@ pub(super) enum TabMessage {
 
 impl TabMessage {
     /// Returns the message as text.
-    pub(super) fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         match self {
             Self::Hello => "hello".to_owned(),
             Self::Watch(id) => lines(&["watch", &id.to_string()]),
@@ -91,7 +91,7 @@ impl TabMessage {
     }
 
     /// Parses [`TabMessage::to_text`]. Returns `None` for a message of another version of the dashboard.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         // Only the last field, the data, may contain line breaks.
         let mut fields = text.splitn(5, '\n');
         Some(match fields.next()? {

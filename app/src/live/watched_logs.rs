@@ -8,11 +8,11 @@ use milvaion_protocol::id::OccurrenceId;
 
 /// The watched occurrences, the most recently opened last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct WatchedLogs(Vec<OccurrenceId>);
+pub(crate) struct WatchedLogs(Vec<OccurrenceId>);
 
 impl WatchedLogs {
     /// Adds an occurrence. Returns true if it was not in the list.
-    pub(super) fn add(&mut self, id: OccurrenceId) -> bool {
+    pub(crate) fn add(&mut self, id: OccurrenceId) -> bool {
         let before = self.0.len();
         self.0.retain(|other| *other != id);
         let is_new = self.0.len() == before;
@@ -24,13 +24,13 @@ impl WatchedLogs {
     }
 
     /// Returns the ids, separated by commas.
-    pub(super) fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let ids: Vec<String> = self.0.iter().map(ToString::to_string).collect();
         ids.join(",")
     }
 
     /// Parses [`WatchedLogs::to_text`].
-    pub(super) fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let mut logs = Self::default();
         for id in text.split(',').filter_map(|id| id.parse().ok()) {
             logs.add(id);

@@ -6,15 +6,14 @@ use leptos_router::{components::Redirect, hooks::use_query_map};
 use milvaion_api::requests::FieldError;
 
 use crate::{
-    api::session::{FlashView, SignIn, SignInPageData, load_sign_in_page, local_path, take_flash},
+    api::session::{FlashView, SessionEndReason, SignIn, SignInPageData, load_sign_in_page, local_path, take_flash},
     browser,
     components::{
         busy::SubmitButton,
         form::{ErrorSummary, FormField, described_by},
         icon::Icon,
-        input_form::{control_id, error_of, problems, summary_entries},
+        input_form::{control_id, error_of, summary_entries},
         loading::render_page,
-        session_end::SessionEndReason,
     },
     error::AppError,
 };
@@ -189,7 +188,7 @@ where
         value.with(|value| match value {
             None => before.clone(),
             Some(Ok(_)) => Vec::new(),
-            Some(Err(error)) => problems(error),
+            Some(Err(error)) => error.problems(),
         })
     });
     Effect::new(move |_| {

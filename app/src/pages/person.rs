@@ -33,6 +33,7 @@ use crate::{
         session::{FlashView, take_flash},
         team::{UnlockUser, person, unlock_user},
     },
+    browser::PAGE_TITLE_ID,
     components::{
         action_error::{ActionError, LastError},
         audit_list::{AuditSlice, read_slice},
@@ -40,15 +41,14 @@ use crate::{
         focus::hand_focus,
         form::ErrorSummary,
         icon::Icon,
-        input_form::capitalized,
         loading::render_page,
-        page_arrival::PAGE_TITLE_ID,
         page_header::{Breadcrumbs, PageHeader},
         session_context::{SessionContext, use_signed_in_user},
         time::{MaybeTime, Time},
         toast::{ToastKind, ToastQueue, toasts},
     },
     error::AppError,
+    format::capitalized,
     live::{ThrottledRefresh, refresh_on_resync, throttled_refresh, use_polling},
 };
 

@@ -43,7 +43,6 @@ use crate::{
         form::ErrorSummary,
         icon::Icon,
         loading::render_page,
-        page_arrival::PAGE_TITLE_ID,
         page_header::PageHeader,
         session_context::may,
         toast::{ToastKind, ToastQueue, toasts},
@@ -162,7 +161,7 @@ impl Invitations {
             match revoke_invite(id).await {
                 Ok(()) => {
                     // The row disappears.
-                    hand_focus(TEAM_TABLE_ID, PAGE_TITLE_ID);
+                    hand_focus(TEAM_TABLE_ID, browser::PAGE_TITLE_ID);
                     self.toasts.show(ToastKind::Success, INVITE_REVOKED_NOTICE);
                     self.count_change();
                 }

@@ -38,7 +38,6 @@ use crate::{
         focus::hand_focus,
         form::ErrorSummary,
         loading::render_page,
-        page_arrival::PAGE_TITLE_ID,
         page_header::PageHeader,
         session_context::use_signed_in_user,
         toast::{ToastKind, ToastQueue, toasts},
@@ -156,7 +155,7 @@ impl TokenActions {
     fn revoke(self, id: TokenId) {
         self.run(revoke_token(id, false), move |name| {
             // The buttons of the token disappear.
-            hand_focus(TOKEN_TABLE_ID, PAGE_TITLE_ID);
+            hand_focus(TOKEN_TABLE_ID, browser::PAGE_TITLE_ID);
             self.toasts.show(ToastKind::Success, revoked_notice(&name));
             self.count_change();
         });

@@ -1,35 +1,13 @@
 //! The control of a generated field with one value, and its label and hint.
 
 use leptos::prelude::*;
-use milvaion_api::schema_form::{InputField, InputKind, path};
+use milvaion_api::schema_form::{InputField, InputKind};
 
-use super::{InputContext, control_id, control_name, groups, textarea_html};
-use crate::components::form::{FieldErrorText, FormField, described_by};
+use super::{InputContext, control_id, control_name, textarea_html};
+use crate::components::form::{FieldErrorText, described_by};
 
-/// Renders a field at a path.
-pub(super) fn field_control(context: InputContext, field: InputField, path: &str) -> AnyView {
-    match &field.kind {
-        InputKind::Const(_) => ().into_any(),
-        InputKind::Object(_) | InputKind::Union(_) | InputKind::List(_) | InputKind::Map(_) => {
-            groups::group(context, field, path)
-        }
-        InputKind::Boolean => check_box(context, field, path),
-        _ => {
-            let (id, hint) = (control_id(&format!("input.{path}")), hint(&field));
-            let (label, optional) = (field.label.clone(), !field.required);
-            let error = context.state.error(format!("input.{path}"));
-            let control = value_control(context, &field, path, None);
-            view! {
-                <FormField id label hint optional error>
-                    {control}
-                </FormField>
-            }
-            .into_any()
-        }
-    }
-}
-
-fn check_box(context: InputContext, field: InputField, path: &str) -> AnyView {
+/// Renders a checkbox with its label.
+pub(super) fn check_box(context: InputContext, field: InputField, path: &str) -> AnyView {
     let name = format!("input.{path}");
     let id = control_id(&name);
     let hint = hint(&field);
@@ -165,20 +143,6 @@ pub(super) fn text_control(
         />
     }
     .into_any()
-}
-
-/// Renders the JSON field of the properties that no other field shows.
-pub(super) fn other_properties(context: InputContext, path: &str) -> AnyView {
-    let field = InputField {
-        name: String::new(),
-        label: "Other properties".into(),
-        description: "Properties without a field of their own, as a JSON object.".into(),
-        kind: InputKind::Json,
-        required: false,
-        default: String::new(),
-        example: String::new(),
-    };
-    field_control(context, field, &path::others(path))
 }
 
 /// Returns the hint of a field: the schema's description, its format and its default.

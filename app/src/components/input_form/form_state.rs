@@ -15,7 +15,7 @@ use leptos::{
 };
 use milvaion_api::requests::{FieldError, JobForm};
 
-use crate::{api::jobs::SaveJob, error::AppError};
+use crate::{api::jobs::SaveJob, format::capitalized};
 
 /// The messages about the fields of a form.
 #[derive(Clone, Copy)]
@@ -96,15 +96,6 @@ impl FormState {
     }
 }
 
-/// Returns all errors of a rejected call. An error that belongs to no field has an empty field name.
-#[must_use]
-pub fn problems(error: &AppError) -> Vec<FieldError> {
-    match error {
-        AppError::Fields(errors) => errors.clone(),
-        other => vec![FieldError::new("", other.to_string())],
-    }
-}
-
 /// Returns the error of `field` among `problems`.
 #[must_use]
 pub fn error_of(problems: Signal<Vec<FieldError>>, field: &'static str) -> Signal<Option<String>> {
@@ -120,13 +111,6 @@ pub fn error_of(problems: Signal<Vec<FieldError>>, field: &'static str) -> Signa
 pub fn summary_entries(problems: &[FieldError]) -> Vec<(String, String)> {
     let id = |field: &str| if field.is_empty() { String::new() } else { control_id(field) };
     problems.iter().map(|error| (id(&error.field), capitalized(&error.message))).collect()
-}
-
-/// Returns a message with its first letter capitalized.
-#[must_use]
-pub fn capitalized(message: &str) -> String {
-    let mut letters = message.chars();
-    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
 /// Returns the id of the control of `field`: `input.auth/user` → `f-input-auth-user`.

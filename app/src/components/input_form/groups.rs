@@ -1,4 +1,5 @@
-//! The groups of generated fields: objects, unions, lists and maps, each a fieldset.
+//! The groups of generated fields: objects, unions, lists and maps, each a fieldset. A field of a group may be a group,
+//! so a field is rendered here, and [`controls`](super::controls) has only those with one value.
 //!
 //! The buttons of rows need a script. Without one, a list has empty rows after its items; an empty row is no item.
 
@@ -7,10 +8,10 @@ use milvaion_api::schema_form::{InputField, InputKind, InputObject, InputRows, p
 
 use super::{
     InputContext, control_id, control_name,
-    controls::{field_control, hint, other_properties, text_control, value_control},
+    controls::{check_box, hint, text_control, value_control},
 };
 use crate::components::{
-    form::{FieldErrorText, described_by},
+    form::{FieldErrorText, FormField, described_by},
     icon::Icon,
 };
 
@@ -41,8 +42,45 @@ pub(super) fn object_fields(context: InputContext, object: InputObject, path: &s
     .into_any()
 }
 
+/// Renders a field at a path.
+fn field_control(context: InputContext, field: InputField, path: &str) -> AnyView {
+    match &field.kind {
+        InputKind::Const(_) => ().into_any(),
+        InputKind::Object(_) | InputKind::Union(_) | InputKind::List(_) | InputKind::Map(_) => {
+            group(context, field, path)
+        }
+        InputKind::Boolean => check_box(context, field, path),
+        _ => {
+            let (id, hint) = (control_id(&format!("input.{path}")), hint(&field));
+            let (label, optional) = (field.label.clone(), !field.required);
+            let error = context.state.error(format!("input.{path}"));
+            let control = value_control(context, &field, path, None);
+            view! {
+                <FormField id label hint optional error>
+                    {control}
+                </FormField>
+            }
+            .into_any()
+        }
+    }
+}
+
+/// Renders the JSON field of the properties that no other field shows.
+fn other_properties(context: InputContext, path: &str) -> AnyView {
+    let field = InputField {
+        name: String::new(),
+        label: "Other properties".into(),
+        description: "Properties without a field of their own, as a JSON object.".into(),
+        kind: InputKind::Json,
+        required: false,
+        default: String::new(),
+        example: String::new(),
+    };
+    field_control(context, field, &path::others(path))
+}
+
 /// Renders an object, a union, a list or a map.
-pub(super) fn group(context: InputContext, field: InputField, path: &str) -> AnyView {
+fn group(context: InputContext, field: InputField, path: &str) -> AnyView {
     let full = format!("input.{path}");
     let id = control_id(&full);
     let hint = hint(&field);

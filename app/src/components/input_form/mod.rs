@@ -23,16 +23,12 @@ use milvaion_api::{
 use milvaion_protocol::id::JobId;
 use serde_json::Value;
 
-pub use self::form_state::{
-    FormState, capitalized, control_id, control_name, error_of, problems, summary_entries, textarea_html,
-};
+pub use self::form_state::{FormState, control_id, control_name, error_of, summary_entries, textarea_html};
 pub use self::last_input::LastInputButton;
 use crate::{
     browser,
-    components::{
-        form::{FieldErrorText, FormField, described_by},
-        radio_field::adopt_early_choice,
-    },
+    components::form::{FieldErrorText, FormField, adopt_early_choice, described_by},
+    format::capitalized,
 };
 
 /// The form that a generated field belongs to.

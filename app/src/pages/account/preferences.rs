@@ -13,13 +13,14 @@ use crate::{
     browser,
     components::{
         form::{ErrorSummary, FieldErrorText, described_by},
-        input_form::{FormState, control_id, control_name, problems, summary_entries},
+        input_form::{FormState, control_id, control_name, summary_entries},
         preferences::SharedPreferences,
         radio_field::RadioField,
         time::use_page_clock,
         toast::{ToastKind, toasts},
         zone_field::ZoneField,
     },
+    error::AppError,
 };
 
 /// The id of the list of errors above the form.
@@ -50,7 +51,7 @@ pub fn PreferencesSection(
         spawn_local(async move {
             let answer = save_preferences(form).await;
             let _ = is_busy.try_set(false);
-            let errors = answer.as_ref().err().map(problems).unwrap_or_default();
+            let errors = answer.as_ref().err().map(AppError::problems).unwrap_or_default();
             let is_refused = !errors.is_empty();
             let _ = state.shows_all.try_set(is_refused);
             let _ = state.errors.try_set(errors);

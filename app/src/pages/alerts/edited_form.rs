@@ -5,15 +5,14 @@ use leptos::{ev, prelude::*, task::spawn_local};
 use serde::Serialize;
 
 use crate::{
-    api::session::FlashView,
+    api::session::{FlashView, SessionEnd, SessionEndReason},
     browser,
     components::{
         form::ErrorSummary,
         form_check::focus_error_summary,
         form_draft::FormDraft,
-        input_form::{FormState, problems, summary_entries},
+        input_form::{FormState, summary_entries},
         leave_guard::GuardedForm,
-        session_end::{SessionEnd, SessionEndReason},
     },
     error::AppError,
 };
@@ -80,7 +79,7 @@ impl EditedForm {
 
 /// Shows the errors of a refused call above the form and beside its fields, and moves the focus there.
 pub(super) fn show_errors(state: FormState, error: &AppError) {
-    let _ = state.errors.try_set(problems(error));
+    let _ = state.errors.try_set(error.problems());
     let _ = state.shows_all.try_set(true);
     // One frame later, when the list has been drawn: a hidden element takes no focus.
     request_animation_frame(|| browser::focus("error-summary"));

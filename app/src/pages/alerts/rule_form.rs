@@ -14,10 +14,11 @@ use crate::{
     components::{
         check_field::CheckField,
         form::{FieldErrorText, FormField, described_by},
-        input_form::{FormState, capitalized},
+        input_form::FormState,
         schedule_field::TextField,
         session_context::may,
     },
+    format::capitalized,
 };
 
 /// The kinds of conditions with their labels.

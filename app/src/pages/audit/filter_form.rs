@@ -5,11 +5,13 @@ use leptos_router::{NavigateOptions, hooks::use_navigate};
 use milvaion_api::audit::{AuditFilter, AuditResult};
 
 use super::filter::{NAMES, OBJECT_MAX_CHARS, WHO_MAX_CHARS, is_narrowed, join, parameters};
-use crate::components::{
-    audit_list::actions::{ACTION_GROUPS, action_words},
-    filter_controls::{DrawnFilter, control_value},
-    icon::Icon,
-    input_form::capitalized,
+use crate::{
+    components::{
+        audit_list::actions::{ACTION_GROUPS, action_words},
+        filter_controls::{DrawnFilter, control_value},
+        icon::Icon,
+    },
+    format::capitalized,
 };
 
 /// The filter form.

@@ -28,7 +28,7 @@ use crate::{
         CalendarCheck, CalendarFormPage, CheckCalendar, SaveCalendar, check_calendar, get_calendar, load_calendar_form,
         save_calendar, saved_notice,
     },
-    api::session::FlashView,
+    api::session::{FlashView, SessionEnd, SessionEndReason},
     browser,
     components::{
         action_error::{ActionError, LastError},
@@ -36,12 +36,11 @@ use crate::{
         form_check::{CheckedPreview, FORM_SUMMARY_ID, debounced_check, focus_error_summary},
         form_draft::{DraftNotice, FormDraft, render_with_draft},
         icon::Icon,
-        input_form::{FormState, problems, summary_entries, textarea_html},
+        input_form::{FormState, summary_entries, textarea_html},
         leave_guard::GuardedForm,
         loading::render_page,
         page_header::{Breadcrumbs, PageHeader},
         schedule_field::TextField,
-        session_end::{SessionEnd, SessionEndReason},
         summary_box::SummaryBox,
         time::Time,
         toast::{ToastKind, toasts},
@@ -379,7 +378,7 @@ fn saver(state: FormState, guarded: GuardedForm, is_busy: RwSignal<bool>, is_edi
                 Err(AppError::SignedOut) => session_end.report(SessionEndReason::SignedOut),
                 Err(error) => {
                     guarded.refused(&error);
-                    let _ = state.errors.try_set(problems(&error));
+                    let _ = state.errors.try_set(error.problems());
                     let _ = state.shows_all.try_set(true);
                     // One frame later, when the list has been drawn: a hidden element takes no focus.
                     request_animation_frame(|| browser::focus("error-summary"));

@@ -14,10 +14,11 @@ use crate::{
         dialog::Dialog,
         form::{ErrorSummary, FormField, described_by},
         icon::Icon,
-        input_form::{capitalized, error_of, problems},
+        input_form::error_of,
         toast::{ToastKind, toasts},
     },
     error::AppError,
+    format::capitalized,
 };
 
 /// The selected rows of a list, by their ids.
@@ -218,7 +219,7 @@ where
                     toasts.show(ToastKind::Success, words);
                 }
                 Err(error) => {
-                    let _ = wrong.try_set(problems(&error));
+                    let _ = wrong.try_set(error.problems());
                 }
             }
         });

@@ -30,11 +30,11 @@ use crate::{
         empty_state::EmptyState,
         form::{ErrorSummary, FormField, described_by},
         icon::Icon,
-        input_form::{capitalized, error_of},
+        input_form::error_of,
         session_context::may,
         time::Time,
     },
-    format::{count, plural},
+    format::{capitalized, count, plural},
     live::throttled_refresh,
 };
 

@@ -20,18 +20,19 @@ use crate::{
         },
         session::FlashView,
     },
+    browser::PAGE_TITLE_ID,
     components::{
         copy_button::CopyButton,
         focus::hand_focus,
         form::{ErrorSummary, FormField, described_by},
         icon::Icon,
-        input_form::{capitalized, error_of, problems, textarea_html},
-        page_arrival::PAGE_TITLE_ID,
+        input_form::{error_of, textarea_html},
         page_header::{Breadcrumbs, PageHeader},
         session_context::may,
         time::Time,
         toast::{ToastKind, toasts},
     },
+    format::capitalized,
     live::{ThrottledRefresh, throttled_refresh},
 };
 
@@ -207,7 +208,7 @@ fn RetryForm(
                 }
                 Err(error) => {
                     let _ = is_busy.try_set(false);
-                    let _ = wrong.try_set(problems(&error));
+                    let _ = wrong.try_set(error.problems());
                 }
             }
         });
@@ -313,7 +314,7 @@ fn ResolveForm(id: OccurrenceId, is_open: Memo<bool>, flash: FlashView, refresh:
                 }
                 Err(error) => {
                     let _ = is_busy.try_set(false);
-                    let _ = wrong.try_set(problems(&error));
+                    let _ = wrong.try_set(error.problems());
                 }
             }
         });

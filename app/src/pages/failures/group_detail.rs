@@ -26,13 +26,12 @@ use crate::{
     components::{
         empty_state::EmptyState,
         form::ErrorSummary,
-        input_form::capitalized,
         page_header::{Breadcrumbs, PageHeader},
         session_context::may,
         time::Time,
     },
     error::AppError,
-    format::{clip, count, plural},
+    format::{capitalized, clip, count, plural},
     live::{ThrottledRefresh, throttled_refresh},
 };
 

@@ -2,10 +2,7 @@
 
 use serde_json::Value;
 
-use crate::{
-    components::input_form::capitalized,
-    format::{clip, plural},
-};
+use crate::format::{capitalized, clip, plural};
 
 /// The maximum number of changed fields that a row names.
 const MAX_NAMED_FIELDS: usize = 4;

@@ -14,7 +14,7 @@ use crate::{
         dialog::Dialog,
         form::{ErrorSummary, FormField, described_by},
         icon::Icon,
-        input_form::{LastInputButton, error_of, problems, textarea_html},
+        input_form::{LastInputButton, error_of, textarea_html},
         toast::toasts,
     },
 };
@@ -207,7 +207,7 @@ fn RunForm(
                     toasts.show_run(format!("{name} is queued to run now with this input."), run);
                 }
                 Err(error) => {
-                    let _ = wrong.try_set(problems(&error));
+                    let _ = wrong.try_set(error.problems());
                     browser::focus(&focus_id);
                 }
             }

@@ -6,12 +6,12 @@ use milvaion_protocol::id::JobId;
 
 use crate::{
     api::jobs::{AttachJob, attach_job},
+    browser::PAGE_TITLE_ID,
     components::{
         action_error::LastError,
         busy::Busy,
         focus::hand_focus,
         icon::Icon,
-        page_arrival::PAGE_TITLE_ID,
         time::Time,
         toast::{ToastKind, toasts},
     },

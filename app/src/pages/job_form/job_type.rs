@@ -6,8 +6,11 @@ use milvaion_api::{requests::JobForm, views::JobTypeView};
 use crate::{
     api::session::query_value,
     components::{
-        empty_state::EmptyState, form::FieldErrorText, icon::Icon, input_form::FormState,
-        radio_field::adopt_early_choice, schedule_field::TextField,
+        empty_state::EmptyState,
+        form::{FieldErrorText, adopt_early_choice},
+        icon::Icon,
+        input_form::FormState,
+        schedule_field::TextField,
     },
     format::plural,
 };

@@ -32,21 +32,20 @@ use super::job::source::{CodeEditWarning, FileEditWarning};
 use crate::{
     api::{
         jobs::{CheckJob, JobCheck, JobFormPage, SaveJob, check_job, load_job_form, refused_run_notice},
-        session::FlashView,
+        session::{FlashView, SessionEnd, SessionEndReason},
     },
     browser,
     components::{
+        action_error::PageNotice,
         form::ErrorSummary,
         form_check::{CheckedPreview, FORM_SUMMARY_ID, debounced_check, focus_error_summary},
         form_draft::{DraftNotice, FormDraft, render_with_draft},
         icon::Icon,
-        input_form::{FormState, InputForm, fits_schema, problems, summary_entries, with_defaults},
+        input_form::{FormState, InputForm, fits_schema, summary_entries, with_defaults},
         leave_guard::GuardedForm,
         loading::render_page,
-        nav::PageNotice,
         page_header::{Breadcrumbs, PageHeader},
         schedule_field::{NextRunsPreview, ScheduleField},
-        session_end::{SessionEnd, SessionEndReason},
         summary_box::SummaryBox,
         toast::{ToastKind, toasts},
     },
@@ -370,7 +369,7 @@ fn saver(
                 Err(AppError::SignedOut) => session_end.report(SessionEndReason::SignedOut),
                 Err(error) => {
                     guarded.refused(&error);
-                    let _ = state.errors.try_set(problems(&error));
+                    let _ = state.errors.try_set(error.problems());
                     let _ = state.shows_all.try_set(true);
                     // Focuses one frame later, after the list is drawn, because a hidden element cannot take focus.
                     request_animation_frame(|| browser::focus("error-summary"));

@@ -17,7 +17,7 @@ use crate::{
         focus::recover_focus_when,
         form::{ErrorSummary, FormField, described_by},
         icon::Icon,
-        input_form::{error_of, problems},
+        input_form::error_of,
         toast::{ToastKind, toasts},
     },
 };
@@ -97,7 +97,7 @@ fn PauseAllForm(
                     let _ = on_change.try_run(());
                 }
                 Err(error) => {
-                    let _ = wrong.try_set(problems(&error));
+                    let _ = wrong.try_set(error.problems());
                     browser::focus(field);
                 }
             }

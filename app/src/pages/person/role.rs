@@ -11,8 +11,8 @@ use crate::{
     },
     components::{
         action_error::{ActionError, LastError},
+        form::adopt_early_choice,
         icon::Icon,
-        radio_field::adopt_early_choice,
     },
     error::AppError,
     pages::team::role_description,

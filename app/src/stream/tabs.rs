@@ -18,7 +18,7 @@ use wasm_bindgen::{JsCast, JsValue, closure::Closure};
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{AbortController, BroadcastChannel, MessageEvent};
 
-use super::POSITION_META;
+use crate::live::POSITION_META;
 
 /// The entry of the tab's storage that remembers a pause.
 const PAUSED_KEY: &str = "live-paused";

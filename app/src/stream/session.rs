@@ -8,12 +8,14 @@ use std::time::Duration;
 use leptos::{prelude::*, task::spawn_local};
 use milvaion_api::{events::StreamEndReason, views::CurrentUser};
 
-use super::{EventStream, FrameKind, LiveState, StreamFrame, tabs};
+use super::{EventStream, tabs};
 use crate::{
-    api::session::whoami,
+    api::session::{SessionEndReason, whoami},
     browser,
-    components::{
-        leave_guard::LeaveGuard, session_context::is_renamed, session_end::SessionEndReason, toast::ToastKind,
+    components::{leave_guard::LeaveGuard, session_context::is_renamed, toast::ToastKind},
+    live::{
+        LiveState,
+        tab_message::{FrameKind, StreamFrame},
     },
 };
 

@@ -3,7 +3,7 @@
 use wasm_bindgen::{JsCast, closure::Closure};
 use web_sys::{EventSource, MessageEvent};
 
-use super::tab_message::{FrameKind, StreamFrame};
+use crate::live::tab_message::{FrameKind, StreamFrame};
 
 /// The path of the server's event stream.
 const EVENTS_PATH: &str = "/events";

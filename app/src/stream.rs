@@ -13,8 +13,14 @@
 //! After a network failure the browser reconnects by itself. It gives up if the response is not a stream at all, such as
 //! a proxy's error page, a full server, or the response to an ended session. The connection is then reopened with
 //! exponential backoff. A connection that dies silently is detected by missing pings.
+//!
+//! Pages and components receive what the stream delivers through [`live`](crate::live). The stream itself acts on the
+//! page around it: its user, its notices and its unsaved changes. It is therefore above the components, and the layout
+//! starts it.
 
+mod connection;
 mod session;
+mod tabs;
 
 use std::time::Duration;
 
@@ -29,25 +35,25 @@ use milvaion_protocol::id::OccurrenceId;
 use wasm_bindgen::JsCast;
 use web_sys::PageTransitionEvent;
 
-use self::session::end_reason;
-use super::{
-    LiveState, LiveUpdates,
+use self::{
     connection::EventConnection,
-    is_resync,
-    tab_message::{FrameKind, StreamFrame, TabMessage},
-    tabs::{self, TabChannel, TabLock},
-    watched_logs::WatchedLogs,
+    session::end_reason,
+    tabs::{TabChannel, TabLock},
 };
 use crate::{
-    api::session::query_value,
+    api::session::{SessionEnd, query_value},
     browser,
     components::{
+        action_error::PageNotice,
         leave_guard::LeaveGuard,
-        nav::PageNotice,
         session_context::{SessionContext, use_signed_in_user},
-        session_end::SessionEnd,
         time::use_page_clock,
         toast::ToastQueue,
+    },
+    live::{
+        LiveState, LiveUpdates, is_resync,
+        tab_message::{FrameKind, StreamFrame, TabMessage},
+        watched_logs::WatchedLogs,
     },
 };
 
@@ -96,8 +102,9 @@ struct EventStream {
     user_checked_at: StoredValue<i64>,
 }
 
-/// Takes part in the stream while the current owner lives.
-pub(super) fn run(live: LiveUpdates, session_end: SessionEnd) {
+/// Takes part in the stream while the current owner lives. Called once, by the layout, after [`LiveUpdates::provide`].
+pub(super) fn run() {
+    let live = expect_context::<LiveUpdates>();
     let clock = use_page_clock();
     let path = use_location().pathname;
     let stream = EventStream {
@@ -118,7 +125,7 @@ pub(super) fn run(live: LiveUpdates, session_end: SessionEnd) {
         reopen_at: StoredValue::new(None),
         sync_clock: Callback::new(move |now| clock.sync(now)),
         session: StoredValue::new(use_context()),
-        session_end,
+        session_end: SessionEnd::current(),
         toasts: use_context(),
         guard: use_context(),
         notice: PageNotice::current(),
