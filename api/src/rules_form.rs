@@ -9,9 +9,9 @@ use std::{collections::BTreeMap, str::FromStr};
 use chrono::{DateTime, NaiveDateTime, TimeZone, Utc};
 use chrono_tz::Tz;
 
-use crate::requests::{FieldError, JobForm};
 use milvaion_protocol::id::CalendarId;
 use milvaion_schedule::{
+    field_error::FieldError,
     rules::{AutoDisable, BlackoutPolicy, ConcurrencyKeyLimit, LostRunPolicy, MisfirePolicy, OverlapPolicy, Rules},
     schedule::parse_zone,
 };
@@ -32,33 +32,6 @@ pub fn calendar_field(id: CalendarId) -> String {
 pub fn write(rules: &Rules, zone: &str) -> BTreeMap<String, String> {
     let zone = parse_zone(zone).ok();
     fields(rules, |at| zone.map_or_else(|| at.to_rfc3339(), |zone| local(zone, at)))
-}
-
-impl JobForm {
-    /// Returns the value of a rule's field, named without `rules.`. An absent field has its default.
-    #[must_use]
-    pub fn rule(&self, field: &str) -> String {
-        self.rules.get(field).cloned().unwrap_or_else(|| default_fields().remove(field).unwrap_or_default())
-    }
-
-    /// Returns true if the checkbox of the calendar `id` is checked.
-    #[must_use]
-    pub fn has_calendar(&self, id: CalendarId) -> bool {
-        self.rules.get(&calendar_field(id)).is_some_and(|value| !value.trim().is_empty())
-    }
-
-    /// Returns true if one of these fields, named with `rules.`, differs from its default.
-    #[must_use]
-    pub fn has_non_default(&self, fields: &[&str]) -> bool {
-        let mut defaults = default_fields();
-        let names = fields.iter().filter_map(|field| field.strip_prefix("rules."));
-        names.into_iter().any(|name| {
-            self.rules.get(name).is_some_and(|text| {
-                let text = text.trim();
-                !text.is_empty() && Some(text) != defaults.remove(name).as_deref()
-            })
-        })
-    }
 }
 
 /// Returns the fields of a job with default rules.
@@ -270,6 +243,7 @@ impl<'a> RulesFormReader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::requests::JobForm;
 
     #[test]
     fn rules_round_trip_through_the_form() {

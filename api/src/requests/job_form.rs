@@ -19,7 +19,10 @@ use crate::{
     rules_form,
     schema_form::{self, BuiltInput},
 };
-use milvaion_protocol::{id::JobId, message::MAX_JOB_DATA_BYTES};
+use milvaion_protocol::{
+    id::{CalendarId, JobId},
+    message::MAX_JOB_DATA_BYTES,
+};
 use milvaion_schedule::{rules::Rules, schedule::Schedule};
 
 mod schedule;
@@ -113,6 +116,31 @@ impl JobForm {
     /// Returns the invalid fields, named `rules.NAME`.
     pub fn rules(&self) -> Result<Rules, Vec<FieldError>> {
         rules_form::read(&self.rules, &self.zone_or_utc())
+    }
+
+    /// Returns the value of a rule's field, named without `rules.`. An absent field has its default.
+    #[must_use]
+    pub fn rule(&self, field: &str) -> String {
+        self.rules.get(field).cloned().unwrap_or_else(|| rules_form::default_fields().remove(field).unwrap_or_default())
+    }
+
+    /// Returns true if the checkbox of the calendar `id` is checked.
+    #[must_use]
+    pub fn has_calendar(&self, id: CalendarId) -> bool {
+        self.rules.get(&rules_form::calendar_field(id)).is_some_and(|value| !value.trim().is_empty())
+    }
+
+    /// Returns true if one of these fields, named with `rules.`, differs from its default.
+    #[must_use]
+    pub fn has_non_default(&self, fields: &[&str]) -> bool {
+        let mut defaults = rules_form::default_fields();
+        let names = fields.iter().filter_map(|field| field.strip_prefix("rules."));
+        names.into_iter().any(|name| {
+            self.rules.get(name).is_some_and(|text| {
+                let text = text.trim();
+                !text.is_empty() && Some(text) != defaults.remove(name).as_deref()
+            })
+        })
     }
 
     fn zone_or_utc(&self) -> String {
