@@ -3,9 +3,14 @@
 use std::collections::HashSet;
 
 use chrono::{DateTime, Utc};
-use milvaion_api::{requests::JobInput, versions::VersionDiff};
+use milvaion_api::{
+    requests::JobInput,
+    rest::{DocumentKind, DocumentPlan, FileDocument, PlannedOutcome},
+    versions::VersionDiff,
+};
 use milvaion_protocol::id::CalendarId;
 use milvaion_schedule::{cron::CronExpression, schedule::Schedule};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::diff::diff;
@@ -24,6 +29,21 @@ pub struct FileCalendars<'a> {
     pub defined: HashSet<&'a str>,
     /// The names of the calendars of its jobs.
     pub named: HashSet<&'a str>,
+}
+
+impl<'a> FileCalendars<'a> {
+    /// Returns the calendars of the documents of a file.
+    pub fn of(documents: &'a [FileDocument]) -> Self {
+        let mut calendars = Self::default();
+        for document in documents {
+            match document {
+                FileDocument::Job(job) => calendars.named.extend(job.calendars.iter().map(|name| name.trim())),
+                FileDocument::Calendar(calendar) => drop(calendars.defined.insert(calendar.name.trim())),
+                FileDocument::AlertRule(_) => {}
+            }
+        }
+        calendars
+    }
 }
 
 /// Returns the order in which files are carried out: a file that defines a calendar before the files whose jobs name it,
@@ -170,9 +190,34 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
+/// Returns the report of a document that defines `after`, compared with what is stored. `json` returns a definition as JSON,
+/// and `budget` is the number of bytes that are left for changes.
+pub fn document_plan<T: PartialEq>(
+    kind: DocumentKind,
+    name: &str,
+    before: Option<&T>,
+    after: &T,
+    json: impl Fn(&T) -> Value,
+    budget: &mut usize,
+) -> DocumentPlan {
+    let (outcome, diff) = match before {
+        None => (PlannedOutcome::Created, VersionDiff::default()),
+        Some(before) if before == after => (PlannedOutcome::Unchanged, VersionDiff::default()),
+        Some(before) => (PlannedOutcome::Changed, bounded_diff(&json(before), &json(after), budget)),
+    };
+    let VersionDiff { changes, more } = diff;
+    let name = name.to_owned();
+    DocumentPlan { kind, name, outcome, changes, more, warnings: Vec::new(), taken_from: None, edited: None }
+}
+
+/// Returns a definition as JSON.
+pub fn to_json<T: Serialize>(definition: &T) -> Value {
+    serde_json::to_value(definition).unwrap_or_default()
+}
+
 /// Returns the changed fields of a document, with long values cut. `budget` is the number of bytes that are left for
 /// changes; without any, the fields are left out.
-pub fn bounded_diff(before: &Value, after: &Value, budget: &mut usize) -> VersionDiff {
+fn bounded_diff(before: &Value, after: &Value, budget: &mut usize) -> VersionDiff {
     let VersionDiff { changes, mut more } = diff(before, after);
     let mut kept = Vec::with_capacity(changes.len());
     for mut change in changes {
@@ -287,6 +332,18 @@ mod tests {
             many[0].starts_with("12 jobs of these files have") && many[0].contains("a and 2 more. --prune"),
             "{many:?}"
         );
+    }
+
+    #[test]
+    fn document_is_created_changed_or_unchanged() {
+        let new = job(Schedule::every(60));
+        let report =
+            |before: Option<&JobInput>| document_plan(DocumentKind::Job, "report", before, &new, to_json, &mut 10_000);
+        let number = |report: &DocumentPlan| (report.outcome, report.changes.len());
+        assert_eq!(number(&report(None)), (PlannedOutcome::Created, 0));
+        assert_eq!(number(&report(Some(&new))), (PlannedOutcome::Unchanged, 0));
+        let before = JobInput { priority: 1, ..new.clone() };
+        assert_eq!(number(&report(Some(&before))), (PlannedOutcome::Changed, 1));
     }
 
     #[test]

@@ -14,10 +14,16 @@ mod plan;
 mod rules;
 mod warnings;
 
-use milvaion_api::{requests::FieldError, rest::ProblemField};
+use milvaion_api::{
+    requests::{FieldError, JobInput},
+    rest::{ApplyFiles, FileDocument, FilePlan, FilesPlan, PlannedOutcome, ProblemField, PrunedJob},
+};
 use milvaion_app::{backend::RequestUser, error::AppError};
+use milvaion_protocol::id::{CalendarId, JobId};
+use milvaion_schedule::calendar::Calendar;
 
-use crate::store::StoreError;
+use crate::store::{StoreError, calendars::CalendarSet, jobs::StoredJob, sources::JobOfFile};
+use rules::PlannedRule;
 
 /// The most errors of invalid documents in one answer.
 const MAX_ERRORS: usize = 20;
@@ -29,6 +35,14 @@ pub struct FilesCaller<'a> {
     pub me: &'a RequestUser,
     /// The tag that limits the token.
     pub tag: Option<&'a str>,
+}
+
+impl<'a> FilesCaller<'a> {
+    /// Returns the tag of the jobs that belong to the files: that of the request, or the one that limits the token.
+    fn selected_tag(self, request: &'a ApplyFiles) -> Option<&'a str> {
+        let named = request.prune.as_ref().map(|prune| prune.tag.as_str()).or(request.tag.as_deref());
+        named.or(self.tag)
+    }
 }
 
 /// The reason for which files are not planned or applied.
@@ -49,6 +63,74 @@ impl From<AppError> for FilesError {
 impl From<StoreError> for FilesError {
     fn from(error: StoreError) -> Self {
         Self::Other(error.into())
+    }
+}
+
+/// What a request changes, ready to be carried out.
+#[derive(Debug, Default)]
+struct Plan {
+    /// The files, in the order of the request.
+    files: Vec<PlannedFile>,
+    /// The numbers of the files, in the order in which they are applied.
+    order: Vec<usize>,
+    /// The jobs to delete.
+    deleted: Vec<JobOfFile>,
+    /// The warnings about jobs that no document names and that are not deleted.
+    warnings: Vec<String>,
+    /// The calendars of all jobs, as they are after the request.
+    calendars: CalendarSet,
+}
+
+/// What a file changes.
+#[derive(Debug)]
+struct PlannedFile {
+    calendars: Vec<PlannedCalendar>,
+    rules: Vec<PlannedRule>,
+    jobs: Vec<PlannedJob>,
+    report: FilePlan,
+}
+
+/// A calendar that is created or changed.
+#[derive(Debug)]
+struct PlannedCalendar {
+    id: CalendarId,
+    /// The version that is changed; none for a new calendar.
+    version: Option<i32>,
+    calendar: Calendar,
+}
+
+/// A job of a file, which may be as the file says.
+#[derive(Debug)]
+struct PlannedJob {
+    id: JobId,
+    key: String,
+    /// The job as it is stored; none for a new one.
+    before: Option<StoredJob>,
+    job: JobInput,
+    outcome: PlannedOutcome,
+}
+
+impl Plan {
+    /// Returns the plan for the caller.
+    fn into_report(self) -> FilesPlan {
+        let deleted = self.deleted.into_iter().map(|job| PrunedJob {
+            id: job.id,
+            key: job.key,
+            display_name: job.display_name,
+            file: job.file,
+        });
+        FilesPlan {
+            files: self.files.into_iter().map(|file| file.report).collect(),
+            deleted: deleted.collect(),
+            warnings: self.warnings,
+        }
+    }
+}
+
+impl PlannedFile {
+    fn new(name: &str) -> Self {
+        let report = FilePlan { name: name.to_owned(), documents: Vec::new() };
+        Self { calendars: Vec::new(), rules: Vec::new(), jobs: Vec::new(), report }
     }
 }
 
@@ -93,4 +175,12 @@ impl DocumentErrors {
 
 fn path_of(Place { file, document }: Place, field: &str) -> String {
     format!("files.{file}.documents.{document}.{field}")
+}
+
+/// Returns all documents with their places.
+fn documents(request: &ApplyFiles) -> impl Iterator<Item = (Place, &FileDocument)> {
+    let files = request.files.iter().enumerate();
+    files.flat_map(|(file, content)| {
+        content.documents.iter().enumerate().map(move |(document, content)| (Place { file, document }, content))
+    })
 }

@@ -2,7 +2,6 @@
 
 use thiserror::Error;
 
-use super::pool::PoolExhausted;
 use crate::error::chain;
 
 /// The text for a user whose request waited too long for a connection.
@@ -38,6 +37,12 @@ pub enum StoreError {
     #[error("{0}")]
     Schema(&'static str),
 }
+
+/// The error of a request for which no place in the pool became free. It passes through the error type of sqlx, which cannot
+/// tell it from an unreachable PostgreSQL.
+#[derive(Debug, Error)]
+#[error("all connections of the pool were in use")]
+pub(super) struct PoolExhausted;
 
 /// The result of a store function.
 pub type Result<T> = std::result::Result<T, StoreError>;

@@ -44,7 +44,7 @@ use sqlx::{
 use tracing::{Instrument, Span};
 
 use super::{
-    error::{Result, StoreError, is_read_only},
+    error::{PoolExhausted, Result, StoreError, is_read_only},
     request_token,
     statement_name::statement_name,
     statement_span::{note_failure, statement_span},
@@ -176,12 +176,6 @@ impl Drop for LentConnection {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
-
-/// The error of a request for which no place in the pool became free. It passes through the error type of sqlx, which cannot
-/// tell it from an unreachable PostgreSQL.
-#[derive(Debug, thiserror::Error)]
-#[error("all connections of the pool were in use")]
-pub(super) struct PoolExhausted;
 
 /// The pool. Clones share the connections. It runs single statements itself, as an [`Executor`].
 #[derive(Clone, Debug)]

@@ -7,12 +7,7 @@ use chrono::{DateTime, Utc};
 use milvaion_protocol::id::{SessionId, UserId};
 use serde_json::{Value, json};
 
-use super::{
-    Result, Store,
-    audit::{self, AuditEntry},
-    pool::StoreTransaction,
-    users,
-};
+use super::{Result, Store, pool::StoreTransaction};
 
 /// Maximum number of anonymous sessions. Such a session only carries a message to the next page, and any visitor can
 /// cause one, so their number is bounded.
@@ -279,38 +274,6 @@ impl Store {
         .fetch_all(self.pool())
         .await?;
         Ok(rows.into_iter().map(|row| (UserId(row.id), u32::try_from(row.sessions).unwrap_or(u32::MAX))).collect())
-    }
-
-    /// Ends sessions of a user and, if there were any, inserts the audit row `entry`. Returns their number, or `None` if
-    /// `which` names a session that does not exist or belongs to another user. A session that has ended already counts
-    /// as none.
-    pub async fn end_sessions(&self, user: UserId, which: EndedSessions<'_>, entry: AuditEntry) -> Result<Option<u32>> {
-        let mut tx = self.pool().begin().await?;
-        if users::lock_user(&mut tx, user).await?.is_none() {
-            return Ok(None);
-        }
-        if let EndedSessions::ById(id) = which {
-            let exists = sqlx::query_scalar!(
-                r#"SELECT EXISTS (SELECT FROM sessions WHERE id = $1 AND user_id = $2) AS "exists!""#,
-                id.0,
-                user.0
-            )
-            .fetch_one(&mut tx)
-            .await?;
-            if !exists {
-                return Ok(None);
-            }
-        }
-        let ended = end_sessions(&mut tx, user, which, SessionEnd::Revoked, entry.at).await?;
-        if ended > 0 {
-            let entry = match which {
-                EndedSessions::ById(id) => entry.change(Some(json!({ "session": id })), None),
-                _ => entry.change(None, Some(json!({ "endedSessions": ended }))),
-            };
-            audit::record(&mut tx, &entry).await?;
-            tx.commit().await?;
-        }
-        Ok(Some(ended))
     }
 }
 

@@ -386,19 +386,19 @@ impl Backend for ServerBackend {
         _me: &RequestUser,
         filter: FailureFilter,
     ) -> Result<ListPage<FailureGroup>, AppError> {
-        failures::groups(self, &filter).await
+        failures::groups(&self.store, &filter, self.clock.now()).await
     }
 
     async fn failures(&self, _me: &RequestUser, filter: FailureFilter) -> Result<ListPage<FailureRow>, AppError> {
-        failures::page(self, &filter).await
+        failures::page(&self.store, &filter).await
     }
 
     async fn failure_preview(&self, _me: &RequestUser, filter: FailureFilter) -> Result<FailureScopePreview, AppError> {
-        failures::preview(self, &filter).await
+        failures::preview(&self.store, &filter).await
     }
 
     async fn failure(&self, _me: &RequestUser, id: OccurrenceId) -> Result<FailureRow, AppError> {
-        failures::one(self, id).await
+        failures::one(&self.store, id).await
     }
 
     async fn retry_failures(
@@ -408,7 +408,7 @@ impl Backend for ServerBackend {
         seen: usize,
         how: RetryInput,
     ) -> Result<RetryFailuresResult, AppError> {
-        failures::retry(self, me, which, seen, &how).await
+        failures::retry(&self.jobs, me, which, seen, &how).await
     }
 
     async fn resolve_failures(
@@ -418,7 +418,7 @@ impl Backend for ServerBackend {
         seen: usize,
         note: &str,
     ) -> Result<ResolveFailuresResult, AppError> {
-        failures::resolve(self, me, which, seen, note).await
+        failures::resolve(&self.jobs, me, which, seen, note).await
     }
 
     async fn dead_letters(
@@ -426,7 +426,7 @@ impl Backend for ServerBackend {
         _me: &RequestUser,
         filter: DeadLetterFilter,
     ) -> Result<ListPage<DeadLetterRow>, AppError> {
-        failures::dead_letters(self, &filter).await
+        failures::dead_letters(&self.store, &filter).await
     }
 
     async fn resolve_dead_letters(

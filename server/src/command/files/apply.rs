@@ -14,11 +14,7 @@ use milvaion_api::{
 use milvaion_app::error::AppError;
 use milvaion_protocol::id::{CalendarId, JobId};
 
-use super::{
-    FilesCaller, FilesError,
-    plan::{PlannedCalendar, PlannedFile, PlannedJob},
-    rules::PlannedRule,
-};
+use super::{FilesCaller, FilesError, PlannedCalendar, PlannedFile, PlannedJob, rules::PlannedRule};
 use crate::{
     command::{
         definitions::is_key_taken,

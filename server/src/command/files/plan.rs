@@ -7,8 +7,7 @@ use milvaion_api::{
     alerts::MAX_ALERT_RULES,
     requests::JobInput,
     rest::{
-        ApplyFiles, DocumentKind, DocumentPlan, FileDocument, FilePlan, FilesPlan, JobDocument, PlannedOutcome,
-        ProblemField, PrunedJob,
+        ApplyFiles, DocumentKind, DocumentPlan, FileDocument, FilesPlan, JobDocument, PlannedOutcome, ProblemField,
         files::{MAX_DOCUMENTS, MAX_FILES, MAX_PRUNED},
     },
     sources::{EditSinceSource, JobSourceKind},
@@ -18,79 +17,20 @@ use milvaion_protocol::id::{CalendarId, JobId};
 use milvaion_schedule::{calendar::Calendar, printable::check_printable};
 use serde_json::Value;
 
-use super::{DocumentErrors, FilesCaller, FilesError, Place, rules::PlannedRule, warnings::selected_tag};
+use super::{
+    DocumentErrors, FilesCaller, FilesError, Place, Plan, PlannedCalendar, PlannedFile, PlannedJob, documents,
+};
 use crate::{
     command::{calendars::checked_calendar, definitions::checked_definition, jobs::JobCommands},
     domain::{
         file_plan::{
-            FileCalendars, JobSurroundings, MAX_CHANGES_BYTES, bounded_diff, file_order, job_warnings,
+            FileCalendars, JobSurroundings, MAX_CHANGES_BYTES, document_plan, file_order, job_warnings, to_json,
             with_calendar_names,
         },
         liveness,
     },
     store::{calendars::CalendarSet, jobs::StoredJob, sources::JobOfFile},
 };
-
-/// What a request changes, ready to be carried out.
-#[derive(Debug, Default)]
-pub(super) struct Plan {
-    /// The files, in the order of the request.
-    pub(super) files: Vec<PlannedFile>,
-    /// The numbers of the files, in the order in which they are applied.
-    pub(super) order: Vec<usize>,
-    /// The jobs to delete.
-    pub(super) deleted: Vec<JobOfFile>,
-    /// The warnings about jobs that no document names and that are not deleted.
-    pub(super) warnings: Vec<String>,
-    /// The calendars of all jobs, as they are after the request.
-    pub(super) calendars: CalendarSet,
-}
-
-/// What a file changes.
-#[derive(Debug)]
-pub(super) struct PlannedFile {
-    pub(super) calendars: Vec<PlannedCalendar>,
-    pub(super) rules: Vec<PlannedRule>,
-    pub(super) jobs: Vec<PlannedJob>,
-    pub(super) report: FilePlan,
-}
-
-/// A calendar that is created or changed.
-#[derive(Debug)]
-pub(super) struct PlannedCalendar {
-    pub(super) id: CalendarId,
-    /// The version that is changed; none for a new calendar.
-    pub(super) version: Option<i32>,
-    pub(super) calendar: Calendar,
-}
-
-/// A job of a file, which may be as the file says.
-#[derive(Debug)]
-pub(super) struct PlannedJob {
-    pub(super) id: JobId,
-    pub(super) key: String,
-    /// The job as it is stored; none for a new one.
-    pub(super) before: Option<StoredJob>,
-    pub(super) job: JobInput,
-    pub(super) outcome: PlannedOutcome,
-}
-
-impl Plan {
-    /// Returns the plan for the caller.
-    pub(super) fn into_report(self) -> FilesPlan {
-        let deleted = self.deleted.into_iter().map(|job| PrunedJob {
-            id: job.id,
-            key: job.key,
-            display_name: job.display_name,
-            file: job.file,
-        });
-        FilesPlan {
-            files: self.files.into_iter().map(|file| file.report).collect(),
-            deleted: deleted.collect(),
-            warnings: self.warnings,
-        }
-    }
-}
 
 /// What is stored about the objects that a request names.
 struct Stored {
@@ -133,9 +73,11 @@ impl JobCommands {
         for (place, document) in documents(request) {
             if let FileDocument::Calendar(calendar) = document {
                 deny_untagged(caller, "calendars")?;
-                let Some(calendar) = self.plan_calendar(place, calendar, &mut stored, &mut errors)? else { continue };
-                let (planned, report) = calendar.compared(&mut budget);
-                files[place.file].calendars.extend(planned);
+                let planned = self.plan_calendar(place, calendar, &mut stored, &mut errors, &mut budget)?;
+                let Some((planned, report)) = planned else { continue };
+                if report.outcome != PlannedOutcome::Unchanged {
+                    files[place.file].calendars.push(planned);
+                }
                 reports.insert((place.file, place.document), report);
             }
         }
@@ -159,7 +101,7 @@ impl JobCommands {
                 }
             }
         }
-        let (now, tag) = (self.clock.now(), selected_tag(caller, request));
+        let (now, tag) = (self.clock.now(), caller.selected_tag(request));
         let mut schemas: HashMap<(String, String), Option<Value>> = HashMap::new();
         let mut seen: HashSet<JobId> = HashSet::new();
         for (place, document) in documents(request) {
@@ -236,14 +178,15 @@ impl JobCommands {
         Ok(Stored { jobs_by_key, jobs, edits, offered, calendar_ids, calendar_names, calendars, defined })
     }
 
-    /// Checks a calendar and notes it for the jobs that name it.
+    /// Checks a calendar, notes it for the jobs that name it, and compares it with the stored one.
     fn plan_calendar(
         &self,
         place: Place,
         calendar: &Calendar,
         stored: &mut Stored,
         errors: &mut DocumentErrors,
-    ) -> Result<Option<ComparedCalendar>, FilesError> {
+        budget: &mut usize,
+    ) -> Result<Option<(PlannedCalendar, DocumentPlan)>, FilesError> {
         let calendar = match checked_calendar(calendar) {
             Ok(calendar) => calendar,
             Err(wrong) => {
@@ -263,7 +206,10 @@ impl JobCommands {
         stored.calendar_ids.insert(calendar.name.clone(), id);
         stored.calendar_names.insert(id, calendar.name.clone());
         stored.calendars.readable.insert(id, calendar.clone());
-        Ok(Some(ComparedCalendar { id, before, calendar }))
+        let earlier = before.as_ref().map(|(_, _, calendar)| calendar);
+        let report = document_plan(DocumentKind::Calendar, &calendar.name, earlier, &calendar, to_json, budget);
+        let version = before.as_ref().map(|(_, version, _)| *version);
+        Ok(Some((PlannedCalendar { id, version, calendar }, report)))
     }
 
     /// Checks a job and compares it with the stored one.
@@ -347,13 +293,6 @@ impl JobCommands {
     }
 }
 
-impl PlannedFile {
-    fn new(name: &str) -> Self {
-        let report = FilePlan { name: name.to_owned(), documents: Vec::new() };
-        Self { calendars: Vec::new(), rules: Vec::new(), jobs: Vec::new(), report }
-    }
-}
-
 impl Stored {
     /// Returns the job that a document is about; none for a new one. A key that exists decides; the id finds a job that has
     /// no key yet.
@@ -374,40 +313,6 @@ impl Stored {
     }
 }
 
-/// A calendar with what is stored about it.
-struct ComparedCalendar {
-    id: CalendarId,
-    before: Option<(CalendarId, i32, Calendar)>,
-    calendar: Calendar,
-}
-
-impl ComparedCalendar {
-    /// Returns the change, if there is one, and its report.
-    fn compared(self, budget: &mut usize) -> (Option<PlannedCalendar>, DocumentPlan) {
-        let mut report = DocumentPlan {
-            kind: DocumentKind::Calendar,
-            name: self.calendar.name.clone(),
-            outcome: PlannedOutcome::Created,
-            changes: Vec::new(),
-            more: false,
-            warnings: Vec::new(),
-            taken_from: None,
-            edited: None,
-        };
-        let version = self.before.as_ref().map(|(_, version, _)| *version);
-        if let Some((_, _, before)) = self.before {
-            if before == self.calendar {
-                return (None, DocumentPlan { outcome: PlannedOutcome::Unchanged, ..report });
-            }
-            let json = |calendar: &Calendar| serde_json::to_value(calendar).unwrap_or_default();
-            let diff = bounded_diff(&json(&before), &json(&self.calendar), budget);
-            report =
-                DocumentPlan { outcome: PlannedOutcome::Changed, changes: diff.changes, more: diff.more, ..report };
-        }
-        (Some(PlannedCalendar { id: self.id, version, calendar: self.calendar }), report)
-    }
-}
-
 impl PlannedJob {
     /// Returns the report of the change at `now`.
     fn report(&self, stored: &Stored, budget: &mut usize, tag: Option<&str>, now: DateTime<Utc>) -> DocumentPlan {
@@ -417,36 +322,18 @@ impl PlannedJob {
             is_offered: stored.offered.contains(&(self.job.worker_id.clone(), self.job.job_type.clone())),
             now,
         };
-        let mut report = DocumentPlan {
-            kind: DocumentKind::Job,
-            name: self.key.clone(),
-            outcome: self.outcome,
-            changes: Vec::new(),
-            more: false,
+        let name_of = |id| stored.calendar_names.get(&id).cloned().unwrap_or_else(|| id.to_string());
+        let json = |job: &JobInput| with_calendar_names(job, name_of);
+        let compared = document_plan(DocumentKind::Job, &self.key, surroundings.before, &self.job, json, budget);
+        let from = self.before.as_ref().map(|before| before.source.kind);
+        let is_changed = self.outcome == PlannedOutcome::Changed;
+        DocumentPlan {
             warnings: job_warnings(&self.job, surroundings),
-            taken_from: None,
-            edited: None,
-        };
-        let Some(before) = &self.before else { return report };
-        report.taken_from = Some(before.source.kind).filter(|kind| *kind != JobSourceKind::File);
-        if self.outcome == PlannedOutcome::Changed {
-            let name_of = |id| stored.calendar_names.get(&id).cloned().unwrap_or_else(|| id.to_string());
-            let json = |job: &JobInput| with_calendar_names(job, name_of);
-            let diff = bounded_diff(&json(&before.definition), &json(&self.job), budget);
-            report.changes = diff.changes;
-            report.more = diff.more;
-            report.edited = stored.edits.get(&self.id).cloned();
+            taken_from: from.filter(|kind| *kind != JobSourceKind::File),
+            edited: stored.edits.get(&self.id).filter(|_| is_changed).cloned(),
+            ..compared
         }
-        report
     }
-}
-
-/// Returns all documents with their places.
-pub(super) fn documents(request: &ApplyFiles) -> impl Iterator<Item = (Place, &FileDocument)> {
-    let files = request.files.iter().enumerate();
-    files.flat_map(|(file, content)| {
-        content.documents.iter().enumerate().map(move |(document, content)| (Place { file, document }, content))
-    })
 }
 
 /// Checks a request as far as that needs no service, and returns the order of its files.
@@ -482,21 +369,7 @@ fn check_request(request: &ApplyFiles) -> Result<Vec<usize>, FilesError> {
         }
     }
     errors.into_result()?;
-    let calendars: Vec<FileCalendars<'_>> = request
-        .files
-        .iter()
-        .map(|file| {
-            let mut calendars = FileCalendars::default();
-            for document in &file.documents {
-                match document {
-                    FileDocument::Job(job) => calendars.named.extend(job.calendars.iter().map(|name| name.trim())),
-                    FileDocument::Calendar(calendar) => drop(calendars.defined.insert(calendar.name.trim())),
-                    FileDocument::AlertRule(_) => {}
-                }
-            }
-            calendars
-        })
-        .collect();
+    let calendars: Vec<_> = request.files.iter().map(|file| FileCalendars::of(&file.documents)).collect();
     file_order(&calendars).map_err(|file| {
         let name = &request.files[file].name;
         let text = format!(

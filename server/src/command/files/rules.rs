@@ -9,10 +9,10 @@ use milvaion_api::{
 };
 use milvaion_protocol::id::{AlertChannelId, AlertRuleId};
 
-use super::plan::documents;
+use super::documents;
 use crate::{
     command::{alerts::checked_rule, jobs::JobCommands},
-    domain::file_plan::bounded_diff,
+    domain::file_plan::{document_plan, to_json},
     store::StoreError,
 };
 
@@ -63,25 +63,11 @@ impl JobCommands {
         let (mut rule, channels) = checked_rule(rule, &stored.channels)?;
         // As they are read.
         rule.channels.sort_by_key(|name| name.to_lowercase());
-        let mut report = DocumentPlan {
-            kind: DocumentKind::AlertRule,
-            name: rule.name.clone(),
-            outcome: PlannedOutcome::Created,
-            changes: Vec::new(),
-            more: false,
-            warnings: Vec::new(),
-            taken_from: None,
-            edited: None,
-        };
         let before = stored.rules.get(&rule.name);
-        if let Some(before) = before {
-            if before.definition == rule {
-                return Ok((None, DocumentPlan { outcome: PlannedOutcome::Unchanged, ..report }));
-            }
-            let json = |rule: &AlertRule| serde_json::to_value(rule).unwrap_or_default();
-            let diff = bounded_diff(&json(&before.definition), &json(&rule), budget);
-            report =
-                DocumentPlan { outcome: PlannedOutcome::Changed, changes: diff.changes, more: diff.more, ..report };
+        let earlier = before.map(|before| &before.definition);
+        let report = document_plan(DocumentKind::AlertRule, &rule.name, earlier, &rule, to_json, budget);
+        if report.outcome == PlannedOutcome::Unchanged {
+            return Ok((None, report));
         }
         let id = before.map_or_else(|| self.clock.alert_rule_id(), |before| before.id);
         Ok((Some(PlannedRule { id, version: before.map(|before| before.version), rule, channels }), report))

@@ -6,7 +6,7 @@ use milvaion_api::rest::{
 };
 use milvaion_protocol::id::JobId;
 
-use super::{FilesCaller, FilesError, plan::PlannedFile};
+use super::{FilesCaller, FilesError, PlannedFile};
 use crate::{
     command::jobs::JobCommands,
     domain::file_plan::{left_job_warnings, rename_warning},
@@ -26,7 +26,7 @@ impl JobCommands {
         let planned = files.iter().flat_map(|file| &file.jobs);
         let kept: Vec<JobId> = planned.map(|job| job.id).chain(deleted.iter().map(|job| job.id)).collect();
         let limit = i64::try_from(MAX_PRUNED).unwrap_or(i64::MAX);
-        let tag = selected_tag(caller, request);
+        let tag = caller.selected_tag(request);
         // What comes from standard input has no name of its own, so a later text says nothing about an earlier one.
         let named = request.files.iter().filter(|file| file.name != STANDARD_INPUT);
         let names: Vec<String> = named.map(|file| file.name.clone()).collect();
@@ -63,12 +63,6 @@ impl JobCommands {
         }
         Ok(())
     }
-}
-
-/// Returns the tag of the jobs that belong to the files: that of the request, or the one that limits the token.
-pub(super) fn selected_tag<'a>(caller: FilesCaller<'a>, request: &'a ApplyFiles) -> Option<&'a str> {
-    let named = request.prune.as_ref().map(|prune| prune.tag.as_str()).or(request.tag.as_deref());
-    named.or(caller.tag)
 }
 
 /// Returns true if the caller may see a job with these tags.
