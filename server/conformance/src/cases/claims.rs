@@ -83,7 +83,7 @@ pub(crate) async fn ended_long_ago(context: &CaseContext) -> CaseOutcome {
     context.set_claim(&job, "done:1", -660_000).await?;
     context.publish(&job, PublishMark::Republished).await?;
     let report = context.ends_as(&job, OccurrenceStatus::Unknown).await?;
-    let own = super::control::first_hello(context).await?.instance_id;
+    let own = context.first_hello().await?.instance_id;
     context.expect(report.instance_id == own, format!("the instanceId {own}"), || report.instance_id.clone())?;
     context.expect_starts(&job, &[])
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use milvaion_protocol::{
-    message::{CancelMessage, FEATURE_CHECKPOINT, InstanceHello, JobMessage},
+    message::{CancelMessage, FEATURE_CHECKPOINT, JobMessage},
     status::OccurrenceStatus,
 };
 use redis::AsyncCommands;
@@ -16,7 +16,6 @@ use super::{
 };
 use crate::{
     context::{CaseContext, END_WITHIN, READY_WITHIN, TestJob, job_type_names},
-    failure::CaseFailure,
     proxy::NetworkFault,
     record::WorkerMessage,
 };
@@ -26,7 +25,7 @@ const HEARTBEAT_GAP: Duration = Duration::from_secs(8);
 
 pub(crate) async fn hello(context: &CaseContext) -> CaseOutcome {
     let _worker = context.begin(&[TestJob::Echo]).await?;
-    let hello = first_hello(context).await?;
+    let hello = context.first_hello().await?;
     let worker_id = context.worker_id();
     context.expect(hello.worker_id == worker_id, format!("workerId {worker_id}"), || hello.worker_id.clone())?;
     let mut offered: Vec<_> = hello.job_types.iter().map(|info| info.job_type.as_str()).collect();
@@ -48,10 +47,10 @@ pub(crate) async fn hello(context: &CaseContext) -> CaseOutcome {
 
 pub(crate) async fn hello_again(context: &CaseContext) -> CaseOutcome {
     let worker = context.begin(&[TestJob::Echo]).await?;
-    let first = first_hello(context).await?;
+    let first = context.first_hello().await?;
     let since = Instant::now();
     worker.broker.cut();
-    let again = || hellos(context, Some(since)).into_iter().next();
+    let again = || context.hellos(Some(since)).into_iter().next();
     let second = context.until(READY_WITHIN, "a second hello", again, || "none".to_owned()).await?;
     let is_same = first.instance_id == second.instance_id;
     context.expect(is_same, "the same instanceId", || format!("{} and {}", first.instance_id, second.instance_id))?;
@@ -119,7 +118,7 @@ pub(crate) async fn heartbeats_of_a_blocked_worker(context: &CaseContext) -> Cas
 
 pub(crate) async fn heartbeat_key(context: &CaseContext) -> CaseOutcome {
     let _worker = context.begin(&[TestJob::Echo]).await?;
-    let instance = first_hello(context).await?.instance_id;
+    let instance = context.first_hello().await?.instance_id;
     let key = context.keys.heartbeat(&instance);
     let read = || async { context.value(key.clone()).await?.parse::<i64>().ok() };
     let missing = || "no such key".to_owned();
@@ -201,22 +200,6 @@ fn begins_with_hello(context: &CaseContext) -> bool {
         .iter()
         .find(|received| matches!(received.message, WorkerMessage::Hello(_) | WorkerMessage::Heartbeat(_)));
     first.is_some_and(|received| matches!(received.message, WorkerMessage::Hello(_)))
-}
-
-/// Waits for the registration of an instance.
-pub(crate) async fn first_hello(context: &CaseContext) -> Result<InstanceHello, CaseFailure> {
-    let found = || hellos(context, None).into_iter().next();
-    context.until(READY_WITHIN, "a hello", found, || "none".to_owned()).await
-}
-
-pub(super) fn hellos(context: &CaseContext, since: Option<Instant>) -> Vec<InstanceHello> {
-    let record = context.server.record();
-    let later = record.messages.iter().filter(|received| since.is_none_or(|since| received.at > since));
-    let all = later.filter_map(|received| match &received.message {
-        WorkerMessage::Hello(hello) => Some(hello.clone()),
-        _ => None,
-    });
-    all.collect()
 }
 
 fn cancel_message(job: &JobMessage, attempt: u32) -> String {

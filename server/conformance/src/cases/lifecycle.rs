@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use milvaion_protocol::status::OccurrenceStatus;
 use serde_json::json;
 
-use super::{CaseOutcome, control::first_hello, minimal::echoes};
+use super::{CaseOutcome, minimal::echoes};
 use crate::{
     context::{CaseContext, END_WITHIN, READY_WITHIN, TestJob},
     failure::CaseFailure,
@@ -33,7 +33,7 @@ pub(crate) async fn worker_first(context: &CaseContext) -> CaseOutcome {
     let job = context.job(TestJob::Echo, json!({ "first": "the worker" }));
     context.send(&job).await?;
     echoes(context, &job).await?;
-    first_hello(context).await.map(drop)
+    context.first_hello().await.map(drop)
 }
 
 fn worker_state(worker: &mut WorkerProcess) -> String {
@@ -53,7 +53,7 @@ pub(crate) async fn names(context: &CaseContext) -> CaseOutcome {
 
 pub(crate) async fn stop_idle(context: &CaseContext) -> CaseOutcome {
     let mut worker = context.begin(&[TestJob::Echo]).await?;
-    let instance = first_hello(context).await?.instance_id;
+    let instance = context.first_hello().await?.instance_id;
     worker.terminate();
     let status = worker.wait(STOPPED_WITHIN).await?;
     context.expect(status.success(), "the exit code 0", || status.to_string())?;

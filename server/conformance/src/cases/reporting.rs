@@ -9,7 +9,7 @@ use milvaion_protocol::{
 };
 use serde_json::json;
 
-use super::{CaseOutcome, control::first_hello, minimal::echoes};
+use super::{CaseOutcome, minimal::echoes};
 use crate::{
     context::{CaseContext, END_WITHIN, TestJob},
     failure::CaseFailure,
@@ -162,7 +162,7 @@ pub(crate) async fn progress(context: &CaseContext) -> CaseOutcome {
 /// The kit keeps the newest checkpoint of the reports, as the server does, and sends it with the next attempt.
 pub(crate) async fn checkpoint(context: &CaseContext) -> CaseOutcome {
     let mut worker = context.begin(&[TestJob::Echo]).await?;
-    if !first_hello(context).await?.features.iter().any(|feature| feature == FEATURE_CHECKPOINT) {
+    if !context.first_hello().await?.features.iter().any(|feature| feature == FEATURE_CHECKPOINT) {
         return Err(CaseFailure::skipped("The worker does not announce the feature checkpoint."));
     }
     context.server.declare_job_queue(&context.worker_id(), context.job_type(TestJob::Checkpoint)).await?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use milvaion_protocol::status::OccurrenceStatus;
 use serde_json::json;
 
-use super::{CaseOutcome, claims::is_done, control};
+use super::{CaseOutcome, claims::is_done};
 use crate::{
     context::{CaseContext, TestJob},
     settings::KitService,
@@ -22,7 +22,7 @@ const REDIS_AWAY: Duration = Duration::from_secs(6);
 pub(crate) async fn broker(context: &CaseContext) -> CaseOutcome {
     context.control()?;
     let worker = context.begin(&[TestJob::Sleep]).await?;
-    let first = control::first_hello(context).await?.instance_id;
+    let first = context.first_hello().await?.instance_id;
     let job = context.job(TestJob::Sleep, json!({ "ms": 2000 }));
     context.send(&job).await?;
     context.is_running(&job).await?;
@@ -34,7 +34,7 @@ pub(crate) async fn broker(context: &CaseContext) -> CaseOutcome {
     context.send(&next).await?;
     context.ends_as_within(&job, OccurrenceStatus::Completed, WORKS_AGAIN_WITHIN).await?;
     context.ends_as_within(&next, OccurrenceStatus::Completed, WORKS_AGAIN_WITHIN).await?;
-    let again = || control::hellos(context, Some(since)).into_iter().next();
+    let again = || context.hellos(Some(since)).into_iter().next();
     let second = context.until(WORKS_AGAIN_WITHIN, "a hello after the restart", again, || "none".to_owned()).await?;
     let is_same = first == second.instance_id;
     context.expect(is_same, "the same instanceId", || format!("{first} and {}", second.instance_id))?;

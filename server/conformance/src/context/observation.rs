@@ -8,12 +8,12 @@ use std::{
 
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::{JobMessage, StatusReport},
+    message::{InstanceHello, JobMessage, StatusReport},
     status::OccurrenceStatus,
 };
 
-use super::{CaseContext, END_WITHIN, LOOK_INTERVAL, TestJob};
-use crate::{failure::CaseFailure, worker_process::WorkerProcess};
+use super::{CaseContext, END_WITHIN, LOOK_INTERVAL, READY_WITHIN, TestJob};
+use crate::{failure::CaseFailure, record::WorkerMessage, worker_process::WorkerProcess};
 
 impl CaseContext {
     /// Returns the attempts of an occurrence that have begun, in the order in which the job wrote them to the ledger.
@@ -129,6 +129,23 @@ impl CaseContext {
         let report = self.end(message, within).await?;
         self.expect(report.status == status, format!("the end {}", status.label()), || self.describe(message))?;
         Ok(report)
+    }
+
+    /// Returns the registrations of instances, in the order in which they arrived, or those after an instant.
+    pub(crate) fn hellos(&self, since: Option<Instant>) -> Vec<InstanceHello> {
+        let record = self.server.record();
+        let later = record.messages.iter().filter(|received| since.is_none_or(|since| received.at > since));
+        let all = later.filter_map(|received| match &received.message {
+            WorkerMessage::Hello(hello) => Some(hello.clone()),
+            _ => None,
+        });
+        all.collect()
+    }
+
+    /// Waits for the registration of an instance.
+    pub(crate) async fn first_hello(&self) -> Result<InstanceHello, CaseFailure> {
+        let found = || self.hellos(None).into_iter().next();
+        self.until(READY_WITHIN, "a hello", found, || "none".to_owned()).await
     }
 
     /// Waits until an attempt has begun, by the ledger.
