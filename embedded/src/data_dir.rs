@@ -6,11 +6,12 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use nix::sys::signal::Signal;
 use nix::unistd::{User, geteuid};
 use rand::distr::{Alphanumeric, SampleString};
 
 use super::child::SystemAccount;
-use super::{EmbeddedError, ServiceSelection, postgres, programs, rabbitmq, redis};
+use super::{EmbeddedError, ServiceSelection, programs};
 
 /// The parent of the services' folders if their users cannot reach the data folder, for example below the home of root.
 const FALLBACK_SERVICES_DIR: &str = "/var/lib/milvaion";
@@ -22,6 +23,50 @@ const POINTER_FILE: &str = "services-are-in";
 /// The length of a password. It holds only letters and digits, so it needs no quotes in a URL, a configuration file or
 /// a shell. 32 of them are 190 bits.
 const PASSWORD_LENGTH: usize = 32;
+
+/// A service as Debian installs it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DebianService {
+    /// The name of its folder, of its password file and of its log.
+    pub(super) folder: &'static str,
+    /// The name of its process.
+    pub(super) process: &'static str,
+    /// The user that its package creates.
+    pub(super) user: &'static str,
+    pub(super) package: &'static str,
+    pub(super) stop_signal: Signal,
+}
+
+impl DebianService {
+    pub(super) const ALL: [Self; 3] = [POSTGRES, REDIS, RABBITMQ];
+}
+
+pub(super) const POSTGRES: DebianService = DebianService {
+    folder: "postgres",
+    process: "postgres",
+    user: "postgres",
+    package: "postgresql",
+    // A fast shutdown, which ends the sessions and writes a checkpoint. SIGTERM would wait for clients.
+    stop_signal: Signal::SIGINT,
+};
+
+pub(super) const REDIS: DebianService = DebianService {
+    folder: "redis",
+    process: "redis-server",
+    user: "redis",
+    package: "redis-server",
+    // Redis then syncs its append-only file and exits.
+    stop_signal: Signal::SIGTERM,
+};
+
+pub(super) const RABBITMQ: DebianService = DebianService {
+    folder: "rabbitmq",
+    process: "beam.smp",
+    user: "rabbitmq",
+    package: "rabbitmq-server",
+    // The node then stops its applications in order.
+    stop_signal: Signal::SIGTERM,
+};
 
 /// A locked data folder.
 #[derive(Debug)]
@@ -101,9 +146,9 @@ impl DataDir {
     }
 
     /// Returns the folder of a service and creates it if necessary. If we run as root, the service runs as the owner of
-    /// the folder, and a new folder is given to `user`, the Debian user of the service.
-    pub(super) fn home(&self, service: &str, user: &str, package: &'static str) -> Result<ServiceDir, EmbeddedError> {
-        let folder = self.services.join(service);
+    /// the folder, and a new folder is given to the Debian user of the service.
+    pub(super) fn home(&self, service: &DebianService) -> Result<ServiceDir, EmbeddedError> {
+        let folder = self.services.join(service.folder);
         private_folder(&folder).map_err(EmbeddedError::folder(&folder, "created"))?;
         let our_uid = geteuid();
         let owner = owner(&folder);
@@ -117,7 +162,7 @@ impl DataDir {
         if owner.is_some() {
             return Ok(ServiceDir { folder, account: owner });
         }
-        let account = system_user(user, package)?;
+        let account = system_user(service)?;
         chown(&folder, Some(account.uid), Some(account.gid))
             .map_err(EmbeddedError::folder(&folder, "given to its user"))?;
         Ok(ServiceDir { folder, account: Some(account) })
@@ -125,8 +170,8 @@ impl DataDir {
 
     /// Deletes everything except the logs and the lock.
     pub(super) fn erase(self) -> Result<(), EmbeddedError> {
-        for name in [postgres::FOLDER, redis::FOLDER, rabbitmq::FOLDER] {
-            delete(&self.services.join(name), |path| fs::remove_dir_all(path))?;
+        for service in DebianService::ALL {
+            delete(&self.services.join(service.folder), |path| fs::remove_dir_all(path))?;
         }
         if self.services != self.data {
             delete(&self.services, |path| fs::remove_dir_all(path))?;
@@ -194,15 +239,11 @@ fn choose_services_dir(data: &Path, wanted: ServiceSelection) -> Result<PathBuf,
         return Ok(data.to_owned());
     }
     let mut users = Vec::new();
-    for (is_wanted, service, user, package) in [
-        (wanted.postgres, postgres::FOLDER, postgres::USER, postgres::PACKAGE),
-        (wanted.redis, redis::FOLDER, redis::USER, redis::PACKAGE),
-        (wanted.rabbitmq, rabbitmq::FOLDER, rabbitmq::USER, rabbitmq::PACKAGE),
-    ] {
+    for (is_wanted, service) in [(wanted.postgres, POSTGRES), (wanted.redis, REDIS), (wanted.rabbitmq, RABBITMQ)] {
         if is_wanted {
-            users.push(match owner(&data.join(service)) {
+            users.push(match owner(&data.join(service.folder)) {
                 Some(owner) => owner,
-                None => system_user(user, package)?,
+                None => system_user(&service)?,
             });
         }
     }
@@ -251,7 +292,8 @@ fn owner(folder: &Path) -> Option<SystemAccount> {
     (meta.uid() != 0).then(|| SystemAccount { uid: meta.uid(), gid: meta.gid() })
 }
 
-fn system_user(name: &str, package: &'static str) -> Result<SystemAccount, EmbeddedError> {
+fn system_user(service: &DebianService) -> Result<SystemAccount, EmbeddedError> {
+    let DebianService { user: name, package, .. } = *service;
     match User::from_name(name) {
         Ok(Some(user)) => Ok(SystemAccount { uid: user.uid.as_raw(), gid: user.gid.as_raw() }),
         _ => Err(EmbeddedError::Missing { what: format!("The system user {name}"), package }),
@@ -362,7 +404,7 @@ mod tests {
         let data_dir = DataDir::claim(&data, NOTHING).unwrap();
         data_dir.secret("redis").unwrap();
         fs::create_dir_all(data.join("logs")).unwrap();
-        fs::create_dir_all(data.join(redis::FOLDER).join("deep")).unwrap();
+        fs::create_dir_all(data.join(REDIS.folder).join("deep")).unwrap();
         data_dir.erase().unwrap();
         let mut left: Vec<_> = fs::read_dir(&data).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();

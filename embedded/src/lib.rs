@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 use futures::future::{join_all, select_all};
 
 use child::ChildProcess;
-use data_dir::DataDir;
+use data_dir::{DataDir, DebianService, POSTGRES};
 pub use error::EmbeddedError;
 
 /// The longest time for an orderly stop before the process group is killed. RabbitMQ is the slowest, at about one
@@ -168,7 +168,7 @@ pub async fn start_until(
 #[must_use]
 pub fn running_postgres(data_dir: &Path) -> Option<String> {
     let port = ports::stored_postgres(&data_dir.join("ports"))?;
-    let password = std::fs::read_to_string(data_dir.join("secrets").join(postgres::FOLDER)).ok()?;
+    let password = std::fs::read_to_string(data_dir.join("secrets").join(POSTGRES.folder)).ok()?;
     Some(postgres::url(password.trim(), port))
 }
 
@@ -272,13 +272,8 @@ where
 
 /// Terminates the processes that a killed server may have left in this data folder.
 async fn terminate_orphans(data_dir: &DataDir) {
-    let services = [
-        (postgres::FOLDER, postgres::PROCESS, postgres::STOP_SIGNAL),
-        (redis::FOLDER, redis::PROCESS, redis::STOP_SIGNAL),
-        (rabbitmq::FOLDER, rabbitmq::PROCESS, rabbitmq::STOP_SIGNAL),
-    ];
-    join_all(services.map(|(folder, process, stop_signal)| async move {
-        orphans::terminate(&data_dir.services().join(folder), process, stop_signal).await;
+    join_all(DebianService::ALL.map(|service| async move {
+        orphans::terminate(&data_dir.services().join(service.folder), service.process, service.stop_signal).await;
     }))
     .await;
 }

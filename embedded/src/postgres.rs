@@ -5,20 +5,11 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
 use sqlx::{Connection, PgConnection};
 
 use super::child::{ChildProcess, LaunchSpec};
-use super::data_dir::ServiceDir;
+use super::data_dir::{POSTGRES, ServiceDir};
 use super::{EmbeddedError, ProbeResult, StartContext, programs, until_healthy};
-
-pub(super) const FOLDER: &str = "postgres";
-pub(super) const PROCESS: &str = "postgres";
-pub(super) const USER: &str = "postgres";
-pub(super) const PACKAGE: &str = "postgresql";
-
-/// The signal for a fast shutdown, which ends the sessions and writes a checkpoint. SIGTERM would wait for clients.
-pub(super) const STOP_SIGNAL: Signal = Signal::SIGINT;
 
 /// The name of the role and of the database.
 const NAME: &str = "milvaion";
@@ -32,11 +23,11 @@ const INITDB_WITHIN: Duration = Duration::from_secs(120);
 
 /// Starts PostgreSQL on `port`, creates the database if necessary, and returns the URL once it responds.
 pub(super) async fn start(start: &StartContext<'_>, port: u16) -> Result<String, EmbeddedError> {
-    let home = start.data_dir.home(FOLDER, USER, PACKAGE)?;
+    let home = start.data_dir.home(&POSTGRES)?;
     let data = home.folder.join("data");
     let programs = choose(installed(), &data)?;
-    let password = start.data_dir.secret(FOLDER)?;
-    let log = start.data_dir.log(FOLDER);
+    let password = start.data_dir.secret(POSTGRES.folder)?;
+    let log = start.data_dir.log(POSTGRES.folder);
 
     if !data.exists() {
         start.report("Preparing an empty PostgreSQL database");
@@ -54,7 +45,7 @@ pub(super) async fn start(start: &StartContext<'_>, port: u16) -> Result<String,
         .clean_env()
         .folder(&home.folder)
         .account(home.account)
-        .stop_signal(STOP_SIGNAL);
+        .stop_signal(POSTGRES.stop_signal);
     let child = start.register(ChildProcess::spawn("PostgreSQL", launch, &log).await?);
     let admin = url_of(&password, port, "postgres");
     let took = until_healthy(&child, port, HEALTHY_WITHIN, async || probe(start, &admin).await).await?;
@@ -134,8 +125,8 @@ async fn probe(start: &StartContext<'_>, url: &str) -> ProbeResult {
         Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("28P01") => {
             ProbeResult::Hopeless(EmbeddedError::Password {
                 service: "PostgreSQL",
-                secret: start.data_dir.secret_file(FOLDER),
-                folder: start.data_dir.services().join(FOLDER),
+                secret: start.data_dir.secret_file(POSTGRES.folder),
+                folder: start.data_dir.services().join(POSTGRES.folder),
             })
         }
         // PostgreSQL does not listen yet, or reports "the database system is starting up".
@@ -170,7 +161,7 @@ fn installed() -> Vec<(String, PathBuf)> {
 /// Returns the folder of the programs that fit the data: the version that wrote it, or the newest one for new data.
 fn choose(mut installed: Vec<(String, PathBuf)>, data: &Path) -> Result<PathBuf, EmbeddedError> {
     let Some((_, newest)) = installed.last() else {
-        return Err(EmbeddedError::Missing { what: "PostgreSQL (initdb, postgres)".into(), package: PACKAGE });
+        return Err(EmbeddedError::Missing { what: "PostgreSQL (initdb, postgres)".into(), package: POSTGRES.package });
     };
     if !data.exists() {
         return Ok(newest.clone());

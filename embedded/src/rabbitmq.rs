@@ -10,19 +10,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lapin::{Connection, ConnectionProperties};
-use nix::sys::signal::Signal;
 use tokio::net::TcpStream;
 
 use super::child::{ChildProcess, LaunchSpec};
+use super::data_dir::RABBITMQ;
 use super::{EmbeddedError, ProbeResult, StartContext, programs, until_healthy};
-
-pub(super) const FOLDER: &str = "rabbitmq";
-pub(super) const PROCESS: &str = "beam.smp";
-pub(super) const USER: &str = "rabbitmq";
-pub(super) const PACKAGE: &str = "rabbitmq-server";
-
-/// The stop signal. The node then stops its applications in order.
-pub(super) const STOP_SIGNAL: Signal = Signal::SIGTERM;
 
 /// The user name at the broker.
 const ACCOUNT: &str = "milvaion";
@@ -43,8 +35,8 @@ const HEALTHY_WITHIN: Duration = Duration::from_secs(120);
 /// connection.
 pub(super) async fn start(start: &StartContext<'_>, port: u16, distribution: u16) -> Result<String, EmbeddedError> {
     let program = server_program()?;
-    let home = start.data_dir.home(FOLDER, USER, PACKAGE)?;
-    let password = start.data_dir.secret(FOLDER)?;
+    let home = start.data_dir.home(&RABBITMQ)?;
+    let password = start.data_dir.secret(RABBITMQ.folder)?;
     // Erlang requires that no other user can read the cookie, because the cookie gives full control of the broker.
     home.file(".erlang.cookie", &start.data_dir.secret("erlang-cookie")?)?;
     home.file("rabbitmq.conf", &config(port, &password))?;
@@ -54,12 +46,15 @@ pub(super) async fn start(start: &StartContext<'_>, port: u16, distribution: u16
     home.sub_folder("mnesia")?;
     home.sub_folder("log")?;
 
-    let mut launch =
-        LaunchSpec::new(program).clean_env().folder(&home.folder).account(home.account).stop_signal(STOP_SIGNAL);
+    let mut launch = LaunchSpec::new(program)
+        .clean_env()
+        .folder(&home.folder)
+        .account(home.account)
+        .stop_signal(RABBITMQ.stop_signal);
     for (name, value) in environment(&home.folder, distribution) {
         launch = launch.env(name, value);
     }
-    let child = start.register(ChildProcess::spawn("RabbitMQ", launch, &start.data_dir.log(FOLDER)).await?);
+    let child = start.register(ChildProcess::spawn("RabbitMQ", launch, &start.data_dir.log(RABBITMQ.folder)).await?);
     let url = format!("amqp://{ACCOUNT}:{password}@{}:{port}/%2f", Ipv4Addr::LOCALHOST);
     let took = until_healthy(&child, port, HEALTHY_WITHIN, async || probe(start, port, &url).await).await?;
     start.report(&format!("RabbitMQ is ready on port {port} ({} ms)", took.as_millis()));
@@ -72,7 +67,7 @@ fn server_program() -> Result<PathBuf, EmbeddedError> {
     let mut folders = vec![PathBuf::from("/usr/lib/rabbitmq/bin")];
     folders.extend(programs::search_path());
     programs::find("rabbitmq-server", &folders)
-        .ok_or(EmbeddedError::Missing { what: "RabbitMQ (rabbitmq-server)".into(), package: PACKAGE })
+        .ok_or(EmbeddedError::Missing { what: "RabbitMQ (rabbitmq-server)".into(), package: RABBITMQ.package })
 }
 
 fn config(port: u16, password: &str) -> String {
@@ -137,8 +132,8 @@ async fn probe(start: &StartContext<'_>, port: u16, url: &str) -> ProbeResult {
         }
         Err(error) if error.to_string().contains("ACCESS_REFUSED") => ProbeResult::Hopeless(EmbeddedError::Password {
             service: "RabbitMQ",
-            secret: start.data_dir.secret_file(FOLDER),
-            folder: start.data_dir.services().join(FOLDER),
+            secret: start.data_dir.secret_file(RABBITMQ.folder),
+            folder: start.data_dir.services().join(RABBITMQ.folder),
         }),
         Err(_) => ProbeResult::NotYet,
     }

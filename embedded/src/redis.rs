@@ -3,20 +3,12 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::child::{ChildProcess, LaunchSpec};
-use super::{EmbeddedError, ProbeResult, StartContext, data_dir, until_healthy};
-
-pub(super) const FOLDER: &str = "redis";
-pub(super) const PROCESS: &str = "redis-server";
-pub(super) const USER: &str = "redis";
-pub(super) const PACKAGE: &str = "redis-server";
-
-/// The stop signal. Redis then syncs its append-only file and exits.
-pub(super) const STOP_SIGNAL: Signal = Signal::SIGTERM;
+use super::data_dir::{self, REDIS};
+use super::{EmbeddedError, ProbeResult, StartContext, until_healthy};
 
 /// The longest time until Redis is healthy. An empty Redis responds in 50 ms; the rest is for reading a long
 /// append-only file after a crash.
@@ -24,9 +16,9 @@ const HEALTHY_WITHIN: Duration = Duration::from_secs(60);
 
 /// Starts Redis on `port` and returns the URL once it responds.
 pub(super) async fn start(start: &StartContext<'_>, port: u16) -> Result<String, EmbeddedError> {
-    let program = data_dir::program("redis-server", "Redis", PACKAGE)?;
-    let home = start.data_dir.home(FOLDER, USER, PACKAGE)?;
-    let password = start.data_dir.secret(FOLDER)?;
+    let program = data_dir::program("redis-server", "Redis", REDIS.package)?;
+    let home = start.data_dir.home(&REDIS)?;
+    let password = start.data_dir.secret(REDIS.folder)?;
     let config = home.file("redis.conf", &config(port, &password))?;
 
     let launch = LaunchSpec::new(program)
@@ -34,8 +26,8 @@ pub(super) async fn start(start: &StartContext<'_>, port: u16) -> Result<String,
         .clean_env()
         .folder(&home.folder)
         .account(home.account)
-        .stop_signal(STOP_SIGNAL);
-    let child = start.register(ChildProcess::spawn("Redis", launch, &start.data_dir.log(FOLDER)).await?);
+        .stop_signal(REDIS.stop_signal);
+    let child = start.register(ChildProcess::spawn("Redis", launch, &start.data_dir.log(REDIS.folder)).await?);
     let took = until_healthy(&child, port, HEALTHY_WITHIN, async || probe(start, port, &password).await).await?;
     start.report(&format!("Redis is ready on port {port} ({} ms)", took.as_millis()));
     Ok(format!("redis://:{password}@{}:{port}/0", Ipv4Addr::LOCALHOST))
@@ -63,8 +55,8 @@ async fn probe(start: &StartContext<'_>, port: u16, password: &str) -> ProbeResu
         Ok(response) if response == "+OK\r\n+PONG\r\n" => ProbeResult::Healthy,
         Ok(response) if response.starts_with("-WRONGPASS") => ProbeResult::Hopeless(EmbeddedError::Password {
             service: "Redis",
-            secret: start.data_dir.secret_file(FOLDER),
-            folder: start.data_dir.services().join(FOLDER),
+            secret: start.data_dir.secret_file(REDIS.folder),
+            folder: start.data_dir.services().join(REDIS.folder),
         }),
         // Redis does not listen yet, or still reads its file ("-LOADING").
         _ => ProbeResult::NotYet,
