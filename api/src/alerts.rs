@@ -11,6 +11,7 @@ use chrono::{DateTime, Utc};
 use milvaion_protocol::{
     id::{AlertChannelId, AlertId, AlertRuleId, JobId, OccurrenceId},
     singleton::MAX_LOOP_NAME_BYTES,
+    topology::is_valid_name,
 };
 use milvaion_schedule::printable::check_printable;
 use serde::{Deserialize, Serialize};
@@ -252,8 +253,7 @@ impl AlertCondition {
 /// Returns true for a name that a singleton loop can have.
 #[must_use]
 pub fn is_loop_name(name: &str) -> bool {
-    (1..=MAX_LOOP_NAME_BYTES).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+    is_valid_name(name, MAX_LOOP_NAME_BYTES)
 }
 
 /// The severity of an alert.

@@ -93,6 +93,5 @@ const fn middle() -> u8 {
 /// Returns true if the text is a valid worker id or job type: 1 to 100 letters, digits, `-`, `_`, `.`.
 #[must_use]
 pub fn is_valid_name(text: &str) -> bool {
-    (1..=100).contains(&text.len())
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+    milvaion_protocol::topology::is_valid_name(text, 100)
 }

@@ -132,6 +132,14 @@ impl Topology {
     }
 }
 
+/// Returns true if a name has 1 to `max` letters, digits, `-`, `_` and `.`, as worker ids, job types, prefixes and singleton
+/// loops must.
+#[must_use]
+pub fn is_valid_name(name: &str, max: usize) -> bool {
+    (1..=max).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}
+
 /// Encodes a name as one word of a routing key: lower case, without the dot that separates words. `_` is doubled, so
 /// that two names never have the same encoding.
 fn word(name: &str) -> String {
@@ -304,6 +312,14 @@ mod tests {
         assert_eq!(Topology::job_binding("Mail.EU", "send"), "mail_deu.send.*");
         assert_ne!(Topology::job_binding("a.b", "c"), Topology::job_binding("a", "b.c"));
         assert_ne!(Topology::job_binding("a_d", "c"), Topology::job_binding("a.", "c"));
+    }
+
+    #[test]
+    fn names_have_letters_digits_and_three_signs() {
+        assert!(is_valid_name("mail.EU-1_b", 11));
+        for name in ["", "mail.EU-1_bb", "a b", "a/b", "ä"] {
+            assert!(!is_valid_name(name, 11), "{name:?}");
+        }
     }
 
     #[test]
