@@ -54,6 +54,31 @@ impl fmt::Debug for WorkerBuilder {
     }
 }
 
+impl Worker {
+    /// Returns a builder with the default configuration and no job type.
+    #[must_use]
+    pub fn builder() -> WorkerBuilder {
+        WorkerBuilder::default()
+    }
+
+    /// Returns a builder with the configuration of the environment; see [`WorkerConfig::from_env`].
+    ///
+    /// ```no_run
+    /// # use milvaion_worker::{JobContext, JobError, Worker, WorkerError};
+    /// # async fn greet(ctx: JobContext, name: String) -> Result<String, JobError> { Ok(name) }
+    /// #[tokio::main]
+    /// async fn main() -> Result<(), WorkerError> {
+    ///     Worker::from_env()?.job_fn("greet", greet).run().await
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Returns [`WorkerError::Config`] with one sentence for each invalid variable.
+    pub fn from_env() -> Result<WorkerBuilder, WorkerError> {
+        Ok(Self::builder().config(WorkerConfig::from_env()?))
+    }
+}
+
 impl WorkerBuilder {
     /// Sets the whole configuration, for example the result of [`WorkerConfig::from_env`].
     #[must_use]

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, net::SocketAddr, ops::RangeInclusive, path
 use lapin::uri::AMQPUri;
 use milvaion_protocol::{
     message::AttemptLogBounds,
-    topology::{DEFAULT_BROKER_PREFIX, DEFAULT_REDIS_KEY_PREFIX},
+    topology::{DEFAULT_BROKER_PREFIX, DEFAULT_REDIS_KEY_PREFIX, is_valid_name},
 };
 
 mod file;
@@ -377,11 +377,6 @@ fn without_tls(name: &str, scheme: &str) -> String {
 
 fn out_of_range(name: &str, bounds: &RangeInclusive<u32>, value: &str) -> String {
     format!("{name} is {value}: give a whole number from {} to {}.", bounds.start(), bounds.end())
-}
-
-/// Returns true if `name` consists of 1 to `max` letters, digits, `-`, `_` and `.`, as worker ids and job types must.
-pub(crate) fn is_valid_name(name: &str, max: usize) -> bool {
-    (1..=max).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
 }
 
 #[cfg(test)]

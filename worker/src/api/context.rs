@@ -24,15 +24,17 @@ use tokio::{runtime::Handle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 #[cfg(feature = "client")]
-use crate::api::enqueue::JobEnqueuer;
+pub(crate) mod enqueue;
+mod extensions;
+
+#[cfg(feature = "client")]
+use enqueue::JobEnqueuer;
+use extensions::Extensions;
+
 use crate::{
-    api::{
-        extensions::Extensions,
-        outcome::{JobError, strip_nul},
-    },
+    api::outcome::{JobError, strip_nul},
     clock,
     run::attempt_span::with_trace_ids,
-    run::capture,
     run::log_writer::{HELD_LINES_INTERVAL, LogWriter, WrittenLine},
     run::panics,
     run::report_sink::ReportSink,
@@ -41,6 +43,11 @@ use crate::{
 
 /// Minimum interval between two progress reports of a run, and between two checkpoints. What comes sooner is thinned out.
 const REPORT_INTERVAL: Duration = Duration::from_millis(250);
+
+tokio::task_local! {
+    /// The run that the current task or thread is a part of.
+    static CURRENT_RUN: JobContext;
+}
 
 /// The context of a run: its metadata, its log, its progress and its cancellation. Clones share the same state.
 #[derive(Clone)]
@@ -154,15 +161,9 @@ impl JobContext {
         }
     }
 
-    /// Returns the way to the ingest queue.
-    #[cfg(feature = "client")]
-    pub(crate) fn enqueuer(&self) -> &JobEnqueuer {
-        &self.inner.enqueuer
-    }
-
-    /// Returns the values that layers have set.
-    pub(crate) fn extensions(&self) -> &Extensions {
-        &self.inner.extensions
+    /// Returns the context of the run that the current task or thread is a part of.
+    pub(crate) fn current() -> Option<Self> {
+        CURRENT_RUN.try_with(Clone::clone).ok()
     }
 
     /// Sets the instant at which the timeout of the run expires.
@@ -275,7 +276,7 @@ impl JobContext {
     /// [`CaptureLayer`](crate::CaptureLayer). The future of the run is part of it already; tasks that it spawns are
     /// not. The returned future owns the context, so it can be spawned: `tokio::spawn(ctx.scope(part()))`.
     pub fn scope<F: Future>(&self, part: F) -> impl Future<Output = F::Output> + use<F> {
-        capture::in_run(self.clone(), part)
+        CURRENT_RUN.scope(self.clone(), part)
     }
 
     /// Runs code that blocks its thread, such as a long computation or a library without `async`, on a thread for such
@@ -293,7 +294,7 @@ impl JobContext {
         let (run, span) = (self.clone(), tracing::Span::current());
         let task = tokio::task::spawn_blocking(move || {
             let _entered = span.enter();
-            capture::in_run_sync(run, || panics::catch_panic_sync(code))
+            CURRENT_RUN.sync_scope(run, || panics::catch_panic_sync(code))
         });
         match task.await {
             Ok(Ok(returned)) => returned,

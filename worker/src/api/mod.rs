@@ -9,9 +9,8 @@
 //! |---|---|
 //! | [`job`], [`job_fn`] | The trait [`Job`](crate::Job), and jobs that are functions |
 //! | [`options`], [`rules`], [`timing`] | The rules and schedules that code declares beside a job |
-//! | [`context`] | The context of a run |
-//! | `enqueue` | Occurrences that a job enqueues, with the feature `client` |
-//! | [`layer`], `extensions` | Code around every run, and the values that it passes to the job |
+//! | [`context`] | The context of a run, what its job enqueues, and the values that layers pass to it |
+//! | [`layer`] | Code around every run |
 //! | [`events`] | Observers of all runs |
 //! | [`outcome`] | The ways an attempt can end, and the report of each |
 //! | [`config`] | The settings of a worker, from the environment, a file or code |
@@ -23,11 +22,8 @@
 pub(crate) mod builder;
 pub(crate) mod config;
 pub(crate) mod context;
-#[cfg(feature = "client")]
-pub(crate) mod enqueue;
 pub(crate) mod error;
 pub(crate) mod events;
-pub(crate) mod extensions;
 pub(crate) mod job;
 pub(crate) mod job_fn;
 pub(crate) mod layer;

@@ -9,12 +9,15 @@
 
 use std::{fmt, marker::PhantomData, time::Duration};
 
-use milvaion_protocol::message::{DeclaredSchedule, JobDefaults, UniqueRule};
+use milvaion_protocol::{
+    message::{DeclaredSchedule, JobDefaults, UniqueRule},
+    topology::is_valid_name,
+};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::api::{
-    config::{MAX_CONCURRENCY, MAX_TIMEOUT, is_valid_name},
+    config::{MAX_CONCURRENCY, MAX_TIMEOUT},
     error::ConfigErrors,
     rules::{Misfire, OnLost, Overlap, Rules, rule_setters, whole_seconds},
     timing::Timing,

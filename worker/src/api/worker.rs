@@ -15,7 +15,6 @@ use milvaion_protocol::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    api::builder::WorkerBuilder,
     api::config::WorkerConfig,
     api::error::WorkerError,
     api::events::RunObservers,
@@ -47,7 +46,7 @@ use crate::{
     },
 };
 #[cfg(feature = "client")]
-use crate::{api::enqueue::JobEnqueuer, client::BrokerClient};
+use crate::{api::context::enqueue::JobEnqueuer, client::BrokerClient};
 
 /// Maximum time for the tasks of unanswered deliveries to end with their worker.
 const ABANDON_TIMEOUT: Duration = Duration::from_secs(1);
@@ -78,29 +77,6 @@ impl fmt::Debug for Worker {
 }
 
 impl Worker {
-    /// Returns a builder with the default configuration and no job type.
-    #[must_use]
-    pub fn builder() -> WorkerBuilder {
-        WorkerBuilder::default()
-    }
-
-    /// Returns a builder with the configuration of the environment; see [`WorkerConfig::from_env`].
-    ///
-    /// ```no_run
-    /// # use milvaion_worker::{JobContext, JobError, Worker, WorkerError};
-    /// # async fn greet(ctx: JobContext, name: String) -> Result<String, JobError> { Ok(name) }
-    /// #[tokio::main]
-    /// async fn main() -> Result<(), WorkerError> {
-    ///     Worker::from_env()?.job_fn("greet", greet).run().await
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    /// Returns [`WorkerError::Config`] with one sentence for each invalid variable.
-    pub fn from_env() -> Result<WorkerBuilder, WorkerError> {
-        Ok(Self::builder().config(WorkerConfig::from_env()?))
-    }
-
     /// Returns the instance id of this process: the worker id and eight random hex digits.
     #[must_use]
     pub fn instance_id(&self) -> &str {

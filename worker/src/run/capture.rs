@@ -17,20 +17,6 @@ use tracing_subscriber::{Layer, layer::Context};
 
 use crate::api::context::JobContext;
 
-tokio::task_local! {
-    static CURRENT_RUN: JobContext;
-}
-
-/// Polls a future as part of a run, so that its events are captured.
-pub(crate) fn in_run<F: Future>(run: JobContext, job: F) -> impl Future<Output = F::Output> + use<F> {
-    CURRENT_RUN.scope(run, job)
-}
-
-/// Calls code that blocks its thread as part of a run.
-pub(crate) fn in_run_sync<T>(run: JobContext, code: impl FnOnce() -> T) -> T {
-    CURRENT_RUN.sync_scope(run, code)
-}
-
 /// A `tracing` layer that copies events into the log of the run in which they happen. Add it to the subscriber:
 ///
 /// ```no_run
@@ -74,7 +60,7 @@ impl<S: Subscriber> Layer<S> for CaptureLayer {
         if *event.metadata().level() > self.max_level {
             return;
         }
-        let Ok(run) = CURRENT_RUN.try_with(Clone::clone) else { return };
+        let Some(run) = JobContext::current() else { return };
         let mut recorded = EventFields::default();
         event.record(&mut recorded);
         let level = match *event.metadata().level() {

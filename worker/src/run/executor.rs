@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 #[cfg(feature = "client")]
-use crate::api::enqueue::JobEnqueuer;
+use crate::api::context::enqueue::JobEnqueuer;
 use crate::{
     api::config::MAX_TIMEOUT,
     api::context::JobContext,
@@ -38,7 +38,6 @@ use crate::{
     control::metrics::WorkerMetrics,
     faults,
     run::attempt_span::AttemptSpan,
-    run::capture,
     run::panics::{self, JobPanic},
     run::registry::RegisteredJob,
     run::report_sink::{ConfirmFuture, ReportSink},
@@ -136,7 +135,7 @@ impl Executor {
             }
             code.await
         };
-        let code = capture::in_run(ctx, panics::catch_panic(code));
+        let code = ctx.scope(panics::catch_panic(code));
         let task = tokio::spawn(code.instrument(attempt_span.span()));
 
         let (sink, metrics, job_type, grace) = (self.sink.clone(), self.metrics.clone(), job.job_type, job.grace);

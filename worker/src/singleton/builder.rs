@@ -3,9 +3,6 @@
 use std::{fmt, future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
 #[cfg(feature = "cron")]
-use milvaion_schedule::{cron::CronExpression, schedule::parse_zone};
-
-#[cfg(feature = "cron")]
 use crate::singleton::pace::{CronPace, LoopMisfire};
 use crate::{
     JobError, Tick, WorkerBuilder,
@@ -66,22 +63,10 @@ impl DeclaredRhythm {
             Self::Periodic(pace) => Ok(pace),
             #[cfg(feature = "cron")]
             Self::Cron { expression, zone, misfire } => {
-                cron_pace(name, &expression, &zone, misfire).map(LoopPace::Cron)
+                CronPace::parse(name, &expression, &zone, misfire).map(LoopPace::Cron)
             }
         }
     }
-}
-
-/// Reads the rhythm of a cron loop.
-///
-/// # Errors
-/// Returns a sentence that names the loop.
-#[cfg(feature = "cron")]
-pub(crate) fn cron_pace(name: &str, text: &str, zone: &str, misfire: LoopMisfire) -> Result<CronPace, String> {
-    let expression = CronExpression::parse(text)
-        .map_err(|error| format!("Singleton loop {name:?} has the cron expression {text:?}: {error}"))?;
-    let zone = parse_zone(zone).map_err(|error| format!("Singleton loop {name:?} has the zone {zone:?}: {error}"))?;
-    Ok(CronPace { text: text.to_owned(), expression, zone, misfire })
 }
 
 impl NewLoop {

@@ -6,8 +6,9 @@
 
 use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
 
+use milvaion_protocol::topology::is_valid_name;
+
 use crate::{
-    api::config::is_valid_name,
     api::error::ConfigErrors,
     singleton::{SingletonLoop, pace::LoopPace},
 };
@@ -207,7 +208,7 @@ fn apply_pace(over: &LoopOverrides, spec: &mut SingletonLoop, errors: &mut Confi
                     return;
                 }
             };
-            match super::builder::cron_pace(name, &text, &zone, misfire) {
+            match super::pace::CronPace::parse(name, &text, &zone, misfire) {
                 Ok(pace) => *cron = pace,
                 Err(error) => errors.add(error),
             }

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 #[cfg(feature = "cron")]
 use chrono_tz::Tz;
 #[cfg(feature = "cron")]
-use milvaion_schedule::cron::CronExpression;
+use milvaion_schedule::{cron::CronExpression, schedule::parse_zone};
 
 /// The longest wait of a cron loop before it compares its due time with the wall clock again.
 #[cfg(feature = "cron")]
@@ -50,6 +50,21 @@ pub(crate) struct CronPace {
     pub(crate) expression: CronExpression,
     pub(crate) zone: Tz,
     pub(crate) misfire: LoopMisfire,
+}
+
+#[cfg(feature = "cron")]
+impl CronPace {
+    /// Reads the rhythm of the loop `name`.
+    ///
+    /// # Errors
+    /// Returns a sentence that names the loop.
+    pub(crate) fn parse(name: &str, text: &str, zone: &str, misfire: LoopMisfire) -> Result<Self, String> {
+        let expression = CronExpression::parse(text)
+            .map_err(|error| format!("Singleton loop {name:?} has the cron expression {text:?}: {error}"))?;
+        let zone =
+            parse_zone(zone).map_err(|error| format!("Singleton loop {name:?} has the zone {zone:?}: {error}"))?;
+        Ok(Self { text: text.to_owned(), expression, zone, misfire })
+    }
 }
 
 /// The due times of a cron loop that were missed while the leader lived, because a run took too long or the process was

@@ -18,7 +18,7 @@ use crate::{
     run::{report_sink::ReportSink, stop_signal::StopSignal},
 };
 #[cfg(feature = "client")]
-use crate::{api::enqueue::JobEnqueuer, client::RecordingClient};
+use crate::{api::context::enqueue::JobEnqueuer, client::RecordingClient};
 
 /// The context of an attempt under test: the first attempt of a job named `test`, without retries, due now, on the instance
 /// `test` of the worker `test`.

@@ -10,7 +10,8 @@ use milvaion_client::{Enqueue, EnqueueClient, EnqueueTransport, Enqueued};
 use milvaion_protocol::{message::uniqueness_key_of_input, trace::Traceparent};
 use serde::Serialize;
 
-use crate::{Job, JobError, Unique, api::context::JobContext};
+use super::JobContext;
+use crate::{Job, JobError, Unique};
 
 /// The way of a worker's jobs to the ingest queue, and what its code declares about enqueued occurrences.
 #[derive(Clone, Debug)]
@@ -42,7 +43,7 @@ impl JobContext {
     /// ```
     #[must_use]
     pub fn client(&self) -> EnqueueClient {
-        EnqueueClient::shared(self.enqueuer().transport.clone())
+        EnqueueClient::shared(self.inner.enqueuer.transport.clone())
             .with_parent(self.occurrence_id())
             .with_trace(self.traceparent().and_then(Traceparent::parse))
     }
@@ -91,7 +92,7 @@ impl JobContext {
 
     /// Describes an occurrence of a job type of this worker by its name, such as that of a function.
     pub fn occurrence_of_type(&self, job_type: &str, input: impl Serialize) -> Enqueue {
-        let JobEnqueuer { worker_id, unique, .. } = self.enqueuer();
+        let JobEnqueuer { worker_id, unique, .. } = &self.inner.enqueuer;
         let enqueue = Enqueue::job_type(&**worker_id, job_type);
         let Some(unique) = unique.get(job_type) else { return enqueue.input(input) };
         // The error of an input that cannot be written is reported when the occurrence is enqueued.

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use crate::api::context::JobContext;
+use super::JobContext;
 
 /// Values by their types.
 #[derive(Default)]
@@ -44,14 +44,14 @@ impl JobContext {
     /// });
     /// ```
     pub fn set_extension<T: Send + Sync + 'static>(&self, value: T) {
-        let values = &self.extensions().0;
+        let values = &self.inner.extensions.0;
         values.lock().unwrap_or_else(PoisonError::into_inner).insert(TypeId::of::<T>(), Arc::new(value));
     }
 
     /// Returns the value of a type that a layer has set with [`set_extension`](Self::set_extension); `None` if none has.
     #[must_use]
     pub fn extension<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        let values = self.extensions().0.lock().unwrap_or_else(PoisonError::into_inner);
+        let values = self.inner.extensions.0.lock().unwrap_or_else(PoisonError::into_inner);
         values.get(&TypeId::of::<T>()).cloned()?.downcast().ok()
     }
 }
