@@ -5,6 +5,8 @@
 //! job gets a [`BuiltinContext`] in place of the SDK's context. Every text that leaves the job is redacted. Panics are
 //! caught here too, because their text may quote anything.
 
+pub(crate) mod secrets;
+
 use std::{any::Any, fmt, future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt;
@@ -13,7 +15,8 @@ use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, value::RawValue};
 
-use crate::{redact::Redactor, secrets::SecretStore};
+use crate::redact::Redactor;
+use secrets::SecretStore;
 
 /// Maximum size of a result, below the 64 KiB at which the SDK would truncate its JSON.
 pub(crate) const MAX_RESULT_BYTES: usize = 60 * 1024;

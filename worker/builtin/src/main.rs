@@ -2,7 +2,7 @@
 //!
 //! `http-request` sends an HTTP request, `sql-query` runs a statement on a database, `send-email` sends a message, and
 //! `shell-command` runs a program on this machine. `demo` is a sample run that reaches nothing. The worker's
-//! configuration ([`settings`]) limits what each job can reach; the job's input does not. An input can refer to [`secrets`] by name instead of containing them.
+//! configuration ([`settings`]) limits what each job can reach; the job's input does not. An input can refer to [`secrets`](context::secrets) by name instead of containing them.
 //! docs/BUILT_IN_JOBS.md documents all of it for users. The other settings of a worker are in [`WorkerConfig`]. They
 //! are read from the environment and from the file that `MILVAION_CONFIG` names. `RUST_LOG` filters the log on standard
 //! error (default `info`). If the standard variables of OpenTelemetry name a receiver, the spans of each run are sent to it.
@@ -13,7 +13,6 @@
 
 mod context;
 mod redact;
-mod secrets;
 mod settings;
 
 mod demo;
@@ -30,12 +29,11 @@ use milvaion_worker::{Worker, WorkerConfig, WorkerError};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    context::BuiltinAdapter,
+    context::{BuiltinAdapter, secrets::SecretStore},
     demo::Demo,
     guard::{EgressGuard, GUARD_WORDS},
     http_request::HttpRequest,
     redact::RedactingMakeWriter,
-    secrets::SecretStore,
     send_email::SendEmail,
     settings::BuiltinSettings,
     shell_command::{

@@ -9,8 +9,8 @@ use reqwest::Proxy;
 
 use crate::{
     guard::{EgressRule, ProtectedBackend},
-    send_email::SmtpAccount,
-    sql_query::SqlDatabase,
+    send_email::account::SmtpAccount,
+    sql_query::database::SqlDatabase,
 };
 
 /// The prefixes of variables that hold passwords.
@@ -57,7 +57,7 @@ pub(crate) struct BuiltinSettings {
     /// to `PATH`, `HOME`, `USER`, `LOGNAME`, `LANG`, `LC_ALL`, `TZ` and `TMPDIR`, separated by commas. Variables that
     /// hold a password of the worker are refused. Default none.
     pub(crate) shell_env: Vec<String>,
-    /// `MILVAION_SECRET_…`: value of a [secret](crate::secrets). The rest of the name is the name of the secret in
+    /// `MILVAION_SECRET_…`: value of a [secret](crate::context::secrets). The rest of the name is the name of the secret in
     /// capitals, with `_` in place of `-` and `.`. From 4 bytes to 64 KiB. Default none.
     ///
     /// `MILVAION_SECRETS_DIR`: directory with one file for each secret, which is read if the secret has no variable.

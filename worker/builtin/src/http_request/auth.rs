@@ -2,82 +2,9 @@
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
-use super::input::{PreparedRequest, parse_header};
+use super::input::{ApiKeyLocation, HttpAuth, PreparedRequest, parse_header};
 use crate::context::{BuiltinContext, BuiltinError};
-
-/// Authentication of the request.
-#[derive(Clone, Deserialize, Serialize, JsonSchema)]
-#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
-pub(crate) enum HttpAuth {
-    /// Basic authentication.
-    Basic {
-        /// User name, without a colon.
-        username: String,
-        /// Password, best as {{secret:name}}; empty by default.
-        #[serde(default)]
-        password: String,
-    },
-    /// A token that exists already.
-    Bearer {
-        /// Token, best as {{secret:name}}.
-        token: String,
-    },
-    /// An API key in a header or a query parameter.
-    ApiKey {
-        /// Name of the header or the parameter, such as `x-api-key`.
-        name: String,
-        /// Key, best as {{secret:name}}.
-        value: String,
-        /// Location of the key, `header` or `query`; `header` by default.
-        #[serde(default, rename = "in")]
-        location: ApiKeyLocation,
-    },
-    /// A token requested with client credentials (RFC 6749, section 4.4) and cached until it expires.
-    #[serde(rename = "oauth2")]
-    OAuth2(OAuthClient),
-}
-
-/// Location of an API key in a request.
-#[derive(Clone, Copy, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum ApiKeyLocation {
-    #[default]
-    Header,
-    Query,
-}
-
-/// An OAuth 2.0 client and its token endpoint.
-#[derive(Clone, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct OAuthClient {
-    /// URL of the token endpoint; the rules for the URL of the request apply to it too.
-    pub(super) token_url: String,
-    /// Id of the client.
-    pub(super) client_id: String,
-    /// Secret of the client, best as {{secret:name}}.
-    pub(super) client_secret: String,
-    /// Scopes of the token, separated by spaces; none by default.
-    #[serde(default)]
-    pub(super) scope: Option<String>,
-    /// Audience of the token, if the server requires one; none by default.
-    #[serde(default)]
-    pub(super) audience: Option<String>,
-    /// Transfer of id and secret, `basic` for basic authentication or `body`; `basic` by default.
-    #[serde(default)]
-    pub(super) send_as: ClientAuthMethod,
-}
-
-/// Transfer of a client's id and secret.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum ClientAuthMethod {
-    #[default]
-    Basic,
-    Body,
-}
 
 /// A credential, which is added to requests to the original host and to no others.
 pub(super) enum RequestCredential {

@@ -23,9 +23,9 @@ use reqwest::{Proxy, Response, StatusCode};
 use serde::Serialize;
 
 use self::{
-    auth::{HttpAuth, RequestCredential},
+    auth::RequestCredential,
     caller::HttpCaller,
-    input::{HttpRequestInput, PreparedRequest, StatusCodeRanges},
+    input::{HttpAuth, HttpRequestInput, PreparedRequest, StatusCodeRanges},
     oauth::TokenCache,
 };
 use crate::{

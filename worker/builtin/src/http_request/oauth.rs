@@ -18,9 +18,9 @@ use tokio::sync::Mutex as AsyncMutex;
 use url::form_urlencoded;
 
 use super::{
-    auth::{ClientAuthMethod, OAuthClient, basic_auth_value},
+    auth::basic_auth_value,
     caller::HttpCaller,
-    input::{PreparedRequest, parse_header},
+    input::{ClientAuthMethod, OAuthClient, PreparedRequest, parse_header},
     response,
 };
 use crate::{

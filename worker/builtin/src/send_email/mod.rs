@@ -4,7 +4,7 @@
 //! message and the worker does not receive the confirmation, the message is sent twice, and its recipients can
 //! recognize the duplicate.
 
-mod account;
+pub(crate) mod account;
 mod input;
 mod message;
 
@@ -17,8 +17,7 @@ use lettre::{
 use milvaion_worker::JobError;
 use serde::Serialize;
 
-pub(crate) use self::account::SmtpAccount;
-use self::input::SendEmailInput;
+use self::{account::SmtpAccount, input::SendEmailInput};
 use crate::{
     context::{BuiltinContext, BuiltinError, BuiltinJob},
     redact::Redactor,

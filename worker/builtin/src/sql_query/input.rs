@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{context::BuiltinError, secrets};
+use crate::context::{BuiltinError, secrets};
 
 /// Maximum number of rows in a result.
 const MAX_ROWS: u32 = 10_000;

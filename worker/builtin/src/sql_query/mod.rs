@@ -5,7 +5,7 @@
 //! does not affect the next run. Parameters are bound and not inserted into the text, so they cannot change the
 //! statement.
 
-mod database;
+pub(crate) mod database;
 mod error_class;
 mod input;
 mod postgres;
@@ -19,8 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use self::database::SqlDatabase;
-use self::{input::SqlQueryInput, result_table::SqlQueryOutput};
+use self::{database::SqlDatabase, input::SqlQueryInput, result_table::SqlQueryOutput};
 use crate::{
     context::{BuiltinContext, BuiltinError, BuiltinJob},
     settings::alias_key,

@@ -16,7 +16,8 @@ use std::{
 use serde_json::Value;
 use tokio::io::AsyncReadExt;
 
-use crate::{context::BuiltinError, redact::Redactor};
+use super::BuiltinError;
+use crate::redact::Redactor;
 
 /// Start of a reference.
 const REFERENCE_START: &str = "{{secret:";
