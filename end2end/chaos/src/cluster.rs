@@ -53,13 +53,6 @@ pub(crate) struct ClusterConfig {
     pub(crate) limits: Value,
 }
 
-/// A defined job.
-#[derive(Clone, Debug)]
-pub(crate) struct DefinedJob {
-    pub(crate) id: String,
-    pub(crate) plan: JobPlan,
-}
-
 /// A running cluster.
 pub(crate) struct ChaosCluster<'a> {
     pub(crate) harness: &'a mut ServiceHarness,
@@ -230,6 +223,13 @@ impl<'a> ChaosCluster<'a> {
     pub(crate) async fn open_occurrences(&self) -> anyhow::Result<i64> {
         let open = "SELECT count(*) FROM runs";
         Ok(sqlx::query_scalar(open).fetch_one(&self.pool).await?)
+    }
+
+    /// Returns the number of enqueued occurrences, and how many of them are open.
+    pub(crate) async fn enqueued(&self) -> anyhow::Result<(i64, i64)> {
+        let query = "SELECT count(*), (SELECT count(*) FROM runs WHERE trigger = 'enqueue')
+                       FROM occurrences WHERE trigger = 'enqueue'";
+        sqlx::query_as(query).fetch_one(&self.pool).await.context("the occurrences cannot be counted")
     }
 
     /// Returns a program that enqueues over the link `client-1>rabbitmq`, with a connection of its own.

@@ -7,7 +7,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use milvaion_client::{BrokerClient, Enqueue, EnqueueError};
 use milvaion_protocol::{
     id::OccurrenceId,
@@ -128,28 +128,5 @@ impl Enqueuer {
             "detail": detail,
         });
         self.evidence.append("ops.jsonl", &line);
-    }
-}
-
-impl crate::cluster::ChaosCluster<'_> {
-    /// Returns the number of enqueued occurrences, and how many of them are open.
-    pub(crate) async fn enqueued(&self) -> anyhow::Result<(i64, i64)> {
-        let query = "SELECT count(*), (SELECT count(*) FROM runs WHERE trigger = 'enqueue')
-                       FROM occurrences WHERE trigger = 'enqueue'";
-        sqlx::query_as(query).fetch_one(&self.pool).await.context("the occurrences cannot be counted")
-    }
-
-    /// Records the jobs that the servers keep for enqueued occurrences as lines of `jobs.jsonl`.
-    pub(crate) async fn record_enqueue_jobs(&self) -> anyhow::Result<()> {
-        let query = "SELECT job_id::text, job_type FROM declared_jobs WHERE worker_id = $1 AND name = ''";
-        let jobs: Vec<(String, String)> = sqlx::query_as(query).bind(WORKER_ID).fetch_all(&self.pool).await?;
-        for (job, job_type) in jobs {
-            let line = json!({
-                "job": job, "name": format!("{job_type}, enqueued"), "kind": "manual", "type": job_type,
-                "max_retries": 0,
-            });
-            self.evidence.append("jobs.jsonl", &line);
-        }
-        Ok(())
     }
 }

@@ -10,12 +10,27 @@ use std::{
 };
 
 use anyhow::Context;
+use milvaion_protocol::status::OccurrenceStatus;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 /// Returns the current time in microseconds since 1970, in UTC.
 pub(crate) fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
+/// Returns the name of a status in the evidence.
+pub(crate) fn status_name(status: OccurrenceStatus) -> &'static str {
+    match status {
+        OccurrenceStatus::Queued => "queued",
+        OccurrenceStatus::Running => "running",
+        OccurrenceStatus::Completed => "completed",
+        OccurrenceStatus::Failed => "failed",
+        OccurrenceStatus::Cancelled => "cancelled",
+        OccurrenceStatus::TimedOut => "timed-out",
+        OccurrenceStatus::Unknown => "unknown",
+        OccurrenceStatus::Skipped => "skipped",
+    }
 }
 
 /// A writer of one evidence folder.

@@ -16,7 +16,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use sqlx::Row;
 
-use crate::{cluster::ChaosCluster, evidence::now, workload::WORKER_ID};
+use crate::{
+    cluster::ChaosCluster,
+    evidence::{now, status_name},
+    workload::WORKER_ID,
+};
 
 /// The time open occurrences have to end after the last fault.
 const QUIESCE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -47,6 +51,20 @@ impl ChaosCluster<'_> {
         self.count_log_lines()?;
         self.write_run_json(cut, read)?;
         Ok(took)
+    }
+
+    /// Records the jobs that the servers keep for enqueued occurrences as lines of `jobs.jsonl`.
+    async fn record_enqueue_jobs(&self) -> anyhow::Result<()> {
+        let query = "SELECT job_id::text, job_type FROM declared_jobs WHERE worker_id = $1 AND name = ''";
+        let jobs: Vec<(String, String)> = sqlx::query_as(query).bind(WORKER_ID).fetch_all(&self.pool).await?;
+        for (job, job_type) in jobs {
+            let line = json!({
+                "job": job, "name": format!("{job_type}, enqueued"), "kind": "manual", "type": job_type,
+                "max_retries": 0,
+            });
+            self.evidence.append("jobs.jsonl", &line);
+        }
+        Ok(())
     }
 
     /// Waits until nothing is left over, or until the time for that is over. Returns what is left over.
@@ -230,20 +248,6 @@ impl ChaosCluster<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// Returns the name of a status in the evidence.
-pub(crate) fn status_name(status: OccurrenceStatus) -> &'static str {
-    match status {
-        OccurrenceStatus::Queued => "queued",
-        OccurrenceStatus::Running => "running",
-        OccurrenceStatus::Completed => "completed",
-        OccurrenceStatus::Failed => "failed",
-        OccurrenceStatus::Cancelled => "cancelled",
-        OccurrenceStatus::TimedOut => "timed-out",
-        OccurrenceStatus::Unknown => "unknown",
-        OccurrenceStatus::Skipped => "skipped",
     }
 }
 

@@ -11,7 +11,7 @@ use milvaion_api::events::{EventEnvelope, LiveEvent};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use crate::{api::ApiClient, final_state::status_name};
+use crate::{api::ApiClient, evidence::status_name};
 
 /// A listener that changes to the next server after each disconnect, as a browser behind a load balancer does.
 #[derive(Debug)]

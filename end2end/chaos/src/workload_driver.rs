@@ -18,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::{ApiClient, ApiReply},
-    cluster::DefinedJob,
     evidence::{EvidenceWriter, now},
     workload::{JobPlan, JobTiming},
 };
@@ -29,6 +28,13 @@ const MAX_REQUEST_ATTEMPTS: usize = 60;
 const CONCURRENT_REQUESTS: usize = 8;
 /// The pause before a request is sent again.
 const REQUEST_RETRY_DELAY: Duration = Duration::from_millis(500);
+
+/// A defined job.
+#[derive(Clone, Debug)]
+pub(crate) struct DefinedJob {
+    pub(crate) id: String,
+    pub(crate) plan: JobPlan,
+}
 
 /// A signed-in user. Clones share the list of jobs and the order of servers.
 #[derive(Clone, Debug)]

@@ -11,20 +11,12 @@ use tokio::{
     sync::{oneshot, watch},
 };
 
-use super::{LinkMode, LinkState, frame_filter::FrameFilter};
+use super::{LinkDirection, LinkMode, LinkState, frame_filter::FrameFilter};
 
 /// The number of bytes copied at once.
 const COPY_BUFFER_BYTES: usize = 64 << 10;
 /// The time after which a service ends a connection that was lost: the length of its keepalive.
 const KEEPALIVE: Duration = Duration::from_secs(25);
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum LinkDirection {
-    /// From the process to the service.
-    Up,
-    /// From the service to the process.
-    Down,
-}
 
 /// Copies both directions until both have ended, or one fails, or the link is cut. In the last two cases both sides are
 /// reset, because a connection that breaks is not closed gracefully. A connection that is lost copies nothing more; the

@@ -10,7 +10,7 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-use super::{LinkState, copy::LinkDirection};
+use super::{LinkDirection, LinkState};
 
 const FRAME_HEADER_LEN: usize = 7;
 const METHOD_FRAME: u8 = 1;

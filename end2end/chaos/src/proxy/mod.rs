@@ -47,6 +47,15 @@ pub(crate) enum LinkMode {
     Slow(u64),
 }
 
+/// The direction of bytes on a link.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LinkDirection {
+    /// From the process to the service.
+    Up,
+    /// From the service to the process.
+    Down,
+}
+
 /// A link from one process to one service.
 #[derive(Debug)]
 pub(crate) struct ProxyLink {
