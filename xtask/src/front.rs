@@ -11,12 +11,15 @@ use std::{
     fs,
     hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{assets, compress, css, files, sizes, sprite, stamp, wasm, wasm::BuildProfile};
+use crate::{
+    assets, compress, css, files, sizes, sprite, stamp,
+    wasm::{self, BuildProfile, seconds, step},
+};
 
 /// The file that names the build, in the site root.
 const BUILD_FILE: &str = "build.txt";
@@ -76,21 +79,6 @@ pub(crate) fn build(root: &Path, profile: BuildProfile, site: &Path) -> Result<(
     println!("front: {} build finished in {}", profile.name(), seconds(started.elapsed()));
     // Sizes and their limits mean nothing for a build that was made to be fast.
     if profile == BuildProfile::Local { Ok(()) } else { sizes::print(site) }
-}
-
-/// Runs one step and prints its duration.
-///
-/// # Errors
-/// Returns the error of the step, with the step's name in front.
-pub(crate) fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let started = Instant::now();
-    let result = work().with_context(|| format!("{name} failed"))?;
-    println!("front: {name} {}", seconds(started.elapsed()));
-    Ok(result)
-}
-
-fn seconds(time: Duration) -> String {
-    format!("{:.1} s", time.as_secs_f64())
 }
 
 /// Renames the folder of the files to a hash of their names and contents. Returns the hash.

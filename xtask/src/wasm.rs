@@ -16,13 +16,14 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, anyhow, ensure};
 use wasm_bindgen_cli_support::Bindgen;
 use wasm_split_cli_support::Options;
 
-use crate::{cargo, compress, compress::CompressionEffort, files, front::step, run_command, stamp, target_dir};
+use crate::{cargo, compress, compress::CompressionEffort, files, run_command, stamp, target_dir};
 
 const WASM_TARGET: &str = "wasm32-unknown-unknown";
 
@@ -76,6 +77,22 @@ impl BuildProfile {
             Self::Release => Some(CompressionEffort::Best),
         }
     }
+}
+
+/// Runs one step of the build of the browser side and prints its duration.
+///
+/// # Errors
+/// Returns the error of the step, with the step's name in front.
+pub(crate) fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let started = Instant::now();
+    let result = work().with_context(|| format!("{name} failed"))?;
+    println!("front: {name} {}", seconds(started.elapsed()));
+    Ok(result)
+}
+
+/// Returns a duration for messages.
+pub(crate) fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
 }
 
 /// Builds the script and the WebAssembly file. Returns their folder.
