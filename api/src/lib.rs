@@ -22,7 +22,6 @@ pub mod calendar_form;
 pub mod declared_rules;
 pub mod duplicates;
 pub mod events;
-mod exact_json;
 pub mod failures;
 pub mod log_fields;
 pub mod page;

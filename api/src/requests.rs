@@ -13,9 +13,9 @@ mod definition;
 mod job_form;
 mod user;
 
-pub use crate::exact_json::{check_numbers as check_exact_json, parse_exact as parse_exact_json};
 pub use definition::json_field;
 pub use job_form::{JobForm, parse_input_json};
+pub use milvaion_protocol::exact_json::parse_exact as parse_exact_json;
 pub use milvaion_schedule::field_error::FieldError;
 pub use user::{check_email, check_name, check_passphrase};
 

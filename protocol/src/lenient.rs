@@ -153,6 +153,11 @@ pub(crate) fn percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, 
     Ok(number.0)
 }
 
+/// Returns the default of an attempt and of the version of the protocol.
+pub(crate) const fn one() -> u32 {
+    1
+}
+
 /// Reads the number of an attempt, from 1; null is 1.
 pub(crate) fn attempt<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     optional_attempt(deserializer).map(|attempt| attempt.unwrap_or(1))

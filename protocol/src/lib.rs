@@ -10,13 +10,16 @@
 //! browser. The schedule of a job is in `milvaion-schedule`; the types of the dashboard are in `milvaion-api`.
 //!
 //! Reading order: [`id`] and [`status`] define the ids and the state machine of an occurrence. [`topology`] names the
-//! exchanges, queues and keys. [`message`] defines the bodies that they carry, [`reading`] reads those of workers part by
-//! part, and [`trace`] has the trace that they belong to. [`singleton`] has the lease of singleton loops, which use Redis only. [`claims`] has the scripts of
-//! claims. `schema` generates the JSON Schemas, and `asyncapi` the document that refers to them.
+//! exchanges, queues and keys. [`message`] defines the bodies that they carry. [`reading`] reads those of workers part by
+//! part, with [`mend`] for what is not quite JSON and [`exact_json`] for numbers that would be rounded; [`storable`] removes
+//! what PostgreSQL cannot store. [`trace`] has the trace that a message belongs to. [`singleton`] has the lease of singleton
+//! loops, which use Redis only. [`claims`] has the scripts of claims. `schema` generates the JSON Schemas, and `asyncapi` the
+//! document that refers to them.
 
 #[cfg(feature = "schema")]
 pub mod asyncapi;
 pub mod claims;
+pub mod exact_json;
 pub mod id;
 mod lenient;
 mod log_bounds;
@@ -27,5 +30,6 @@ pub mod reading;
 pub mod schema;
 pub mod singleton;
 pub mod status;
+pub mod storable;
 pub mod topology;
 pub mod trace;

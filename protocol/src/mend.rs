@@ -7,14 +7,40 @@
 //! Bytes that are not UTF-8 and control characters in a text are treated in the same way. The author of the worker learns of
 //! it, because the message is counted as unreadable in part.
 
-use std::fmt::Write;
+use std::fmt;
 
 use serde_json::Value;
 
-use crate::{message::MAX_MESSAGE_BYTES, reading::ReadProblem};
+use crate::message::MAX_MESSAGE_BYTES;
 
-/// The escape of the character that stands for one that cannot be represented.
-const REPLACEMENT: &str = "\\ufffd";
+/// The maximum length of the reason in a problem, in characters.
+const MAX_REASON_CHARS: usize = 200;
+
+/// A field that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadProblem {
+    /// The path of the field, such as `durationMs` or `lines[3].seq`. Empty if the problem concerns the whole message.
+    pub field: String,
+    /// The reason.
+    pub reason: String,
+}
+
+impl ReadProblem {
+    pub(crate) fn new(field: impl Into<String>, reason: impl fmt::Display) -> Self {
+        let mut reason = reason.to_string();
+        if let Some((end, _)) = reason.char_indices().nth(MAX_REASON_CHARS) {
+            reason.truncate(end);
+            reason.push('…');
+        }
+        Self { field: field.into(), reason }
+    }
+}
+
+impl fmt::Display for ReadProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.field.is_empty() { f.write_str(&self.reason) } else { write!(f, "{}: {}", self.field, self.reason) }
+    }
+}
 
 /// Checks the size of a message.
 ///
@@ -23,10 +49,8 @@ const REPLACEMENT: &str = "\\ufffd";
 /// Returns a problem without a field if the message has more than [`MAX_MESSAGE_BYTES`] bytes.
 pub fn check_size(body: &[u8]) -> Result<(), ReadProblem> {
     if body.len() > MAX_MESSAGE_BYTES {
-        return Err(ReadProblem::new(
-            "",
-            format!("the message has {} bytes, more than {MAX_MESSAGE_BYTES}", body.len()),
-        ));
+        let reason = format!("the message has {} bytes, more than {MAX_MESSAGE_BYTES}", body.len());
+        return Err(ReadProblem::new("", reason));
     }
     Ok(())
 }
@@ -36,7 +60,7 @@ pub fn check_size(body: &[u8]) -> Result<(), ReadProblem> {
 /// # Errors
 ///
 /// Returns the problem if it is too large, or no JSON even then.
-pub fn parse(body: &[u8]) -> Result<(Value, Option<ReadProblem>), ReadProblem> {
+pub(crate) fn parse(body: &[u8]) -> Result<(Value, Option<ReadProblem>), ReadProblem> {
     check_size(body)?;
     let error = match serde_json::from_slice(body) {
         Ok(message) => return Ok((message, None)),
@@ -55,45 +79,33 @@ fn mend(text: &str) -> String {
     let mut mended = String::with_capacity(text.len() + 16);
     let (mut rest, mut is_text) = (text, false);
     while let Some(first) = rest.chars().next() {
-        let taken =
-            if is_text { mend_in_text(rest, first, &mut mended) } else { mend_outside(rest, first, &mut mended) };
+        let (length, replacement) = if is_text { next_in_text(first, rest) } else { next_outside(first, rest) };
+        mended.push_str(replacement.as_deref().unwrap_or(&rest[..length]));
         is_text ^= first == '"';
-        rest = &rest[taken..];
+        rest = &rest[length..];
     }
     mended
 }
 
-/// Appends the next character of a text, or its escape. Returns the number of bytes that it has taken.
-fn mend_in_text(rest: &str, first: char, mended: &mut String) -> usize {
-    let taken = match (first, code_unit(rest)) {
-        ('\\', Some(0xd800..=0xdbff)) if matches!(rest.get(6..).and_then(code_unit), Some(0xdc00..=0xdfff)) => 12,
-        ('\\', Some(0xd800..=0xdfff)) => {
-            mended.push_str(REPLACEMENT);
-            return 6;
+/// Returns the length of the next character of a text, or of its escape, and its replacement if JSON does not have it.
+fn next_in_text(first: char, rest: &str) -> (usize, Option<String>) {
+    match (first, code_unit(rest)) {
+        ('\\', Some(0xd800..=0xdbff)) if matches!(rest.get(6..).and_then(code_unit), Some(0xdc00..=0xdfff)) => {
+            (12, None)
         }
+        ('\\', Some(0xd800..=0xdfff)) => (6, Some("\\ufffd".into())),
         // The escaped character too, because it may be a quotation mark.
-        ('\\', _) => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
-        ('\0'..='\u{1f}', _) => {
-            let _ = write!(mended, "\\u{:04x}", u32::from(first));
-            return 1;
-        }
-        _ => first.len_utf8(),
-    };
-    mended.push_str(&rest[..taken]);
-    taken
+        ('\\', _) => (1 + rest[1..].chars().next().map_or(0, char::len_utf8), None),
+        ('\0'..='\u{1f}', _) => (1, Some(format!("\\u{:04x}", u32::from(first)))),
+        _ => (first.len_utf8(), None),
+    }
 }
 
-/// Appends the next character between texts, or null for a number that JSON does not have.
-fn mend_outside(rest: &str, first: char, mended: &mut String) -> usize {
+/// Returns the length of the next character between texts, or that of a number that JSON does not have, with null for it.
+fn next_outside(first: char, rest: &str) -> (usize, Option<String>) {
     match ["NaN", "Infinity", "-Infinity"].into_iter().find(|name| rest.starts_with(name)) {
-        Some(name) => {
-            mended.push_str("null");
-            name.len()
-        }
-        None => {
-            mended.push(first);
-            first.len_utf8()
-        }
+        Some(name) => (name.len(), Some("null".into())),
+        None => (first.len_utf8(), None),
     }
 }
 

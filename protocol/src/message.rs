@@ -76,7 +76,7 @@ pub struct JobMessage {
     /// The instant at which this message was created.
     pub timestamp: DateTime<Utc>,
     /// The attempt, counted from 1.
-    #[serde(default = "one", deserialize_with = "crate::lenient::attempt")]
+    #[serde(default = "crate::lenient::one", deserialize_with = "crate::lenient::attempt")]
     pub attempt: u32,
     /// The number of earlier attempts that failed. Lost and handed back attempts do not count.
     #[serde(default, deserialize_with = "crate::lenient::number_or_default")]
@@ -100,10 +100,6 @@ pub struct JobMessage {
     /// The occurrence that enqueued this one, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_id: Option<OccurrenceId>,
-}
-
-const fn one() -> u32 {
-    1
 }
 
 const fn middle() -> u8 {

@@ -4,47 +4,73 @@
 //! all the same: otherwise a successful run counts as lost and is started again. So a report is read strictly only in the
 //! fields that say what happened to which attempt: occurrence, attempt, instance and status. A time that cannot be read is
 //! that of the arrival, and an instance that is not named is the sender of the message. Any other field that cannot be read
-//! is left out. Each is named, so that the author of the worker learns of it. A log message is read line by line.
-
-use std::fmt;
+//! is left out. Each is named, so that the author of the worker learns of it. A log message is read line by line, and a
+//! registration by job types and schedules.
 
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::{Map, Value};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, DeserializeOwned},
+};
+use serde_json::{Map, Value, json};
 
+pub use crate::mend::ReadProblem;
 use crate::{
     id::OccurrenceId,
     mend,
-    message::{LogLine, LogMessage, RunProgress, StatusReport},
+    message::{LogLine, LogMessage, StatusMessage, StatusReport},
     status::OccurrenceStatus,
 };
 
-/// The maximum length of the reason in a problem, in characters.
-const MAX_REASON_CHARS: usize = 200;
+mod registration;
 
-/// A field that could not be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReadProblem {
-    /// The path of the field, such as `durationMs` or `lines[3].seq`. Empty if the message is not a JSON object.
-    pub field: String,
-    /// The reason.
-    pub reason: String,
+pub use registration::{HelloProblems, MAX_HELLO_PROBLEMS, RegistrationReading, UnreadableRegistration};
+
+/// Reads an object, which a problem calls `noun`. If it cannot be read as a whole, it is read field by field: one that cannot
+/// be read, or that `defaults` has and the object has not, is named and has its value in `defaults`.
+fn in_parts<T: DeserializeOwned>(
+    noun: &str,
+    object: Value,
+    defaults: Value,
+) -> Result<(T, Vec<ReadProblem>), ReadProblem> {
+    let Value::Object(fields) = object else {
+        return Err(ReadProblem::new("", format!("{noun} is a JSON object")));
+    };
+    if let Ok(whole) = T::deserialize(&fields) {
+        return Ok((whole, Vec::new()));
+    }
+    let needed = defaults.as_object().into_iter().flat_map(Map::keys);
+    let missing = needed.filter(|name| !fields.contains_key(*name));
+    let mut problems: Vec<_> = missing.map(|name| ReadProblem::new(name, "the field is missing")).collect();
+    let mut readable = defaults.clone();
+    for (name, value) in fields {
+        let mut alone = defaults.clone();
+        alone[&name] = value;
+        match T::deserialize(&alone) {
+            Ok(_) => readable[&name] = alone[&name].take(),
+            Err(error) => problems.push(ReadProblem::new(name, error)),
+        }
+    }
+    let read = T::deserialize(readable).map_err(|error| ReadProblem::new("", error))?;
+    Ok((read, problems))
 }
 
-impl ReadProblem {
-    pub(crate) fn new(field: impl Into<String>, reason: impl fmt::Display) -> Self {
-        let mut reason = reason.to_string();
-        if let Some((end, _)) = reason.char_indices().nth(MAX_REASON_CHARS) {
-            reason.truncate(end);
-            reason.push('…');
-        }
-        Self { field: field.into(), reason }
+/// Takes the elements of a list, which are read one by one, out of an object.
+fn take_list(object: &mut Value, field: &str) -> Vec<Value> {
+    match object.get_mut(field) {
+        Some(Value::Array(elements)) => std::mem::take(elements),
+        _ => Vec::new(),
     }
 }
 
-impl fmt::Display for ReadProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.field.is_empty() { f.write_str(&self.reason) } else { write!(f, "{}: {}", self.field, self.reason) }
+/// Replaces a field that is no text by its JSON. Returns true if there was one.
+fn make_text(object: &mut Value, field: &str) -> bool {
+    match object.get_mut(field) {
+        Some(value) if !value.is_string() && !value.is_null() => {
+            *value = Value::String(value.to_string());
+            true
+        }
+        _ => false,
     }
 }
 
@@ -55,16 +81,15 @@ pub struct UnreadableReport {
     pub occurrence_id: Option<OccurrenceId>,
     /// The attempt that it names, if that could be read.
     pub attempt: Option<u32>,
-    /// The instance that it names, if that could be read.
+    /// The instance that it names, or else the sender of the message, if it is known.
     pub instance_id: Option<String>,
     /// The field and the reason.
     pub problem: ReadProblem,
 }
 
 impl UnreadableReport {
-    fn of_body(error: impl fmt::Display) -> Self {
-        let problem = ReadProblem::new("", error);
-        Self { occurrence_id: None, attempt: None, instance_id: None, problem }
+    fn of_body(problem: ReadProblem, sender: Option<&str>) -> Self {
+        Self { occurrence_id: None, attempt: None, instance_id: sender.map(str::to_owned), problem }
     }
 }
 
@@ -86,26 +111,35 @@ impl StatusReading {
         struct ReportBatch {
             reports: Vec<StatusReport>,
         }
-        let mut reading = Self::default();
         // The form of nearly every body.
         if mend::check_size(body).is_ok()
             && let Ok(ReportBatch { reports }) = serde_json::from_slice(body)
         {
-            reading.reports = reports.into_iter().map(|report| (report, Vec::new())).collect();
-            return reading;
+            return Self {
+                reports: reports.into_iter().map(|report| (report, Vec::new())).collect(),
+                ..Self::default()
+            };
         }
-        let (mut message, mut mended) = match mend::parse(body) {
-            Ok(parsed) => parsed,
-            Err(problem) => {
-                reading.unreadable.push(UnreadableReport { problem, ..UnreadableReport::of_body("") });
-                return reading;
-            }
-        };
+        match mend::parse(body) {
+            Ok((message, mended)) => Self::of_message(message, mended, sender, now),
+            Err(problem) => Self { unreadable: vec![UnreadableReport::of_body(problem, sender)], ..Self::default() },
+        }
+    }
+
+    /// Reads a message. `mended` is the problem if characters in it were replaced.
+    fn of_message(
+        mut message: Value,
+        mut mended: Option<ReadProblem>,
+        sender: Option<&str>,
+        now: DateTime<Utc>,
+    ) -> Self {
+        let mut reading = Self::default();
         let reports = match message.get_mut("reports").map(Value::take) {
             None => vec![message],
             Some(Value::Array(reports)) => reports,
             Some(_) => {
-                reading.unreadable.push(UnreadableReport::of_body("reports: expected a list"));
+                let problem = ReadProblem::new("reports", "expected a list");
+                reading.unreadable.push(UnreadableReport::of_body(problem, sender));
                 return reading;
             }
         };
@@ -125,103 +159,60 @@ impl StatusReading {
     }
 }
 
+/// By hand: an untagged enum tries both forms and then names neither the field nor the reason.
+impl<'de> Deserialize<'de> for StatusMessage {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let message = Value::deserialize(deserializer)?;
+        let is_batch = message.get("reports").is_some();
+        let StatusReading { reports, unreadable } =
+            StatusReading::of_message(message, None, None, DateTime::UNIX_EPOCH);
+        let left_out = reports.iter().flat_map(|(_, problems)| problems);
+        if let Some(problem) = unreadable.iter().map(|report| &report.problem).chain(left_out).next() {
+            return Err(de::Error::custom(problem));
+        }
+        let mut reports: Vec<StatusReport> = reports.into_iter().map(|(report, _)| report).collect();
+        match reports.pop() {
+            Some(report) if !is_batch => Ok(Self::One(Box::new(report))),
+            last => Ok(Self::Batch { reports: reports.into_iter().chain(last).collect() }),
+        }
+    }
+}
+
 impl StatusReport {
     /// Reads a report that arrived at `now` from the instance `sender`, and leaves out the details that cannot be read.
     ///
     /// # Errors
     ///
-    /// Returns the first of the fields occurrence, attempt, instance and status that cannot be read.
+    /// Returns the first of the fields occurrence, attempt, status and instance that cannot be read.
     pub fn read_in_parts(
-        report: Value,
+        mut report: Value,
         sender: Option<&str>,
         now: DateTime<Utc>,
     ) -> Result<(Self, Vec<ReadProblem>), UnreadableReport> {
-        #[derive(Deserialize)]
-        struct Attempt(#[serde(deserialize_with = "crate::lenient::attempt")] u32);
-
-        let Value::Object(fields) = report else {
-            return Err(UnreadableReport::of_body("a report is a JSON object"));
-        };
-        let mut reader = FieldReader { fields, problems: Vec::new() };
-        let occurrence_id = reader.required::<OccurrenceId>("occurrenceId");
-        let attempt = match reader.fields.contains_key("attempt") {
-            true => reader.required::<Attempt>("attempt").map(|attempt| attempt.0),
-            false => Some(1),
-        };
-        let status = reader.required::<OccurrenceStatus>("status");
-        let instance_id = reader.required::<String>("instanceId").or_else(|| sender.map(str::to_owned));
-        let timestamp = reader.required::<DateTime<Utc>>("timestamp").unwrap_or(now);
-        let (Some(id), Some(number), Some(instance), Some(status)) = (occurrence_id, attempt, &instance_id, status)
-        else {
-            let problem = reader.problems.into_iter().next();
-            let problem = problem.unwrap_or_else(|| ReadProblem::new("", "the report cannot be read"));
-            return Err(UnreadableReport { occurrence_id, attempt, instance_id, problem });
-        };
-        let mut read = Self::new(id, number, instance.clone(), status, timestamp);
-        read.result = reader.text("result");
-        read.exception = reader.text("exception");
-        read.duration_ms = reader.optional::<Milliseconds>("durationMs").map(|ms| ms.0);
-        read.progress = reader.optional::<RunProgress>("progress");
-        read.permanent = reader.optional::<bool>("permanent").unwrap_or_default();
-        read.retry_after_ms = reader.optional::<Milliseconds>("retryAfterMs").map(|ms| ms.0);
-        read.traceparent = reader.optional::<String>("traceparent");
-        read.checkpoint = reader.optional::<Value>("checkpoint");
-        read.is_incomplete = reader.problems.iter().any(|problem| matches!(&*problem.field, "timestamp" | "progress"));
-        Ok((read, reader.problems))
-    }
-}
-
-/// A measured time, rounded.
-struct Milliseconds(u64);
-
-impl<'de> Deserialize<'de> for Milliseconds {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        crate::lenient::rounded(deserializer).map(|ms| Self(ms.unwrap_or_default()))
-    }
-}
-
-/// Reads the fields of an object one by one.
-struct FieldReader {
-    fields: Map<String, Value>,
-    problems: Vec<ReadProblem>,
-}
-
-impl FieldReader {
-    /// Reads a field that must be there.
-    fn required<T: DeserializeOwned>(&mut self, name: &str) -> Option<T> {
-        let Some(value) = self.fields.remove(name) else {
-            self.problems.push(ReadProblem::new(name, "the field is missing"));
-            return None;
-        };
-        self.read(name, value)
-    }
-
-    /// Reads a field; one that is missing or null has no value.
-    fn optional<T: DeserializeOwned>(&mut self, name: &str) -> Option<T> {
-        let value = self.fields.remove(name).filter(|value| !value.is_null())?;
-        self.read(name, value)
-    }
-
-    /// Reads a text. Any other value is taken as its JSON, and named all the same.
-    fn text(&mut self, name: &str) -> Option<String> {
-        match self.fields.remove(name)? {
-            Value::Null => None,
-            Value::String(text) => Some(text),
-            other => {
-                self.problems.push(ReadProblem::new(name, "expected a text, and took the JSON of the value"));
-                Some(other.to_string())
-            }
+        let texts = ["result", "exception"].into_iter().filter(|name| make_text(&mut report, name));
+        let mut left_out: Vec<_> =
+            texts.map(|name| ReadProblem::new(name, "expected a text, and took the JSON of the value")).collect();
+        let defaults = json!({
+            "occurrenceId": OccurrenceId::default(),
+            "instanceId": sender.unwrap_or_default(),
+            "status": OccurrenceStatus::Queued,
+            "timestamp": now,
+        });
+        let (mut read, problems) = in_parts::<Self>("a report", report, defaults)
+            .map_err(|problem| UnreadableReport::of_body(problem, sender))?;
+        let found = |name: &str| problems.iter().find(|problem| problem.field == name);
+        let instance = sender.is_none().then_some("instanceId");
+        if let Some(problem) = ["occurrenceId", "attempt", "status"].into_iter().chain(instance).find_map(found) {
+            return Err(UnreadableReport {
+                occurrence_id: found("occurrenceId").is_none().then_some(read.occurrence_id),
+                attempt: found("attempt").is_none().then_some(read.attempt),
+                instance_id: Some(read.instance_id).filter(|id| !id.is_empty()),
+                problem: problem.clone(),
+            });
         }
-    }
-
-    fn read<T: DeserializeOwned>(&mut self, name: &str, value: Value) -> Option<T> {
-        match serde_json::from_value(value) {
-            Ok(value) => Some(value),
-            Err(error) => {
-                self.problems.push(ReadProblem::new(name, error));
-                None
-            }
-        }
+        read.is_incomplete = found("timestamp").or(found("progress")).is_some();
+        left_out.extend(problems);
+        Ok((read, left_out))
     }
 }
 
@@ -246,21 +237,17 @@ impl LogReading {
         if let Ok(message) = serde_json::from_slice(body) {
             return Ok(Self { message, problems: Vec::new() });
         }
-        let (message, mended) = mend::parse(body)?;
-        let Value::Object(fields) = message else {
-            return Err(ReadProblem::new("", "a log message is a JSON object"));
-        };
-        let mut reader = FieldReader { fields, problems: Vec::new() };
-        let occurrence_id = reader.required::<OccurrenceId>("occurrenceId");
-        let lines = reader.required::<Vec<Value>>("lines");
-        let (Some(occurrence_id), Some(lines)) = (occurrence_id, lines) else {
-            let problem = reader.problems.into_iter().next();
-            return Err(problem.unwrap_or_else(|| ReadProblem::new("", "the log message cannot be read")));
-        };
-        let (mut read, mut problems) = (Vec::with_capacity(lines.len()), Vec::from_iter(mended));
+        let (mut message, mended) = mend::parse(body)?;
+        let lines = take_list(&mut message, "lines");
+        let defaults = json!({ "occurrenceId": OccurrenceId::default(), "lines": [] });
+        let (mut message, unreadable) = in_parts::<LogMessage>("a log message", message, defaults)?;
+        if let Some(problem) = unreadable.into_iter().next() {
+            return Err(problem);
+        }
+        let mut problems = Vec::from_iter(mended);
         for (index, line) in lines.into_iter().enumerate() {
             match read_line(line, now) {
-                Ok(line) => read.push(line),
+                Ok(line) => message.lines.push(line),
                 Err(problem) => {
                     let dot = if problem.field.is_empty() { "" } else { "." };
                     let field = format!("lines[{index}]{dot}{}", problem.field);
@@ -268,34 +255,19 @@ impl LogReading {
                 }
             }
         }
-        Ok(Self { message: LogMessage { occurrence_id, lines: read }, problems })
+        Ok(Self { message, problems })
     }
 }
 
-fn read_line(line: Value, now: DateTime<Utc>) -> Result<LogLine, ReadProblem> {
-    let Value::Object(mut fields) = line else {
-        return Err(ReadProblem::new("", "a line is a JSON object"));
-    };
-    if fields.get("at").is_none_or(|at| DateTime::<Utc>::deserialize(at).is_err()) {
-        fields.insert("at".into(), Value::String(now.to_rfc3339()));
-    }
-    let message = match fields.remove("message") {
-        Some(Value::String(text)) => text,
-        Some(Value::Null) | None => String::new(),
-        Some(other) => other.to_string(),
-    };
-    fields.insert("message".into(), Value::String(message));
-    // Everything but the number is readable by now.
-    if !fields.contains_key("seq") {
-        return Err(ReadProblem::new("seq", "the field is missing"));
-    }
-    serde_json::from_value(Value::Object(fields)).map_err(|error| ReadProblem::new("seq", error))
+fn read_line(mut line: Value, now: DateTime<Utc>) -> Result<LogLine, ReadProblem> {
+    make_text(&mut line, "message");
+    let (read, problems) = in_parts("a line", line, json!({ "seq": 0, "at": now, "message": "" }))?;
+    // Every other field has a default.
+    problems.into_iter().find(|problem| problem.field == "seq").map_or(Ok(read), Err)
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     const ID: &str = "019a9b3f-7c00-7abc-8def-0123456789ab";
@@ -318,14 +290,9 @@ mod tests {
 
     #[test]
     fn unreadable_detail_does_not_cost_the_status() {
-        for (field, value) in [
-            ("durationMs", json!("12 s")),
-            ("durationMs", json!(-5)),
-            ("progress", json!({ "percent": "7" })),
-            ("permanent", json!("no")),
-            ("retryAfterMs", json!([1])),
-            ("traceparent", json!(7)),
-        ] {
+        for (field, value) in
+            [("durationMs", json!(-5)), ("progress", json!({ "percent": "7" })), ("permanent", json!("no"))]
+        {
             let reading = read(&report(field, value.clone()));
             let (read, problems) = &reading.reports[0];
             assert_eq!((read.status, read.attempt), (OccurrenceStatus::Completed, 2), "{field} {value}");
@@ -389,15 +356,6 @@ mod tests {
     }
 
     #[test]
-    fn message_above_the_maximum_is_dropped() {
-        let mut body = report("result", json!("fine")).to_string().into_bytes();
-        body.resize(crate::message::MAX_MESSAGE_BYTES + 1, b' ');
-        let reading = StatusReading::of(&body, None, now());
-        assert_eq!((reading.reports.len(), reading.unreadable.len()), (0, 1));
-        assert!(LogReading::of(&body, now()).is_err());
-    }
-
-    #[test]
     fn bad_line_costs_only_itself() {
         let now = now();
         let body = json!({ "occurrenceId": ID, "lines": [
@@ -414,6 +372,9 @@ mod tests {
         assert_eq!([message.lines[1].at, message.lines[2].at], [now, now], "the time of arrival");
         let fields: Vec<&str> = problems.iter().map(|problem| problem.field.as_str()).collect();
         assert_eq!(fields, ["lines[2].seq", "lines[3].seq", "lines[4]"]);
+        let mut large = body.to_string().into_bytes();
+        large.resize(crate::message::MAX_MESSAGE_BYTES + 1, b' ');
+        assert!(LogReading::of(&large, now).is_err());
         let lost = LogReading::of(json!({ "lines": [] }).to_string().as_bytes(), now).expect_err("no occurrence");
         assert_eq!(lost.to_string(), "occurrenceId: the field is missing");
     }

@@ -15,11 +15,11 @@ use super::{
     is_valid_name,
 };
 use crate::{
-    exact_json::parse_exact,
     rules_form,
     schema_form::{self, BuiltInput},
 };
 use milvaion_protocol::{
+    exact_json::parse_exact,
     id::{CalendarId, JobId},
     message::MAX_JOB_DATA_BYTES,
 };

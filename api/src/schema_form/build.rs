@@ -5,13 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use milvaion_protocol::exact_json::{check_number, parse_exact};
 use serde_json::{Map, Value};
 
 use super::{InputField, InputKind, InputObject, InputRows, form_object, path};
-use crate::{
-    exact_json::{check_number, parse_exact},
-    requests::FieldError,
-};
+use crate::requests::FieldError;
 
 /// The result of building an input.
 #[derive(Clone, Debug, Default, PartialEq)]

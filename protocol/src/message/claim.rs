@@ -4,7 +4,6 @@
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::one;
 use crate::id::OccurrenceId;
 
 /// Worker → server, on the claims queue, with `reply_to` and `correlation_id` set: may this attempt start? A worker
@@ -16,7 +15,7 @@ pub struct ClaimRequest {
     /// The occurrence to check.
     pub occurrence_id: OccurrenceId,
     /// The attempt that the message names.
-    #[serde(default = "one", deserialize_with = "crate::lenient::attempt")]
+    #[serde(default = "crate::lenient::one", deserialize_with = "crate::lenient::attempt")]
     pub attempt: u32,
     /// The instance that sends the request.
     pub instance_id: String,

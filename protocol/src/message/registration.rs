@@ -1,11 +1,12 @@
 //! The registration and the heartbeats of a worker instance: its start, its job types, its liveness and its stop. These
 //! messages concern a process instead of one occurrence, so they have a queue of their own.
 
+use std::fmt;
+
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::one;
 use crate::id::OccurrenceId;
 
 /// Worker → server, on the registration queue.
@@ -23,6 +24,18 @@ pub enum RegistrationMessage {
         #[serde(rename = "instanceId")]
         instance_id: String,
     },
+}
+
+impl RegistrationMessage {
+    /// Returns the instance that the message is about.
+    #[must_use]
+    pub fn instance_id(&self) -> &str {
+        match self {
+            Self::Hello(InstanceHello { instance_id, .. })
+            | Self::Heartbeat(InstanceHeartbeat { instance_id, .. })
+            | Self::Goodbye { instance_id } => instance_id,
+        }
+    }
 }
 
 /// The version of the protocol that this crate implements. It is incremented when a worker of the previous version could
@@ -59,7 +72,7 @@ pub struct InstanceHello {
     #[serde(default, deserialize_with = "crate::lenient::or_default")]
     pub version: String,
     /// The version of the protocol that the program implements.
-    #[serde(default = "one", deserialize_with = "crate::lenient::protocol")]
+    #[serde(default = "crate::lenient::one", deserialize_with = "crate::lenient::protocol")]
     pub protocol: u32,
     /// The optional parts of the protocol that the program implements, such as `claims`. Unknown names are ignored.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::lenient::or_default")]
@@ -233,7 +246,7 @@ pub struct HelloReply {
     /// problems say why.
     pub accepted: bool,
     /// The version of the protocol that the server implements.
-    #[serde(default = "one", deserialize_with = "crate::lenient::protocol")]
+    #[serde(default = "crate::lenient::one", deserialize_with = "crate::lenient::protocol")]
     pub protocol: u32,
     /// The optional parts of the protocol that the server implements. Unknown names are ignored.
     #[serde(default, deserialize_with = "crate::lenient::or_default")]
@@ -256,6 +269,16 @@ pub struct HelloProblem {
     pub schedule: Option<String>,
     /// The cause and the remedy.
     pub text: String,
+}
+
+impl fmt::Display for HelloProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.job_type, &self.schedule) {
+            (Some(job_type), Some(schedule)) => write!(f, "{job_type}, schedule {schedule}: {}", self.text),
+            (Some(job_type), None) => write!(f, "{job_type}: {}", self.text),
+            (None, _) => f.write_str(&self.text),
+        }
+    }
 }
 
 /// The heartbeat of an instance.

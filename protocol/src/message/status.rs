@@ -1,10 +1,9 @@
 //! The status reports of a worker, and the body that carries one or more of them.
 
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::one;
 use crate::{id::OccurrenceId, status::OccurrenceStatus};
 
 /// Worker → server: the status of an attempt.
@@ -21,7 +20,7 @@ pub struct StatusReport {
     /// The occurrence.
     pub occurrence_id: OccurrenceId,
     /// The attempt. A report about an older attempt is ignored.
-    #[serde(default = "one", deserialize_with = "crate::lenient::attempt")]
+    #[serde(default = "crate::lenient::one", deserialize_with = "crate::lenient::attempt")]
     pub attempt: u32,
     /// The instance that reports.
     pub instance_id: String,
@@ -138,33 +137,6 @@ impl StatusMessage {
             Self::Batch { reports } => reports,
             Self::One(report) => vec![*report],
         }
-    }
-}
-
-/// By hand: an untagged enum tries both forms and then names neither the field nor the reason.
-impl<'de> Deserialize<'de> for StatusMessage {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut message = Value::deserialize(deserializer)?;
-        match message.get_mut("reports").map(Value::take) {
-            None => read_report(message).map(|report| Self::One(Box::new(report))),
-            Some(Value::Array(reports)) => {
-                let read = |(index, report)| read_report(report).map_err(|error| format!("reports[{index}].{error}"));
-                let reports = reports.into_iter().enumerate().map(read).collect::<Result<_, _>>();
-                reports.map(|reports| Self::Batch { reports })
-            }
-            Some(_) => Err("reports: expected a list".to_owned()),
-        }
-        .map_err(de::Error::custom)
-    }
-}
-
-/// Reads a report, or returns the first field that cannot be read and the reason.
-fn read_report(report: Value) -> Result<StatusReport, String> {
-    let (report, left_out) = StatusReport::read_in_parts(report, None, DateTime::UNIX_EPOCH)
-        .map_err(|unreadable| unreadable.problem.to_string())?;
-    match left_out.into_iter().next() {
-        None => Ok(report),
-        Some(problem) => Err(problem.to_string()),
     }
 }
 

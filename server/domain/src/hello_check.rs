@@ -1,20 +1,21 @@
-//! Reads and checks the registration of an instance, part by part.
+//! Checks the registration of an instance, part by part.
 //!
-//! A registration has parts that the author of a job writes: schemas, schedules, rules. A mistake in one of them must not
-//! make the whole worker invisible. So the part is left out, the rest is stored, and each problem is returned as a sentence
-//! for the worker's log and for the page *Workers*. Only a registration that names no usable worker or instance is refused
-//! as a whole.
+//! A part out of bounds is left out, like one that cannot be read ([`RegistrationReading`]): the rest is stored, and each
+//! problem is returned as a sentence for the worker's log and for the page *Workers*. Only a registration that names no
+//! usable worker or instance is refused as a whole.
+//!
+//! [`RegistrationReading`]: milvaion_protocol::reading::RegistrationReading
 
 use std::collections::HashSet;
 
-use chrono::DateTime;
 use milvaion_api::requests::is_valid_name;
 use milvaion_protocol::{
-    id::OccurrenceId,
     message::{
-        DeclaredSchedule, DeclaredTiming, HelloProblem, InstanceHeartbeat, InstanceHello, JobDefaults, JobTypeInfo,
-        MAX_JOB_DATA_BYTES, PROTOCOL_VERSION, truncate_text,
+        DeclaredSchedule, DeclaredTiming, HelloProblem, InstanceHello, JobDefaults, JobTypeInfo, MAX_JOB_DATA_BYTES,
+        PROTOCOL_VERSION,
     },
+    reading::HelloProblems,
+    storable::is_storable,
     topology::{self, Topology},
 };
 use milvaion_schedule::{
@@ -22,8 +23,6 @@ use milvaion_schedule::{
     rules::{LostRunPolicy, MAX_CONCURRENCY_LIMIT, MisfirePolicy, OverlapPolicy},
     schedule::Schedule,
 };
-use serde::{Deserialize, de};
-use serde_json::{Map, Value, json};
 
 /// The maximum number of job types of a registration.
 pub const MAX_JOB_TYPES: usize = 500;
@@ -35,10 +34,6 @@ pub const MAX_FEATURES: usize = 100;
 pub const MAX_SCHEDULES_PER_TYPE: usize = 100;
 /// The maximum number of schedules of a registration.
 pub const MAX_SCHEDULES: usize = 2_000;
-/// The maximum number of problems that are returned and stored.
-pub const MAX_PROBLEMS: usize = 100;
-/// The maximum size of the text of a problem, in bytes.
-const MAX_PROBLEM_BYTES: usize = 500;
 /// The maximum timeout of a job type, in seconds: 7 days.
 const MAX_TYPE_TIMEOUT_SECONDS: u32 = 7 * 86_400;
 /// The maximum timeout of a job, in seconds: one day.
@@ -57,165 +52,16 @@ const MAX_TAGS: (usize, usize) = (20, 50);
 pub struct CheckedHello {
     /// The parts that are stored; none if the registration is refused as a whole.
     pub accepted: Option<InstanceHello>,
-    /// The parts that were refused, at most [`MAX_PROBLEMS`].
+    /// The parts that were refused.
     pub problems: Vec<HelloProblem>,
 }
 
-/// Collects problems.
-#[derive(Debug, Default)]
-struct Problems(Vec<HelloProblem>);
-
-impl Problems {
-    fn add(&mut self, job_type: Option<&str>, schedule: Option<&str>, text: String) {
-        // One more than is kept, so that the last one can say that more follow.
-        if self.0.len() <= MAX_PROBLEMS {
-            let name = |name: &str| truncate_text(printable(name), 200);
-            self.0.push(HelloProblem {
-                job_type: job_type.map(name),
-                schedule: schedule.map(name),
-                text: truncate_text(printable(&text), MAX_PROBLEM_BYTES),
-            });
-        }
-    }
-
-    fn into_list(self) -> Vec<HelloProblem> {
-        let mut list = self.0;
-        if list.len() > MAX_PROBLEMS {
-            list.truncate(MAX_PROBLEMS - 1);
-            let text =
-                "More parts of the registration were refused; remove these problems to see the others".to_owned();
-            list.push(HelloProblem { job_type: None, schedule: None, text });
-        }
-        list
-    }
-}
-
-/// Replaces control characters, which neither a page nor a log line shows and PostgreSQL may not store.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
-}
-
-/// The fields of a registration that are only shown or have a default.
-const OPTIONAL_FIELDS: [&str; 7] = ["host", "pid", "version", "protocol", "features", "capacity", "timestamp"];
-
-/// Reads a registration that cannot be read as a whole: each field, job type and schedule is read by itself, and those that
-/// cannot be read are left out.
-///
-/// # Errors
-///
-/// Returns the reason if the worker, the instance or the list of job types cannot be read.
-pub fn read_in_parts(mut message: Value) -> Result<(InstanceHello, Vec<HelloProblem>), String> {
-    let mut problems = Problems::default();
-    let job_types = match message.get_mut("jobTypes").map(Value::take) {
-        Some(Value::Array(job_types)) => job_types,
-        Some(_) => return Err("jobTypes: expected a list".into()),
-        None => return Err("jobTypes: the field is missing".into()),
-    };
-    if let Some(fields) = message.as_object_mut() {
-        fields.insert("jobTypes".into(), Value::Array(Vec::new()));
-        for field in OPTIONAL_FIELDS {
-            if let Err(error) = read_optional(fields, field) {
-                problems.add(None, None, format!("{field} cannot be read and is left out: {error}"));
-                fields.remove(field);
-            }
-        }
-        fields.entry("timestamp").or_insert_with(|| json!(DateTime::UNIX_EPOCH));
-    }
-    let mut hello: InstanceHello = serde_json::from_value(message).map_err(|error| error.to_string())?;
-    for mut job_type in job_types {
-        let name = job_type.get("jobType").and_then(Value::as_str).map(str::to_owned);
-        let name = name.as_deref();
-        let schedules = job_type.get_mut("schedules").map(Value::take);
-        let defaults = job_type.get_mut("defaults").map(Value::take);
-        if let Some(fields) = job_type.as_object_mut() {
-            fields.remove("schedules");
-            fields.remove("defaults");
-        }
-        let mut info: JobTypeInfo = match serde_json::from_value(job_type) {
-            Ok(info) => info,
-            Err(error) => {
-                problems.add(name, None, format!("the job type cannot be read and is left out: {error}"));
-                continue;
-            }
-        };
-        match defaults.filter(|defaults| !defaults.is_null()).map(serde_json::from_value::<JobDefaults>) {
-            Some(Ok(defaults)) => info.defaults = defaults,
-            Some(Err(error)) => problems.add(name, None, format!("defaults cannot be read and are left out: {error}")),
-            None => {}
-        }
-        let schedules = match schedules {
-            None | Some(Value::Null) => Vec::new(),
-            Some(Value::Array(schedules)) => schedules,
-            Some(_) => {
-                problems.add(name, None, "schedules: expected a list; none is used".into());
-                Vec::new()
-            }
-        };
-        for schedule in schedules {
-            let schedule_name = schedule.get("name").and_then(Value::as_str).map(str::to_owned);
-            match serde_json::from_value::<DeclaredSchedule>(schedule) {
-                Ok(schedule) => info.schedules.push(schedule),
-                Err(error) => problems.add(
-                    name,
-                    schedule_name.as_deref(),
-                    format!("the schedule cannot be read and is left out: {error}"),
-                ),
-            }
-        }
-        hello.job_types.push(info);
-    }
-    Ok((hello, problems.into_list()))
-}
-
-/// Tries to read one field of a registration.
-fn read_optional(fields: &Map<String, Value>, field: &str) -> Result<(), serde_json::Error> {
-    let mut alone = json!({ "workerId": "", "instanceId": "", "jobTypes": [], "timestamp": DateTime::UNIX_EPOCH });
-    match fields.get(field) {
-        Some(value) => alone[field] = value.clone(),
-        // Only the time has no default. It is the worker's, and nothing depends on it.
-        None if field == "timestamp" => return Err(de::Error::missing_field("timestamp")),
-        None => {}
-    }
-    InstanceHello::deserialize(alone).map(drop)
-}
-
-/// Reads a heartbeat that cannot be read as a whole, if it names its instance: an instance that sends heartbeats is alive,
-/// and so are the runs whose ids can be read. Returns the field that could not be read beside it.
+/// Checks the limits of a registration. `found` has the problems that were found while it was read.
 #[must_use]
-pub fn read_heartbeat_in_parts(message: &Value) -> Option<(InstanceHeartbeat, String)> {
-    let instance_id = message.get("instanceId").and_then(Value::as_str)?.to_owned();
-    let mut problem = None;
-    let running = match message.get("running") {
-        None | Some(Value::Null) => Vec::new(),
-        Some(Value::Array(listed)) => {
-            let read = listed.iter().map(OccurrenceId::deserialize);
-            let read: Vec<_> = read.filter_map(|id| id.map_err(|error| problem = Some(error)).ok()).collect();
-            read
-        }
-        Some(_) => Vec::new(),
-    };
-    let problem = match problem {
-        Some(error) => format!("running: {error}"),
-        None => InstanceHeartbeat::deserialize(message).err().map_or_else(String::new, |error| error.to_string()),
-    };
-    let beat = InstanceHeartbeat {
-        worker_id: message.get("workerId").and_then(Value::as_str).unwrap_or_default().to_owned(),
-        instance_id,
-        running,
-        notice: message.get("notice").and_then(Value::as_str).map(str::to_owned),
-        stopping: message.get("stopping").and_then(Value::as_bool).unwrap_or_default(),
-        timestamp: DateTime::UNIX_EPOCH,
-    };
-    Some((beat, problem))
-}
-
-/// Checks the limits of a registration. `problems` are those that were found while it was read.
-#[must_use]
-pub fn check(mut hello: InstanceHello, problems: Vec<HelloProblem>) -> CheckedHello {
-    let mut found = Problems(problems);
+pub fn check(mut hello: InstanceHello, mut found: HelloProblems) -> CheckedHello {
     if let Err(reason) = check_identity(&hello) {
         found.add(None, None, reason.into());
-        return CheckedHello { accepted: None, problems: found.into_list() };
+        return CheckedHello { accepted: None, problems: found.0 };
     }
     if hello.protocol > PROTOCOL_VERSION {
         let text = format!(
@@ -248,7 +94,7 @@ pub fn check(mut hello: InstanceHello, problems: Vec<HelloProblem>) -> CheckedHe
         check_declarations(&mut info, &mut schedule_count, &mut found);
         hello.job_types.push(info);
     }
-    CheckedHello { accepted: Some(hello), problems: found.into_list() }
+    CheckedHello { accepted: Some(hello), problems: found.0 }
 }
 
 fn check_identity(hello: &InstanceHello) -> Result<(), &'static str> {
@@ -264,7 +110,7 @@ fn check_identity(hello: &InstanceHello) -> Result<(), &'static str> {
     Ok(())
 }
 
-fn check_features(features: &mut Vec<String>, found: &mut Problems) {
+fn check_features(features: &mut Vec<String>, found: &mut HelloProblems) {
     let count = features.len();
     features.retain(|feature| is_valid_name(feature));
     if features.len() < count {
@@ -292,14 +138,14 @@ fn check_job_type(worker_id: &str, info: &JobTypeInfo) -> Result<(), String> {
             schema.len()
         ));
     }
-    if schema.contains("\\u0000") {
+    if !is_storable(&info.schema) {
         return Err("its schema contains the character NUL, which cannot be stored: remove it".into());
     }
     Ok(())
 }
 
 /// Checks what the code of a job type declares beside its schema. `schedule_count` counts over the whole registration.
-fn check_declarations(info: &mut JobTypeInfo, schedule_count: &mut usize, found: &mut Problems) {
+fn check_declarations(info: &mut JobTypeInfo, schedule_count: &mut usize, found: &mut HelloProblems) {
     let job_type = info.job_type.clone();
     let mut add = |text| found.add(Some(&job_type), None, text);
     keep_in(&mut info.timeout_seconds, 1..=MAX_TYPE_TIMEOUT_SECONDS, "timeoutSeconds", &mut add);
@@ -353,8 +199,8 @@ fn check_schedule(schedule: &DeclaredSchedule) -> Result<(), String> {
     if display_name.chars().count() > 200 {
         return Err("displayName: use at most 200 characters".into());
     }
-    let text = serde_json::to_string(schedule).map_err(|error| error.to_string())?;
-    if text.contains("\\u0000") {
+    let value = serde_json::to_value(schedule).map_err(|error| error.to_string())?;
+    if !is_storable(&value) {
         return Err("it contains the character NUL, which cannot be stored: remove it".into());
     }
     Ok(())

@@ -13,6 +13,7 @@ use milvaion_protocol::{
     id::OccurrenceId,
     message::{MAX_CHECKPOINT_BYTES, MAX_RESULT_BYTES, RunProgress, StatusReport, truncate_text},
     status::OccurrenceStatus,
+    storable::{clean_text, is_storable},
 };
 
 use serde_json::Value;
@@ -111,20 +112,15 @@ pub fn fold(reports: Vec<StatusReport>) -> Vec<AttemptChange> {
 /// Truncates the report's texts to their bounds and replaces characters that PostgreSQL cannot store.
 #[must_use]
 pub fn sanitize_report(report: StatusReport) -> StatusReport {
-    let bounded = |text: String| clean(truncate_text(text, MAX_NOTE_BYTES));
+    let bounded = |text: String| clean_text(truncate_text(text, MAX_NOTE_BYTES));
     let progress = report
         .progress
         .map(|progress| RunProgress { percent: progress.percent.min(100), message: bounded(progress.message) });
     let had_checkpoint = report.checkpoint.is_some();
-    let checkpoint = report.checkpoint.filter(is_storable_checkpoint);
+    let fits = |checkpoint: &Value| checkpoint.to_string().len() <= MAX_CHECKPOINT_BYTES && is_storable(checkpoint);
+    let checkpoint = report.checkpoint.filter(fits);
     let is_incomplete = report.is_incomplete || (had_checkpoint && checkpoint.is_none());
     StatusReport { instance_id: bounded(report.instance_id), progress, checkpoint, is_incomplete, ..report }
-}
-
-/// Returns true if a checkpoint is within its bound, and jsonb, which cannot hold NUL, can store it.
-fn is_storable_checkpoint(checkpoint: &Value) -> bool {
-    let text = checkpoint.to_string();
-    text.len() <= MAX_CHECKPOINT_BYTES && !text.contains("\\u0000")
 }
 
 fn begin(report: StatusReport) -> AttemptChange {
@@ -212,8 +208,8 @@ fn add(change: &mut AttemptChange, mut report: StatusReport) {
     change.steps.push(step(&report, change.note.clone()));
     change.status = report.status;
     change.instance_id = report.instance_id;
-    change.result = report.result.map(|text| clean(truncate_text(text, MAX_RESULT_BYTES)));
-    change.exception = report.exception.map(|text| clean(truncate_text(text, MAX_RESULT_BYTES)));
+    change.result = report.result.map(|text| clean_text(truncate_text(text, MAX_RESULT_BYTES)));
+    change.exception = report.exception.map(|text| clean_text(truncate_text(text, MAX_RESULT_BYTES)));
 }
 
 fn step(report: &StatusReport, note: Option<String>) -> StatusChange {
@@ -229,17 +225,11 @@ fn step(report: &StatusReport, note: Option<String>) -> StatusChange {
 /// Returns the first non-empty line of an exception, short enough for a list, without escape sequences.
 #[must_use]
 pub fn first_line(text: &str) -> String {
-    let text = clean(text.to_owned());
+    let text = clean_text(text);
     // A carriage return does not hide what stands before it, such as the exit code.
     let text = without_sequences(&text).replace('\r', " ");
     let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
     truncate_text(line.to_owned(), MAX_NOTE_BYTES)
-}
-
-/// Replaces NUL, which PostgreSQL's text type cannot store; everything else is kept.
-#[must_use]
-pub fn clean(text: String) -> String {
-    if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text }
 }
 
 #[cfg(test)]
@@ -353,6 +343,7 @@ mod tests {
         assert!(with(Value::from("x".repeat(MAX_CHECKPOINT_BYTES - 2))));
         assert!(!with(Value::from("x".repeat(MAX_CHECKPOINT_BYTES - 1))));
         assert!(!with(Value::from("\0")));
+        assert!(with(Value::from("\\u0000")), "the escape as text is no NUL");
     }
 
     #[test]

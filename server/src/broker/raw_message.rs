@@ -4,6 +4,7 @@ use lapin::{
     message::Delivery,
     types::{AMQPValue, FieldTable},
 };
+use milvaion_protocol::storable::{clean_text, clean_value};
 use serde_json::{Map, Value};
 
 use crate::domain::message::MESSAGE_ID_KEY;
@@ -32,31 +33,31 @@ pub struct RawMessage {
 impl From<&Delivery> for RawMessage {
     fn from(delivery: &Delivery) -> Self {
         let mut all = delivery.properties.headers().as_ref().map_or_else(|| Value::Object(Map::new()), headers);
-        let id = delivery.properties.message_id().as_ref().map(|id| clean(id.as_str()));
+        let id = delivery.properties.message_id().as_ref().map(|id| clean_text(id.as_str()));
         if let (Value::Object(all), Some(id)) = (&mut all, id.filter(|id| id.len() <= MAX_MESSAGE_ID_BYTES)) {
             all.entry(MESSAGE_ID_KEY).or_insert(Value::String(id));
         }
         Self {
             body: delivery.data.clone(),
             headers: all,
-            exchange: clean(delivery.exchange.as_str()),
-            routing_key: clean(delivery.routing_key.as_str()),
+            exchange: clean_text(delivery.exchange.as_str()),
+            routing_key: clean_text(delivery.routing_key.as_str()),
         }
     }
 }
 
 fn headers(table: &FieldTable) -> Value {
-    let all = object(table, 0);
+    let all = clean_value(object(table, 0));
     if all.to_string().len() <= MAX_HEADER_BYTES {
         return all;
     }
     let names: Vec<String> =
-        table.inner().keys().take(50).map(|name| clean(name.as_str()).chars().take(100).collect()).collect();
+        table.inner().keys().take(50).map(|name| clean_text(name.as_str()).chars().take(100).collect()).collect();
     serde_json::json!({ "tooLarge": names })
 }
 
 fn object(table: &FieldTable, depth: usize) -> Value {
-    Value::Object(table.inner().iter().map(|(name, value)| (clean(name.as_str()), json(value, depth + 1))).collect())
+    Value::Object(table.inner().iter().map(|(name, value)| (name.to_string(), json(value, depth + 1))).collect())
 }
 
 fn json(value: &AMQPValue, depth: usize) -> Value {
@@ -75,18 +76,13 @@ fn json(value: &AMQPValue, depth: usize) -> Value {
         AMQPValue::Float(value) => (*value).into(),
         AMQPValue::Double(value) => (*value).into(),
         AMQPValue::Timestamp(value) => (*value).into(),
-        AMQPValue::ShortString(text) => clean(text.as_str()).into(),
-        AMQPValue::LongString(text) => clean(&String::from_utf8_lossy(text.as_bytes())).into(),
-        AMQPValue::ByteArray(bytes) => clean(&String::from_utf8_lossy(bytes.as_slice())).into(),
+        AMQPValue::ShortString(text) => text.as_str().into(),
+        AMQPValue::LongString(text) => String::from_utf8_lossy(text.as_bytes()).into(),
+        AMQPValue::ByteArray(bytes) => String::from_utf8_lossy(bytes.as_slice()).into(),
         AMQPValue::FieldArray(values) => values.as_slice().iter().map(|value| json(value, depth + 1)).collect(),
         AMQPValue::FieldTable(table) => object(table, depth),
         AMQPValue::DecimalValue(_) | AMQPValue::Void => Value::Null,
     }
-}
-
-/// Replaces NUL, which PostgreSQL's jsonb cannot store.
-fn clean(text: &str) -> String {
-    text.replace('\0', "\u{fffd}")
 }
 
 #[cfg(test)]

@@ -13,9 +13,6 @@ use crate::{
     store::{Store, jobs::AuditStamp},
 };
 
-/// The maximum length of a reason, in characters.
-const MAX_REASON_CHARS: usize = 500;
-
 /// The commands that pause and resume the cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterCommands {
@@ -46,13 +43,9 @@ impl ClusterCommands {
     ///
     /// Returns `Fields` for an invalid `reason`.
     pub async fn pause(&self, me: &RequestUser, reason: &str) -> Result<(), AppError> {
-        let reason = reason.trim().replace('\0', "");
-        if reason.is_empty() {
+        let Some(reason) = super::occurrences::reason(reason)? else {
             return Err(AppError::field("reason", "give a reason: other users see it while all schedules are paused"));
-        }
-        if reason.chars().count() > MAX_REASON_CHARS {
-            return Err(AppError::field("reason", format!("at most {MAX_REASON_CHARS} characters are allowed")));
-        }
+        };
         if self
             .store
             .pause_cluster(&reason, AuditStamp { by: &me.email, at: self.clock.now(), address: me.address })

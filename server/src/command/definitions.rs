@@ -15,7 +15,7 @@ use milvaion_protocol::id::{CalendarId, JobId};
 use milvaion_schedule::instant::stored;
 use serde_json::Value;
 
-use super::jobs::{JobCommands, check_input, not_found, strip_nul};
+use super::jobs::{JobCommands, check_input, clean, not_found};
 use crate::store::{StoreError, jobs::AuditStamp};
 
 /// The result of making a job be as its definition says.
@@ -208,7 +208,7 @@ pub(super) fn checked_definition(
     if !errors.is_empty() {
         return Err(errors);
     }
-    strip_nul(&mut job);
+    clean(&mut job);
     Ok(job)
 }
 

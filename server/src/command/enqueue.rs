@@ -16,6 +16,7 @@ use milvaion_protocol::{
         IngestOutcome, IngestResult, MAX_INGEST_ID_AGE_DAYS, MAX_JOB_DATA_BYTES, MAX_UNIQUENESS_KEY_CHARS,
         NewOccurrence, uniqueness_key_of_input,
     },
+    storable::is_storable,
     topology::MAX_PRIORITY,
     trace::Traceparent,
 };
@@ -343,7 +344,7 @@ fn check_input(input: &Value, validator: Option<&Option<Validator>>) -> Result<(
     if bytes > MAX_JOB_DATA_BYTES {
         return Err(format!("input: has {bytes} bytes of JSON; the maximum is {MAX_JOB_DATA_BYTES}."));
     }
-    if has_nul(input) {
+    if !is_storable(input) {
         return Err("input: contains the character NUL, which cannot be stored.".into());
     }
     let Some(Some(validator)) = validator else { return Ok(()) };
@@ -355,15 +356,6 @@ fn check_input(input: &Value, validator: Option<&Option<Validator>>) -> Result<(
             let text: String = text.chars().take(500).collect();
             Err(format!("input{path}: {text}"))
         }
-    }
-}
-
-fn has_nul(value: &Value) -> bool {
-    match value {
-        Value::String(text) => text.contains('\0'),
-        Value::Array(items) => items.iter().any(has_nul),
-        Value::Object(fields) => fields.iter().any(|(name, value)| name.contains('\0') || has_nul(value)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
 }
 

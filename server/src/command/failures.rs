@@ -9,14 +9,14 @@ use milvaion_api::{
 };
 pub use milvaion_app::backend::RetryInput;
 use milvaion_app::{backend::RequestUser, error::AppError};
-use milvaion_protocol::id::{DeadLetterId, OccurrenceId};
+use milvaion_protocol::{
+    id::{DeadLetterId, OccurrenceId},
+    storable::clean_text,
+};
 use milvaion_telemetry::occurrences::SpanStart;
 
 use super::{jobs::JobCommands, occurrences::reason};
-use crate::{
-    domain::transition::clean,
-    store::{failures::RetriedFailures, jobs::AuditStamp, manual_runs::CreatedOccurrence},
-};
+use crate::store::{failures::RetriedFailures, jobs::AuditStamp, manual_runs::CreatedOccurrence};
 
 impl JobCommands {
     /// Replaces a filter by the failures that it matches now. Returns true with it if the filter matches more than one
@@ -235,7 +235,7 @@ fn no_selection() -> AppError {
 }
 
 fn note(text: &str) -> Result<Option<String>, AppError> {
-    let text = clean(text.trim().to_owned());
+    let text = clean_text(text.trim());
     if text.chars().count() > MAX_RESOLUTION_NOTE_CHARS {
         return Err(AppError::field("note", "at most 2,000 characters are allowed"));
     }

@@ -11,7 +11,10 @@ use milvaion_api::{
     sources::JobSourceKind,
 };
 use milvaion_app::{backend::RequestUser, error::AppError};
-use milvaion_protocol::id::JobId;
+use milvaion_protocol::{
+    id::JobId,
+    storable::{clean_text, clean_value},
+};
 use milvaion_schedule::calendar::Calendar;
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -106,7 +109,7 @@ impl JobCommands {
         if !job.rules.calendars.iter().all(is_known) {
             return Err(AppError::field("rules.calendars", "a selected calendar was deleted: select again"));
         }
-        strip_nul(&mut job);
+        clean(&mut job);
         Ok(job)
     }
 
@@ -156,10 +159,7 @@ impl JobCommands {
         active: bool,
         reason: &str,
     ) -> Result<Option<String>, AppError> {
-        let reason = reason.trim().replace('\0', "");
-        if reason.chars().count() > 500 {
-            return Err(AppError::field("reason", "at most 500 characters are allowed"));
-        }
+        let reason = super::occurrences::reason(reason)?;
         let job = self.store.job(id).await?.ok_or_else(not_found)?;
         // A user who pauses a job that was auto-disabled with a cool-down wants it to stay paused.
         let is_unchanged = job.definition.is_active == active && (active || job.auto_disabled_at.is_none());
@@ -168,12 +168,8 @@ impl JobCommands {
         }
         let now = self.clock.now();
         let next = if active { self.first_due(id, &job.definition, job.last_fire_at, now).await? } else { None };
-        let reason = Some(reason.as_str()).filter(|reason| !reason.is_empty());
-        if !self
-            .store
-            .set_active(&job, active, next, reason, AuditStamp { by: &me.email, at: now, address: me.address })
-            .await?
-        {
+        let stamp = AuditStamp { by: &me.email, at: now, address: me.address };
+        if !self.store.set_active(&job, active, next, reason.as_deref(), stamp).await? {
             return Err(conflict());
         }
         self.publish_change(id, next, LiveEvent::Job { id }).await;
@@ -391,26 +387,12 @@ fn collect_schema_errors(
     }
 }
 
-/// Removes NUL characters, which the types text and jsonb of PostgreSQL cannot store.
-pub(super) fn strip_nul(job: &mut JobInput) {
-    for text in [&mut job.display_name, &mut job.description] {
-        if text.contains('\0') {
-            *text = text.replace('\0', "");
-        }
+/// Replaces the characters that PostgreSQL cannot store.
+pub(super) fn clean(job: &mut JobInput) {
+    for text in [&mut job.display_name, &mut job.description].into_iter().chain(&mut job.tags) {
+        *text = clean_text(std::mem::take(text));
     }
-    for tag in &mut job.tags {
-        *tag = tag.replace('\0', "");
-    }
-    strip_json(&mut job.job_data);
-}
-
-fn strip_json(value: &mut Value) {
-    match value {
-        Value::String(text) if text.contains('\0') => *text = text.replace('\0', ""),
-        Value::Array(items) => items.iter_mut().for_each(strip_json),
-        Value::Object(map) => map.values_mut().for_each(strip_json),
-        _ => {}
-    }
+    job.job_data = clean_value(job.job_data.take());
 }
 
 pub(super) fn not_found() -> AppError {

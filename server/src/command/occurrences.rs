@@ -10,14 +10,12 @@ use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     status::OccurrenceStatus,
+    storable::clean_text,
 };
 
 use super::jobs::JobCommands;
 use crate::{
-    domain::{
-        message::{attempt_number, cancel_message},
-        transition::clean,
-    },
+    domain::message::{attempt_number, cancel_message},
     store::{Result, cancel::CancelOutcome, jobs::AuditStamp},
 };
 
@@ -36,7 +34,7 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 ///
 /// Returns `Fields` for `reason` if it is too long.
 pub(super) fn reason(text: &str) -> std::result::Result<Option<String>, AppError> {
-    let text = clean(text.trim().to_owned());
+    let text = clean_text(text.trim());
     if text.chars().count() > MAX_REASON_CHARS {
         return Err(AppError::field("reason", "at most 500 characters are allowed"));
     }

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use futures::{FutureExt, future::BoxFuture};
-use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::{
     broker::consumer::{Delivery, DeliveryLog},
     clock::Clock,
     engine::status::ServiceStatuses,
-    store::Store,
+    store::{Store, dead_letters::message_digest},
 };
 
 /// The longest time for which counting a message delays it. Messages are handled without a count while PostgreSQL is
@@ -72,14 +71,6 @@ impl DeliveryLog for ConsumerLog {
     }
 }
 
-/// Returns a hash of each message. A worker need not give its messages an id.
 fn hashes(queue: &str, messages: &[Delivery]) -> Vec<Vec<u8>> {
-    let hash = |message: &Delivery| {
-        let mut digest = Sha256::new();
-        digest.update(queue.as_bytes());
-        digest.update([0]);
-        digest.update(&message.data);
-        digest.finalize().to_vec()
-    };
-    messages.iter().map(hash).collect()
+    messages.iter().map(|message| message_digest(queue, &message.data)).collect()
 }

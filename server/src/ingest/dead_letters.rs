@@ -9,7 +9,6 @@ use std::sync::Arc;
 use milvaion_api::{events::LiveEvent, failures::FailureCause};
 use milvaion_protocol::{message::JobMessage, topology::HEADER_CAUSE};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
 use crate::{
@@ -18,14 +17,14 @@ use crate::{
         raw_message::RawMessage,
     },
     clock::Clock,
-    domain::{fingerprint::fingerprint, transition::clean},
+    domain::fingerprint::fingerprint,
     engine::context::Context,
-    error::chain,
+    error::{body_excerpt, chain},
     faults,
     live::Hub,
     store::{
         Store, StoreError,
-        dead_letters::{DeadLetterOutcome, DeadLetteredRun, MAX_STORED_BODY_BYTES, NewDeadLetter},
+        dead_letters::{DeadLetterOutcome, DeadLetteredRun, NewDeadLetter},
     },
 };
 
@@ -84,7 +83,7 @@ impl DeadLetterConsumer {
             },
             Err(reason) => reason,
         };
-        self.insert(message, reason).await
+        self.insert(message, &reason).await
     }
 
     fn publish_failure(&self, row: milvaion_api::views::OccurrenceRow) {
@@ -93,48 +92,27 @@ impl DeadLetterConsumer {
         self.activate_auto_disable.notify_one();
     }
 
-    async fn insert(&self, message: &RawMessage, reason: String) -> Result<(), StoreError> {
-        self.store_letter(message, reason).await?;
+    async fn insert(&self, message: &RawMessage, reason: &str) -> Result<(), StoreError> {
+        let (id, headers, now) = (self.clock.dead_letter_id(), message.headers.clone(), self.clock.now());
+        let mut dead_letter = NewDeadLetter::new(id, source(message), headers, &message.body, reason);
+        let mut stored = self.store.insert_dead_letter(&dead_letter, now).await;
+        if let Err(error) = &stored
+            && !error.is_outage()
+        {
+            tracing::warn!(error = %chain(error), "a dead letter could not be stored with its headers; it is stored without them");
+            dead_letter.headers = Value::Object(serde_json::Map::new());
+            stored = self.store.insert_dead_letter(&dead_letter, now).await;
+        }
+        match stored {
+            Ok(()) => {}
+            Err(error) if error.is_outage() => return Err(error),
+            // This has never been observed, but one such message must not block all others forever.
+            Err(error) => {
+                tracing::error!(error = %chain(&error), body.bytes = message.body.len(), body.start = body_excerpt(&message.body), "a dead letter could not be stored and is dropped");
+            }
+        }
         self.store.metrics().dead_letter();
         Ok(())
-    }
-
-    async fn store_letter(&self, message: &RawMessage, reason: String) -> Result<(), StoreError> {
-        let source = source(message);
-        let mut digest = Sha256::new();
-        digest.update(source.as_bytes());
-        digest.update([0]);
-        digest.update(&message.body);
-        let digest: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        let now = self.clock.now();
-        let mut dead_letter = NewDeadLetter {
-            id: self.clock.dead_letter_id(),
-            digest,
-            reason: clean(reason),
-            source,
-            headers: message.headers.clone(),
-            body: message.body[..message.body.len().min(MAX_STORED_BODY_BYTES)].to_vec(),
-            body_bytes: i64::try_from(message.body.len()).unwrap_or(i64::MAX),
-        };
-        match self.store.insert_dead_letter(&dead_letter, now).await {
-            Ok(()) => return Ok(()),
-            Err(error) if error.is_outage() => return Err(error),
-            Err(error) => {
-                tracing::warn!(error = %chain(&error), "a dead letter could not be stored with its headers; it is stored without them");
-            }
-        }
-        dead_letter.headers = Value::Object(serde_json::Map::new());
-        match self.store.insert_dead_letter(&dead_letter, now).await {
-            Ok(()) => Ok(()),
-            Err(error) if error.is_outage() => Err(error),
-            Err(error) => {
-                // This has never been observed, but one such message must not block all others forever.
-                let start: String =
-                    String::from_utf8_lossy(&message.body).chars().take(300).flat_map(char::escape_default).collect();
-                tracing::error!(error = %chain(&error), body.bytes = message.body.len(), body.start = start, "a dead letter could not be stored and is dropped");
-                Ok(())
-            }
-        }
     }
 }
 
@@ -142,10 +120,10 @@ impl DeadLetterConsumer {
 /// about none: it may be a report that can be read as the job message of another worker's run.
 fn read(message: &RawMessage) -> Result<DeadLetteredRun, String> {
     if let Some(reason) = message.headers.get(HEADER_REASON).and_then(Value::as_str) {
-        return Err(clean(reason.to_owned()));
+        return Err(reason.to_owned());
     }
-    let job: JobMessage = serde_json::from_slice(&message.body)
-        .map_err(|error| format!("it is not a job message: {}", clean(error.to_string())))?;
+    let job: JobMessage =
+        serde_json::from_slice(&message.body).map_err(|error| format!("it is not a job message: {error}"))?;
     let word = message.headers.get(HEADER_CAUSE).and_then(Value::as_str);
     let cause = match word {
         None => FailureCause::Rejected,

@@ -6,13 +6,14 @@
 
 use std::collections::BTreeMap;
 
-use milvaion_api::{events::LiveEvent, requests::check_exact_json};
-use milvaion_protocol::message::{
-    IngestOutcome, IngestReply, IngestResult, MAX_INGEST_OCCURRENCES, MAX_MESSAGE_BYTES, NewOccurrence,
+use milvaion_api::events::LiveEvent;
+use milvaion_protocol::{
+    exact_json::first_rounded_number,
+    message::{IngestOutcome, IngestReply, IngestResult, MAX_INGEST_OCCURRENCES, MAX_MESSAGE_BYTES, NewOccurrence},
+    storable::clean_text,
 };
 use milvaion_telemetry::occurrences::{SpanStart, record_creation};
 use serde_json::{Value, json, value::RawValue};
-use sha2::{Digest, Sha256};
 
 use crate::{
     broker::{
@@ -21,7 +22,7 @@ use crate::{
         reply,
     },
     command::{enqueue::rejected, jobs::JobCommands},
-    domain::{message::message, transition::clean},
+    domain::message::message,
     engine::{context::Context, sender::MessageSender},
     faults,
     store::{
@@ -146,19 +147,8 @@ impl EnqueueConsumer {
     }
 
     async fn store_dead_letter(&self, body: &[u8], reason: &str) -> anyhow::Result<()> {
-        let mut digest = Sha256::new();
-        digest.update(self.queue.as_bytes());
-        digest.update([0]);
-        digest.update(body);
-        let dead_letter = NewDeadLetter {
-            id: self.jobs.clock.dead_letter_id(),
-            digest: digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
-            reason: clean(reason.to_owned()),
-            source: self.queue.clone(),
-            headers: json!({}),
-            body: body[..body.len().min(MAX_STORED_BODY_BYTES)].to_vec(),
-            body_bytes: i64::try_from(body.len()).unwrap_or(i64::MAX),
-        };
+        let id = self.jobs.clock.dead_letter_id();
+        let dead_letter = NewDeadLetter::new(id, self.queue.clone(), json!({}), body, reason);
         self.jobs.store.insert_dead_letter(&dead_letter, self.jobs.clock.now()).await?;
         self.jobs.store.metrics().dead_letter();
         Ok(())
@@ -192,7 +182,7 @@ fn read(body: &[u8]) -> Result<ReadMessage, String> {
     }
     let occurrences = raw.occurrences.iter().map(|occurrence| read_occurrence(occurrence.get())).collect();
     let producer = raw.producer.unwrap_or_default();
-    Ok((occurrences, clean(producer.chars().take(MAX_PRODUCER_CHARS).collect())))
+    Ok((occurrences, clean_text(producer.chars().take(MAX_PRODUCER_CHARS).collect::<String>())))
 }
 
 /// Reads an occurrence, or returns the result that refuses it. A number that would be rounded is refused, as in requests and
@@ -205,11 +195,14 @@ fn read_occurrence(json: &str) -> Result<NewOccurrence, IngestResult> {
         let error = value.and_then(serde_json::from_value::<NewOccurrence>).err().unwrap_or(error);
         rejected(id.unwrap_or_default(), format!("The occurrence cannot be read: {error}."))
     })?;
-    check_exact_json(json).map_err(|message| {
-        let path = message.split_once(": ").map_or("", |(path, _)| path.trim_start_matches('/'));
-        rejected(occurrence.id, format!("{path}: the number has more digits than can be stored. Send it as text."))
-    })?;
-    Ok(occurrence)
+    match first_rounded_number(json) {
+        None => Ok(occurrence),
+        Some(number) => {
+            let path = number.field.trim_start_matches('/');
+            let reason = format!("{path}: the number has more digits than can be stored. Send it as text.");
+            Err(rejected(occurrence.id, reason))
+        }
+    }
 }
 
 impl BatchHandler for EnqueueConsumer {
@@ -248,28 +241,21 @@ mod tests {
     #[test]
     fn unreadable_occurrence_spoils_no_other() {
         let id = "01932f3c-0000-7000-8000-000000000001";
-        let body =
-            json!({ "occurrences": [{ "id": id, "jobKey": "a" }, { "id": id, "jobKey": 7 }, 7], "producer": "p" });
-        let (occurrences, producer) = read(body.to_string().as_bytes()).expect("the message is readable");
-        assert_eq!((occurrences.len(), producer.as_str()), (3, "p"));
+        let one = |key: &str, number: &str| format!(r#"{{"id":"{id}","jobKey":{key},"input":{{"id":{number}}}}}"#);
+        let exact = one("\"a\"", "18446744073709551615");
+        let (numbered, rounded) = (one("7", "1"), one("\"a\"", "18446744073709551616"));
+        let body = format!(r#"{{"occurrences":[{exact},{numbered},{rounded},7],"producer":"p"}}"#);
+        let (occurrences, producer) = read(body.as_bytes()).expect("the message is readable");
+        assert_eq!((occurrences.len(), producer.as_str()), (4, "p"));
         assert!(occurrences[0].is_ok());
-        let refused = occurrences[1].as_ref().expect_err("a number is no key");
-        assert_eq!((refused.id.to_string().as_str(), refused.outcome), (id, IngestOutcome::Rejected));
-        assert!(occurrences[2].as_ref().expect_err("a number").reason.is_some());
-    }
-
-    #[test]
-    fn occurrence_whose_input_would_be_rounded_is_refused() {
-        let id = "01932f3c-0000-7000-8000-000000000001";
-        let one = |number: &str| format!(r#"{{"id":"{id}","jobKey":"a","input":{{"id":{number}}}}}"#);
-        let (rounded, exact) = (one("18446744073709551616"), one("18446744073709551615"));
-        let body = format!(r#"{{"occurrences":[{rounded},{exact}]}}"#);
-        let (occurrences, _) = read(body.as_bytes()).expect("the message is readable");
-        let refused = occurrences[0].as_ref().expect_err("the number has too many digits");
-        let reason = refused.reason.as_deref().unwrap_or_default();
-        assert!(reason.starts_with("input/id: the number has more digits"), "{reason}");
-        assert_eq!((refused.id.to_string().as_str(), refused.outcome), (id, IngestOutcome::Rejected));
-        assert!(occurrences[1].is_ok());
+        for (refused, expected) in
+            occurrences[1..3].iter().zip(["The occurrence cannot", "input/id: the number has more"])
+        {
+            let refused = refused.as_ref().expect_err("refused");
+            assert_eq!((refused.id.to_string().as_str(), refused.outcome), (id, IngestOutcome::Rejected));
+            assert!(refused.reason.as_ref().is_some_and(|reason| reason.starts_with(expected)), "{refused:?}");
+        }
+        assert!(occurrences[3].as_ref().expect_err("a number").reason.is_some());
     }
 
     #[test]

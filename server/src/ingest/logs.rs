@@ -7,12 +7,13 @@ use milvaion_protocol::{
     id::OccurrenceId,
     message::{LogLine, MAX_LOG_LINE_BYTES, truncate_text},
     reading::LogReading,
+    storable::{clean_text, is_storable},
 };
 
 use crate::{
     broker::consumer::{BatchHandler, Channel, Delivery},
     clock::Clock,
-    domain::{log_trim::logs_to_trim, transition::clean},
+    domain::log_trim::logs_to_trim,
     engine::context::Context,
     error::chain,
     faults,
@@ -82,19 +83,12 @@ impl LogConsumer {
     }
 
     async fn store_lines(&self, lines: Vec<(OccurrenceId, LogLine)>) -> anyhow::Result<()> {
-        let lines: Vec<(OccurrenceId, LogLine)> = lines
-            .into_iter()
-            .map(|(id, line)| {
-                (
-                    id,
-                    LogLine {
-                        message: clean(truncate_text(line.message, MAX_LOG_LINE_BYTES)),
-                        data: line.data.filter(is_storable),
-                        ..line
-                    },
-                )
-            })
-            .collect();
+        let bounded = |line: LogLine| LogLine {
+            message: clean_text(truncate_text(line.message, MAX_LOG_LINE_BYTES)),
+            data: line.data.filter(|data| data.to_string().len() <= MAX_LOG_LINE_BYTES && is_storable(data)),
+            ..line
+        };
+        let lines: Vec<(OccurrenceId, LogLine)> = lines.into_iter().map(|(id, line)| (id, bounded(line))).collect();
         if lines.is_empty() {
             return Ok(());
         }
@@ -118,11 +112,4 @@ impl LogConsumer {
         }
         Ok(())
     }
-}
-
-/// Returns true if a line's data can be stored: jsonb cannot hold NUL, and its size is limited like that of the
-/// message.
-fn is_storable(data: &serde_json::Value) -> bool {
-    let text = data.to_string();
-    text.len() <= MAX_LOG_LINE_BYTES && !text.contains("\\u0000")
 }

@@ -13,7 +13,6 @@ pub mod dead_letters;
 pub mod enqueue;
 pub mod logs;
 pub mod registration;
-mod rounded_inputs;
 pub mod status;
 mod unreadable;
 

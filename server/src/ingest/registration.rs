@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, Utc};
 use milvaion_api::events::LiveEvent;
 use milvaion_protocol::{
-    mend,
     message::{
         FEATURE_CHECKPOINT, FEATURE_CLAIMS, FEATURE_INGEST, FEATURE_SCHEDULES, HelloProblem, HelloReply,
         InstanceHeartbeat, InstanceHello, PROTOCOL_VERSION, RegistrationMessage,
     },
+    reading::{RegistrationReading, UnreadableRegistration},
 };
 
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
         liveness,
     },
     engine::context::Context,
-    ingest::{rounded_inputs, unreadable},
+    ingest::unreadable,
     live::Hub,
     store::{Store, unreadable::UnreadablePart},
 };
@@ -112,7 +112,11 @@ impl RegistrationConsumer {
             self.store.store_hello_problems(&problems).await?;
         }
         for (instance_id, problem) in problems.iter().flat_map(|(id, list)| list.iter().map(move |one| (id, one))) {
-            log_problem(instance_id, problem);
+            tracing::warn!(
+                worker.instance = instance_id,
+                problem = problem.text,
+                "a part of the registration of instance {instance_id} was refused: {problem}"
+            );
         }
         for hello in &hellos {
             tracing::info!(
@@ -180,31 +184,11 @@ impl BatchHandler for RegistrationConsumer {
     }
 }
 
-/// Logs a part of a registration that was refused.
-fn log_problem(instance_id: &str, problem: &HelloProblem) {
-    let part = match (&problem.job_type, &problem.schedule) {
-        (Some(job_type), Some(schedule)) => format!("schedule {schedule} of job type {job_type}: "),
-        (Some(job_type), None) => format!("job type {job_type}: "),
-        (None, _) => String::new(),
-    };
-    tracing::warn!(
-        worker.instance = instance_id,
-        problem = problem.text,
-        "a part of the registration of instance {instance_id} was refused: {part}{}",
-        problem.text
-    );
-}
-
-/// A message of the registration queue after its check.
-#[derive(Debug, PartialEq)]
-enum CheckedMessage {
-    Hello(Box<InstanceHello>, Vec<HelloProblem>),
-    Heartbeat(InstanceHeartbeat),
-    Goodbye(String),
-}
+/// A message of the registration queue after its check, and the parts of a registration that were refused.
+type CheckedMessage = (RegistrationMessage, Vec<HelloProblem>);
 
 /// A body of the registration queue.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ReadBody {
     message: Option<CheckedMessage>,
     /// The reply to a registration.
@@ -215,70 +199,33 @@ struct ReadBody {
 
 /// Reads and checks a body.
 fn read(body: &[u8]) -> ReadBody {
-    if let Err(problem) = mend::check_size(body) {
-        return refuse_hello(body, None, problem.reason);
-    }
-    let error = match serde_json::from_slice(body) {
-        Ok(RegistrationMessage::Hello(mut hello)) => {
-            let problems = rounded_inputs::leave_out(&mut hello, body);
-            return accept(hello_check::check(hello, problems));
+    match RegistrationReading::of(body) {
+        Ok(RegistrationReading { message: RegistrationMessage::Hello(hello), problems }) => {
+            accept(hello_check::check(hello, problems))
         }
-        Ok(RegistrationMessage::Heartbeat(beat)) => {
-            return ReadBody { message: Some(CheckedMessage::Heartbeat(beat)), ..ReadBody::default() };
+        Ok(RegistrationReading { message, problems }) => {
+            let problem = problems.0.into_iter().next();
+            let problem = problem.map(|problem| (Some(message.instance_id().to_owned()), problem.text));
+            ReadBody { message: Some((message, Vec::new())), reply: None, problem }
         }
-        Ok(RegistrationMessage::Goodbye { instance_id }) => {
-            return ReadBody { message: Some(CheckedMessage::Goodbye(instance_id)), ..ReadBody::default() };
+        Err(UnreadableRegistration { is_hello, instance_id, reason }) => {
+            super::log_unreadable(RegistrationConsumer::NAME, body, &reason);
+            let problem = HelloProblem { job_type: None, schedule: None, text: reason.clone() };
+            let reply = is_hello.then(|| reply_to_hello(false, vec![problem]));
+            ReadBody { message: None, reply, problem: Some((instance_id, reason)) }
         }
-        Err(error) => error,
-    };
-    let (message, mended) = mend::parse(body).unwrap_or_default();
-    let instance = message["instanceId"].as_str().map(str::to_owned);
-    if message["kind"] == "hello" {
-        return match hello_check::read_in_parts(message) {
-            Ok((mut hello, mut problems)) => {
-                problems.extend(rounded_inputs::leave_out(&mut hello, body));
-                problems.extend(mended.map(|mended| of_registration(mended.reason)));
-                accept(hello_check::check(hello, problems))
-            }
-            Err(reason) => refuse_hello(body, instance, reason),
-        };
     }
-    if message["kind"] == "heartbeat"
-        && let Some((beat, problem)) = hello_check::read_heartbeat_in_parts(&message)
-    {
-        let problem = mended.map_or(problem, |mended| mended.reason);
-        let message = Some(CheckedMessage::Heartbeat(beat));
-        return ReadBody { message, reply: None, problem: Some((instance, problem)) };
-    }
-    super::log_unreadable(RegistrationConsumer::NAME, body, &error);
-    ReadBody { problem: Some((instance, error.to_string())), ..ReadBody::default() }
 }
 
-fn refuse_hello(body: &[u8], instance: Option<String>, reason: String) -> ReadBody {
-    super::log_unreadable(RegistrationConsumer::NAME, body, &reason);
-    let reply = Some(reply_to_hello(false, vec![of_registration(reason.clone())]));
-    ReadBody { message: None, reply, problem: Some((instance, reason)) }
-}
-
-fn of_registration(text: String) -> HelloProblem {
-    HelloProblem { job_type: None, schedule: None, text }
-}
-
-fn accept(checked: CheckedHello) -> ReadBody {
-    let CheckedHello { accepted, problems } = checked;
-    let reply = reply_to_hello(accepted.is_some(), problems.clone());
-    match accepted {
-        Some(hello) => {
-            let message = Some(CheckedMessage::Hello(Box::new(hello), problems));
-            ReadBody { message, reply: Some(reply), problem: None }
-        }
-        None => {
-            for problem in &problems {
-                tracing::warn!(problem = problem.text, "a registration was refused: {}", problem.text);
-            }
-            ReadBody { message: None, reply: Some(reply), problem: None }
+fn accept(CheckedHello { accepted, problems }: CheckedHello) -> ReadBody {
+    let reply = Some(reply_to_hello(accepted.is_some(), problems.clone()));
+    if accepted.is_none() {
+        for problem in &problems {
+            tracing::warn!(problem = problem.text, "a registration was refused: {}", problem.text);
         }
     }
+    let message = accepted.map(|hello| (RegistrationMessage::Hello(hello), problems));
+    ReadBody { message, reply, problem: None }
 }
 
 fn reply_to_hello(accepted: bool, problems: Vec<HelloProblem>) -> HelloReply {
@@ -298,20 +245,16 @@ struct FoldedMessages {
 /// Folds messages. An instance that registers again after its goodbye, which is rare, begins another set.
 fn fold(messages: Vec<CheckedMessage>) -> Vec<FoldedMessages> {
     let mut sets = vec![FoldedMessages::default()];
-    for message in messages {
-        let instance = match &message {
-            CheckedMessage::Hello(hello, _) => hello.instance_id.clone(),
-            CheckedMessage::Heartbeat(beat) => beat.instance_id.clone(),
-            CheckedMessage::Goodbye(instance_id) => instance_id.clone(),
-        };
+    for (message, problems) in messages {
+        let instance = message.instance_id().to_owned();
         if sets.last().is_none_or(|set| set.goodbyes.contains(&instance)) {
             sets.push(FoldedMessages::default());
         }
         let Some(set) = sets.last_mut() else { continue };
         match message {
-            CheckedMessage::Hello(hello, problems) => drop(set.hellos.insert(instance, (*hello, problems))),
-            CheckedMessage::Heartbeat(beat) => drop(set.heartbeats.insert(instance, beat)),
-            CheckedMessage::Goodbye(_) => drop(set.goodbyes.insert(instance)),
+            RegistrationMessage::Hello(hello) => drop(set.hellos.insert(instance, (hello, problems))),
+            RegistrationMessage::Heartbeat(beat) => drop(set.heartbeats.insert(instance, beat)),
+            RegistrationMessage::Goodbye { .. } => drop(set.goodbyes.insert(instance)),
         }
     }
     sets

@@ -244,22 +244,18 @@ impl TracedReports {
 }
 
 /// A body of the status queue, and the instance that its properties name.
-#[derive(Clone, Copy, Debug)]
-struct ReceivedBody<'a> {
-    data: &'a [u8],
-    sender: Option<&'a str>,
-}
+type ReceivedBody<'a> = (&'a [u8], Option<String>);
 
 /// Parses the reports in some bodies, which arrived at `now`. Of a report that cannot be read in part, the status counts.
 fn read(bodies: &[ReceivedBody<'_>], now: DateTime<Utc>) -> (Vec<StatusReport>, Vec<UnreadablePart>) {
     let (mut read, mut parts) = (Vec::new(), Vec::new());
-    for body in bodies {
-        let StatusReading { reports, unreadable } = StatusReading::of(body.data, body.sender, now);
+    for (body, sender) in bodies {
+        let StatusReading { reports, unreadable } = StatusReading::of(body, sender.as_deref(), now);
         for (report, problems) in reports {
             parts.extend(unreadable::of_report(&report, &problems));
             read.push(report);
         }
-        parts.extend(unreadable.into_iter().map(|report| unreadable::of_dropped_report(report, body.sender)));
+        parts.extend(unreadable.into_iter().map(unreadable::of_dropped_report));
     }
     (read, parts)
 }
@@ -277,17 +273,11 @@ impl BatchHandler for StatusConsumer {
     }
 
     async fn handle(&self, bodies: Vec<Vec<u8>>) -> anyhow::Result<()> {
-        let bodies: Vec<_> = bodies.iter().map(|body| ReceivedBody { data: body, sender: None }).collect();
-        self.process(&bodies).await
+        self.process(&bodies.iter().map(|body| (body.as_slice(), None)).collect::<Vec<_>>()).await
     }
 
     async fn handle_deliveries(&self, _: &Channel, batch: &[Delivery]) -> anyhow::Result<()> {
-        let senders: Vec<Option<String>> = batch.iter().map(super::sender).collect();
-        let bodies: Vec<ReceivedBody<'_>> = batch
-            .iter()
-            .zip(&senders)
-            .map(|(delivery, sender)| ReceivedBody { data: &delivery.data, sender: sender.as_deref() })
-            .collect();
-        self.process(&bodies).await
+        let bodies = batch.iter().map(|delivery| (delivery.data.as_slice(), super::sender(delivery)));
+        self.process(&bodies.collect::<Vec<_>>()).await
     }
 }

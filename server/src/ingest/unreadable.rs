@@ -16,36 +16,33 @@ pub(super) fn of_report(report: &StatusReport, problems: &[ReadProblem]) -> Vec<
         occurrence_id: Some(report.occurrence_id),
         attempt: report.attempt,
         instance_id: Some(report.instance_id.clone()),
-        reason: problem.to_string(),
-        note: format!("the report {} was taken without a part of it. {problem}", report.status.label()),
+        ..describe(problem, &format!("the report {} was taken without a part of it", report.status.label()))
     };
     problems.iter().map(part).collect()
 }
 
-/// Describes a report that was dropped. `sender` is the instance that the properties of the message name.
-pub(super) fn of_dropped_report(report: UnreadableReport, sender: Option<&str>) -> UnreadablePart {
+/// Describes a report that was dropped.
+pub(super) fn of_dropped_report(report: UnreadableReport) -> UnreadablePart {
     UnreadablePart {
         occurrence_id: report.occurrence_id,
         attempt: report.attempt.unwrap_or(0),
-        instance_id: report.instance_id.or_else(|| sender.map(str::to_owned)),
-        reason: report.problem.to_string(),
-        note: format!("a report was dropped, so its status is unknown. {}", report.problem),
+        instance_id: report.instance_id,
+        ..describe(&report.problem, "a report was dropped, so its status is unknown")
     }
 }
 
 /// Describes log lines that were dropped, or whose characters were replaced.
 pub(super) fn of_log(id: Option<OccurrenceId>, problems: &[ReadProblem], sender: Option<&str>) -> Vec<UnreadablePart> {
-    let part = |problem: &ReadProblem| UnreadablePart {
-        occurrence_id: id,
-        attempt: 0,
-        instance_id: sender.map(str::to_owned),
-        reason: problem.to_string(),
-        note: match id {
-            Some(_) if problem.field.is_empty() => format!("log lines were changed. {problem}"),
-            _ => format!("a log line was dropped. {problem}"),
-        },
+    let part = |problem: &ReadProblem| {
+        let is_changed = id.is_some() && problem.field.is_empty();
+        let note = if is_changed { "log lines were changed" } else { "a log line was dropped" };
+        UnreadablePart { occurrence_id: id, instance_id: sender.map(str::to_owned), ..describe(problem, note) }
     };
     problems.iter().map(part).collect()
+}
+
+fn describe(problem: &ReadProblem, note: &str) -> UnreadablePart {
+    UnreadablePart { reason: problem.to_string(), note: format!("{note}. {problem}"), ..UnreadablePart::default() }
 }
 
 /// Logs, counts and stores what could not be read. Returns true if the page *Workers* shows a change.

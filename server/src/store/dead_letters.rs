@@ -9,9 +9,11 @@ use milvaion_api::{
 use milvaion_protocol::{
     id::{DeadLetterId, OccurrenceId},
     status::OccurrenceStatus,
+    storable::clean_text,
     topology::HEADER_CORRELATION_ID,
 };
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use sqlx::{Postgres, QueryBuilder};
 use uuid::Uuid;
 
@@ -75,6 +77,28 @@ pub struct NewDeadLetter {
     pub body: Vec<u8>,
     /// Length of the whole body in bytes.
     pub body_bytes: i64,
+}
+
+/// Returns a digest of a message and its source. A worker need not give its messages an id.
+#[must_use]
+pub fn message_digest(source: &str, body: &[u8]) -> Vec<u8> {
+    Sha256::new().chain_update(source).chain_update([0]).chain_update(body).finalize().to_vec()
+}
+
+impl NewDeadLetter {
+    /// Creates a dead letter from a message and the reason for storing it.
+    #[must_use]
+    pub fn new(id: DeadLetterId, source: String, headers: Value, body: &[u8], reason: &str) -> Self {
+        Self {
+            id,
+            digest: message_digest(&source, body).iter().map(|byte| format!("{byte:02x}")).collect(),
+            reason: clean_text(reason),
+            source,
+            headers,
+            body: body[..body.len().min(MAX_STORED_BODY_BYTES)].to_vec(),
+            body_bytes: i64::try_from(body.len()).unwrap_or(i64::MAX),
+        }
+    }
 }
 
 impl Store {

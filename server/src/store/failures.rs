@@ -9,6 +9,7 @@ use milvaion_api::{
 };
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
+    storable::clean_text,
     trace::Traceparent,
 };
 use serde_json::Value;
@@ -384,7 +385,7 @@ fn narrow(query: &mut QueryBuilder<Postgres>, filter: &FailureFilter) {
         query.push(" AND failed_at >= ").push_bind(since);
     }
     for word in filter.text.as_deref().unwrap_or_default().split_whitespace().take(MAX_FAILURE_TEXT_WORDS) {
-        let pattern = format!("%{}%", like(&word.replace('\0', "").to_lowercase()));
+        let pattern = format!("%{}%", like(&clean_text(word).to_lowercase()));
         query.push(" AND (lower(job_name) LIKE ").push_bind(pattern.clone());
         query.push(" OR lower(exception) LIKE ").push_bind(pattern).push(")");
     }

@@ -5,11 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use chrono::{DateTime, Utc};
-use milvaion_protocol::{id::OccurrenceId, message::truncate_text};
+use milvaion_protocol::{id::OccurrenceId, message::truncate_text, storable::clean_text};
 use uuid::Uuid;
 
 use super::{Result, Store, occurrences::filed_since};
-use crate::domain::transition::clean;
 
 /// The maximum number of notes of an occurrence.
 const MAX_NOTES_PER_RUN: i64 = 20;
@@ -61,14 +60,14 @@ impl Store {
         for part in parts {
             let run = part.occurrence_id.and_then(|id| known.get(&id).map(|runner| (id, runner)));
             let runner = run.and_then(|(_, runner)| runner.clone());
-            let instance = part.instance_id.clone().map(clean).or(runner);
+            let instance = part.instance_id.clone().map(clean_text).or(runner);
             if let Some(instance) = &instance {
                 let count = counts.entry(instance.clone()).or_default();
                 *count = (count.0 + 1, &part.reason);
             }
             if let Some((id, _)) = run {
                 let attempt = i32::try_from(part.attempt).unwrap_or(i32::MAX);
-                let text = truncate_text(clean(part.note.clone()), MAX_NOTE_BYTES);
+                let text = truncate_text(clean_text(&part.note), MAX_NOTE_BYTES);
                 // The key of a row holds a name of at most 200 characters.
                 let instance = truncate_text(instance.unwrap_or_default(), 800);
                 notes.insert((id.0, attempt, instance, text), ());
@@ -87,7 +86,7 @@ impl Store {
             &counts.values().map(|(count, _)| *count).collect::<Vec<_>>(),
             &counts
                 .values()
-                .map(|(_, reason)| truncate_text(clean((*reason).to_owned()), MAX_REASON_BYTES))
+                .map(|(_, reason)| truncate_text(clean_text(*reason), MAX_REASON_BYTES))
                 .collect::<Vec<_>>(),
             now
         )

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use milvaion_api::views::{InstanceView, JobTypeView, WorkerView};
-use milvaion_protocol::message::{
-    HelloProblem, InstanceHeartbeat, InstanceHello, JobTypeInfo, MAX_NOTICE_BYTES, truncate_text,
+use milvaion_protocol::{
+    message::{HelloProblem, InstanceHeartbeat, InstanceHello, JobTypeInfo, MAX_NOTICE_BYTES, truncate_text},
+    storable::clean_text,
 };
 use serde_json::{Value, json};
 
 use super::{Result, Store, pool::StoreTransaction};
-use crate::domain::{liveness, transition::clean};
+use crate::domain::liveness;
 
 impl Store {
     /// Stores the registrations of instances, one for each instance. Repeating them only updates the times and the
@@ -48,9 +49,9 @@ impl Store {
                     features = excluded.features, declared = excluded.declared, problems = '[]'",
             &instances,
             &workers,
-            &column(|hello| clean(hello.host.clone())),
+            &column(|hello| clean_text(&hello.host)),
             &hellos.iter().map(|hello| i32::try_from(hello.pid).unwrap_or(0)).collect::<Vec<_>>(),
-            &column(|hello| clean(hello.version.clone())),
+            &column(|hello| clean_text(&hello.version)),
             &hellos.iter().map(|hello| i32::try_from(hello.capacity).unwrap_or(i32::MAX)).collect::<Vec<_>>(),
             now,
             &hellos.iter().map(|hello| i32::try_from(hello.protocol).unwrap_or(i32::MAX)).collect::<Vec<_>>(),
@@ -124,9 +125,8 @@ impl Store {
             .iter()
             .map(|beat| {
                 let notice = beat.notice.as_ref().filter(|text| !text.trim().is_empty());
-                // Truncated last, because the replacement characters that `clean` inserts are longer than what they
-                // replace.
-                notice.map(|text| truncate_text(clean(text.clone()), MAX_NOTICE_BYTES))
+                // Truncated last, because a replacement character is longer than NUL.
+                notice.map(|text| truncate_text(clean_text(text), MAX_NOTICE_BYTES))
             })
             .collect();
         let stopping: Vec<bool> = heartbeats.iter().map(|beat| beat.stopping).collect();
@@ -353,7 +353,7 @@ async fn store_job_types(tx: &mut StoreTransaction, hellos: &[InstanceHello], no
                 announced_at = excluded.announced_at",
         &workers,
         &job_types,
-        &infos.iter().map(|info| clean(info.description.clone())).collect::<Vec<_>>(),
+        &infos.iter().map(|info| clean_text(&info.description)).collect::<Vec<_>>(),
         // As text: a value would be sent as jsonb, which sorts the properties.
         &infos.iter().map(|info| info.schema.to_string()).collect::<Vec<_>>(),
         &infos.iter().map(|info| i32::try_from(info.concurrency).unwrap_or(i32::MAX)).collect::<Vec<_>>(),
@@ -369,12 +369,5 @@ async fn store_job_types(tx: &mut StoreTransaction, hellos: &[InstanceHello], no
 /// Returns the stored problems of a registration as sentences. One that cannot be read is left out: it is for display only.
 fn registration_problems(stored: Value) -> Vec<String> {
     let problems: Vec<HelloProblem> = serde_json::from_value(stored).unwrap_or_default();
-    problems
-        .into_iter()
-        .map(|problem| match (problem.job_type, problem.schedule) {
-            (Some(job_type), Some(schedule)) => format!("{job_type}, schedule {schedule}: {}", problem.text),
-            (Some(job_type), None) => format!("{job_type}: {}", problem.text),
-            (None, _) => problem.text,
-        })
-        .collect()
+    problems.iter().map(HelloProblem::to_string).collect()
 }

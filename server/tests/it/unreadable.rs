@@ -71,6 +71,11 @@ impl Harness {
 #[tokio::test]
 async fn unreadable_detail_settles_the_status_and_is_shown() {
     let harness = Harness::new().await;
+    let mut report = harness.report(1);
+    (report["durationMs"], report["attempt"]) = (json!(1163.07), json!(1.0));
+    harness.receive(&report).await;
+    let (status, notes) = harness.shown().await;
+    assert_eq!((status, notes.len(), harness.instance().await.unreadable), (OccurrenceStatus::Running, 0, 0));
     let mut report = harness.report(2);
     report["durationMs"] = json!("12 s");
     harness.receive(&report).await;
@@ -86,16 +91,6 @@ async fn unreadable_detail_settles_the_status_and_is_shown() {
 }
 
 #[tokio::test]
-async fn fraction_of_a_duration_costs_nothing() {
-    let harness = Harness::new().await;
-    let mut report = harness.report(2);
-    (report["durationMs"], report["attempt"]) = (json!(1163.07), json!(1.0));
-    harness.receive(&report).await;
-    let (status, notes) = harness.shown().await;
-    assert_eq!((status, notes.len(), harness.instance().await.unreadable), (OccurrenceStatus::Completed, 0, 0));
-}
-
-#[tokio::test]
 async fn dropped_report_is_noted_at_its_occurrence() {
     let harness = Harness::new().await;
     let mut report = harness.report(2);
@@ -107,43 +102,31 @@ async fn dropped_report_is_noted_at_its_occurrence() {
     assert_eq!(harness.instance().await.unreadable, 1);
     // A report about an unknown occurrence, and one that is no JSON, disturb nothing.
     report["occurrenceId"] = json!(harness.clock.occurrence_id());
-    let bodies = vec![report.to_string().into_bytes(), b"no JSON".to_vec(), harness.report(2).to_string().into_bytes()];
+    let mut good = harness.report(2);
+    good["result"] = json!("cut CUT");
+    let good = good.to_string().replace("CUT", "\\ud83d");
+    let bodies = vec![report.to_string().into_bytes(), b"no JSON".to_vec(), good.into_bytes()];
     harness.status.handle(bodies).await.expect("the batch is handled");
-    assert_eq!(harness.shown().await.0, OccurrenceStatus::Completed);
-    assert_eq!(harness.instance().await.unreadable, 2);
+    let (status, notes) = harness.shown().await;
+    assert_eq!(status, OccurrenceStatus::Completed, "half of a character costs nothing else");
+    assert!(notes.iter().any(|note| note.contains("were replaced")), "{notes:?}");
+    assert_eq!(harness.instance().await.unreadable, 3);
 }
 
 #[tokio::test]
 async fn bad_log_line_costs_only_that_line() {
     let harness = Harness::new().await;
     let line =
-        |seq: Value, level: &str| json!({ "seq": seq, "at": harness.clock.now(), "level": level, "message": "m" });
+        |seq: Value, level: &str| json!({ "seq": seq, "at": harness.clock.now(), "level": level, "message": "CUT" });
     let lines = [line(json!(1_000_000), "INFO"), line(json!("x"), "info"), line(json!(1_000_001), "fatal")];
-    let body = json!({ "occurrenceId": harness.id, "lines": lines });
+    let body = json!({ "occurrenceId": harness.id, "lines": lines }).to_string().replace("CUT", "\\ud83d");
     harness.receive(&harness.report(1)).await;
-    harness.logs.handle(vec![body.to_string().into_bytes()]).await.expect("the batch is handled");
-    let stored = harness.store.log_before(harness.id, i64::MAX, 10).await.expect("the query succeeds");
-    let levels: Vec<_> = stored.iter().map(|line| line.level.as_str()).collect();
-    assert_eq!(levels, ["info", "error"]);
-    assert!(harness.shown().await.1[0].contains("lines[1].seq"));
-    assert_eq!(harness.instance().await.unreadable, 1, "the message names no instance; the occurrence does");
-}
-
-#[tokio::test]
-async fn half_of_a_character_costs_nothing_else() {
-    let harness = Harness::new().await;
-    let mut report = harness.report(2);
-    report["result"] = json!("cut CUT");
-    let body = report.to_string().replace("CUT", "\\ud83d");
-    harness.status.handle(vec![body.into_bytes()]).await.expect("the batch is handled");
-    let (status, notes) = harness.shown().await;
-    assert_eq!(status, OccurrenceStatus::Completed);
-    assert!(notes[0].contains("were replaced"), "{notes:?}");
-    let line = json!({ "seq": 1_000_000, "at": harness.clock.now(), "level": "info", "message": "CUT" });
-    let body = json!({ "occurrenceId": harness.id, "lines": [line] }).to_string().replace("CUT", "\\ud83d");
     harness.logs.handle(vec![body.into_bytes()]).await.expect("the batch is handled");
     let stored = harness.store.log_before(harness.id, i64::MAX, 10).await.expect("the query succeeds");
-    assert_eq!(stored[0].message, "\u{fffd}");
+    let levels: Vec<_> = stored.iter().map(|line| line.level.as_str()).collect();
+    assert_eq!((levels.as_slice(), &*stored[0].message), (&["info", "error"][..], "\u{fffd}"));
+    assert!(harness.shown().await.1[0].contains("lines[1].seq"));
+    assert_eq!(harness.instance().await.unreadable, 2, "the message names no instance; the occurrence does");
 }
 
 #[tokio::test]

@@ -14,8 +14,9 @@ use std::{
 use chrono::{DateTime, Utc};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
-    message::{AttemptLogBounds, JobMessage, LogLevel, MAX_CHECKPOINT_BYTES, RunProgress, StatusReport},
+    message::{AttemptLogBounds, JobMessage, LogLevel, MAX_CHECKPOINT_BYTES, RunProgress, StatusReport, truncate_text},
     status::OccurrenceStatus,
+    storable::clean_text,
     trace::trace_id_text,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -32,7 +33,7 @@ use enqueue::JobEnqueuer;
 use extensions::Extensions;
 
 use crate::{
-    api::outcome::{JobError, strip_nul},
+    api::outcome::JobError,
     clock,
     run::attempt_span::with_trace_ids,
     run::log_writer::{HELD_LINES_INTERVAL, LogWriter, WrittenLine},
@@ -383,8 +384,7 @@ impl JobContext {
     /// sooner, the newest is sent when the interval is over, if the run still exists. A report of 100 is sent at once.
     pub fn progress(&self, percent: u8, message: impl Into<String>) {
         let percent = percent.min(100);
-        let progress =
-            RunProgress { percent, message: strip_nul(milvaion_protocol::message::truncate_text(message.into(), 200)) };
+        let progress = RunProgress { percent, message: clean_text(truncate_text(message.into(), 200)) };
         let mut state = self.inner.lock();
         let too_soon = state
             .last_progress

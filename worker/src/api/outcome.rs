@@ -5,6 +5,7 @@ use std::{error::Error, fmt, time::Duration};
 use milvaion_protocol::{
     message::{MAX_RESULT_BYTES, truncate_text},
     status::OccurrenceStatus,
+    storable::clean_text,
 };
 
 use crate::api::error::chain;
@@ -201,7 +202,7 @@ impl Outcome {
     /// of retries that are left. *Queued* hands the attempt back, which is not a failure.
     #[must_use]
     pub(crate) fn into_report(self) -> OutcomeReport {
-        let fit = |text| Some(truncate_text(strip_nul(text), MAX_RESULT_BYTES));
+        let fit = |text: String| Some(truncate_text(clean_text(text), MAX_RESULT_BYTES));
         let blank =
             |status| OutcomeReport { status, result: None, exception: None, permanent: false, retry_after: None };
         match self {
@@ -228,11 +229,6 @@ impl Outcome {
             },
         }
     }
-}
-
-/// Replaces NUL, the only character that PostgreSQL cannot store in a text.
-pub(crate) fn strip_nul(text: String) -> String {
-    if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text }
 }
 
 impl From<Result<Option<String>, JobError>> for Outcome {

@@ -16,12 +16,15 @@ use std::{
     time::Duration,
 };
 
-use milvaion_protocol::message::{
-    AttemptLogBounds, LogLevel, LogLine, MAX_ATTEMPT_LINES, MAX_LOG_LINE_BYTES, first_log_seq, truncate_text,
+use milvaion_protocol::{
+    message::{
+        AttemptLogBounds, LogLevel, LogLine, MAX_ATTEMPT_LINES, MAX_LOG_LINE_BYTES, first_log_seq, truncate_text,
+    },
+    storable::clean_text,
 };
 use serde_json::{Value, json};
 
-use crate::{api::outcome::strip_nul, clock};
+use crate::clock;
 
 /// Interval at which the held lines of a run are sent.
 pub(crate) const HELD_LINES_INTERVAL: Duration = Duration::from_secs(10);
@@ -66,7 +69,7 @@ impl LogWriter {
 
     /// Writes a line. Returns it if it is due, and otherwise holds it.
     pub(crate) fn write(&self, level: LogLevel, message: String, data: Option<Value>) -> WrittenLine {
-        let message = truncate_text(strip_nul(message), MAX_LOG_LINE_BYTES);
+        let message = truncate_text(clean_text(message), MAX_LOG_LINE_BYTES);
         let (data, data_bytes) = data.map(bounded).unzip();
         let bytes = (message.len() + data_bytes.unwrap_or(0)) as i64;
         let line = LogLine { seq: self.first, at: clock::now(), level, message, data };

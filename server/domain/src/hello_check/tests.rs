@@ -1,6 +1,10 @@
 //! The parts of a registration that are refused alone, and those that refuse the whole.
 
-use serde_json::json;
+use milvaion_protocol::{
+    message::RegistrationMessage,
+    reading::{MAX_HELLO_PROBLEMS, RegistrationReading},
+};
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -31,7 +35,7 @@ fn schedule(name: &str) -> DeclaredSchedule {
 
 /// Returns the accepted job types with their schedules, and the problems as text.
 fn outcome(hello: InstanceHello) -> (Vec<(String, Vec<String>)>, Vec<String>) {
-    let CheckedHello { accepted, problems } = check(hello, Vec::new());
+    let CheckedHello { accepted, problems } = check(hello, HelloProblems::default());
     let names = |info: &JobTypeInfo| info.schedules.iter().map(|schedule| schedule.name.clone()).collect();
     let accepted = accepted.expect("the registration is accepted");
     let types = accepted.job_types.iter().map(|info| (info.job_type.clone(), names(info))).collect();
@@ -83,7 +87,7 @@ fn rules_out_of_bounds_are_left_out() {
         tags: vec!["a,b".into(), "good".into()],
         ..JobDefaults::default()
     };
-    let checked = check(hello(vec![JobTypeInfo { defaults, ..job_type("echo") }]), Vec::new());
+    let checked = check(hello(vec![JobTypeInfo { defaults, ..job_type("echo") }]), HelloProblems::default());
     let kept = checked.accepted.expect("accepted").job_types.remove(0).defaults;
     let expected = JobDefaults {
         priority: Some(5),
@@ -101,12 +105,12 @@ fn counts_are_bounded() {
     let types = (0..21).map(|n| JobTypeInfo { schedules: schedules(101), ..job_type(&format!("t{n}")) }).collect();
     let (accepted, problems) = outcome(hello(types));
     assert_eq!(accepted.iter().map(|(_, schedules)| schedules.len()).sum::<usize>(), MAX_SCHEDULES);
-    assert_eq!(problems.len(), MAX_PROBLEMS);
-    assert!(problems[MAX_PROBLEMS - 1].contains("More parts"), "{problems:?}");
+    assert_eq!(problems.len(), MAX_HELLO_PROBLEMS);
+    assert!(problems[MAX_HELLO_PROBLEMS - 1].contains("More parts"), "{problems:?}");
     let (accepted, problems) = outcome(hello((0..501).map(|n| job_type(&format!("t{n}"))).collect()));
     assert_eq!((accepted.len(), problems.len()), (MAX_JOB_TYPES, 1));
     let features = (0..101).map(|n| format!("f{n}")).chain(["not a name".to_owned()]).collect();
-    let checked = check(InstanceHello { features, ..hello(Vec::new()) }, Vec::new());
+    let checked = check(InstanceHello { features, ..hello(Vec::new()) }, HelloProblems::default());
     assert_eq!((checked.accepted.expect("accepted").features.len(), checked.problems.len()), (MAX_FEATURES, 2));
 }
 
@@ -114,40 +118,17 @@ fn counts_are_bounded() {
 fn unusable_identity_refuses_the_whole() {
     for (worker_id, instance_id) in [("not a name", "w-1"), ("w", ""), ("w", "a\0b"), ("w", &"i".repeat(201))] {
         let hello = InstanceHello { worker_id: worker_id.into(), instance_id: instance_id.into(), ..hello(Vec::new()) };
-        let checked = check(hello, Vec::new());
+        let checked = check(hello, HelloProblems::default());
         assert_eq!((checked.accepted, checked.problems.len()), (None, 1), "{worker_id} {instance_id}");
     }
 }
 
 #[test]
 fn newer_protocol_is_accepted_with_a_note() {
-    let checked = check(InstanceHello { protocol: PROTOCOL_VERSION + 1, ..hello(Vec::new()) }, Vec::new());
+    let checked =
+        check(InstanceHello { protocol: PROTOCOL_VERSION + 1, ..hello(Vec::new()) }, HelloProblems::default());
     assert!(checked.accepted.is_some());
     assert!(checked.problems[0].text.contains("upgrade the server"), "{:?}", checked.problems);
-}
-
-#[test]
-fn unreadable_parts_are_left_out() {
-    let message = json!({
-        "kind": "hello", "workerId": "w", "instanceId": "w-1", "timestamp": "2026-11-21T09:00:00Z", "features": "claims",
-        "jobTypes": [
-            { "jobType": "good", "defaults": { "priority": "high" }, "schedules": [
-                { "name": "a", "timing": { "kind": "every", "seconds": 60 } }, { "name": "b", "timing": "hourly" },
-            ]},
-            { "jobType": "bad", "concurrency": "ten" },
-            { "description": "It has no name." },
-        ],
-    });
-    let (hello, problems) = read_in_parts(message).expect("readable in parts");
-    assert_eq!(hello.job_types.len(), 1);
-    assert_eq!(hello.job_types[0].schedules.len(), 1);
-    let parts: Vec<_> = problems.iter().map(|p| (p.job_type.as_deref(), p.schedule.as_deref())).collect();
-    assert_eq!(
-        parts,
-        [(None, None), (Some("good"), None), (Some("good"), Some("b")), (Some("bad"), None), (None, None)]
-    );
-    let reason = read_in_parts(json!({ "workerId": "w", "jobTypes": [] })).expect_err("no instance");
-    assert!(reason.contains("instanceId"), "{reason}");
 }
 
 #[test]
@@ -155,17 +136,25 @@ fn registration_vectors_are_read_in_parts() {
     let vectors: Value =
         serde_json::from_str(include_str!("../../../../docs/protocol/vectors/registration-message.json"))
             .expect("JSON");
+    let read = |vector: &Value| RegistrationReading::of(vector["body"].to_string().as_bytes());
     for vector in vectors["partly"].as_array().expect("a list") {
-        let (name, body) = (&vector["name"], vector["body"].clone());
+        let name = &vector["name"];
         let left_out: Vec<&str> =
             vector["leftOut"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
-        if body["kind"] == "heartbeat" {
-            let (beat, problem) = read_heartbeat_in_parts(&body).expect("it names its instance");
-            assert_eq!((beat.running.len(), problem.starts_with(left_out[0])), (1, true), "{name}: {problem}");
-            continue;
-        }
-        let (hello, problems) = read_in_parts(body).expect("readable in parts");
-        assert!(check(hello, Vec::new()).accepted.is_some(), "{name}");
+        let RegistrationReading { message, problems } = read(vector).expect("readable in parts");
+        let problems = match message {
+            RegistrationMessage::Hello(hello) => {
+                let checked = check(hello, problems);
+                assert_eq!(checked.accepted.expect("accepted").job_types[0].job_type, "report", "{name}");
+                checked.problems
+            }
+            RegistrationMessage::Heartbeat(beat) => {
+                let problem = &problems.0[0].text;
+                assert_eq!((beat.running.len(), problem.starts_with(left_out[0])), (1, true), "{name}: {problem}");
+                continue;
+            }
+            RegistrationMessage::Goodbye { .. } => panic!("{name}: a goodbye has no parts"),
+        };
         let parts: Vec<String> = problems
             .iter()
             .map(|problem| [problem.job_type.clone(), problem.schedule.clone()])
@@ -173,9 +162,10 @@ fn registration_vectors_are_read_in_parts() {
             .collect();
         assert_eq!(parts, left_out, "{name}");
     }
-    for vector in
-        vectors["reject"].as_array().expect("a list").iter().filter(|vector| vector["body"]["kind"] == "hello")
-    {
-        read_in_parts(vector["body"].clone()).expect_err("rejected as a whole");
+    for vector in vectors["reject"].as_array().expect("a list") {
+        let unreadable = read(vector).expect_err("rejected as a whole");
+        let is_hello = vector["body"]["kind"] == "hello";
+        let is_named = unreadable.reason.starts_with(vector["field"].as_str().expect("a field"));
+        assert_eq!((unreadable.is_hello, is_named || !is_hello), (is_hello, true), "{}", unreadable.reason);
     }
 }

@@ -12,6 +12,7 @@ use std::{
 use http::{HeaderMap, StatusCode, header};
 use jsonschema::{ValidationError, Validator, error::ValidationErrorKind};
 use milvaion_api::{requests::parse_exact_json, rest::ProblemField};
+use milvaion_protocol::storable::nul_paths;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -92,8 +93,8 @@ impl InputSchema {
     }
 
     fn check(&self, value: &Value) -> Result<(), ApiError> {
-        let mut errors = Vec::new();
-        check_text(value, "", &mut errors);
+        let nul = nul_paths(value, MAX_ERRORS).into_iter();
+        let mut errors: Vec<_> = nul.map(|path| field(&path, "must not contain the character U+0000")).collect();
         for error in self.compiled().validator.iter_errors(value) {
             collect(&error, &mut errors);
         }
@@ -212,30 +213,6 @@ fn typed(schema: &Value, text: String) -> Value {
         return flag.into();
     }
     Value::String(text)
-}
-
-/// Refuses the character U+0000, which PostgreSQL cannot store in text.
-fn check_text(value: &Value, path: &str, errors: &mut Vec<ProblemField>) {
-    let refuse = |errors: &mut Vec<ProblemField>, path: &str| {
-        errors.push(ProblemField { field: name_of(path), message: "must not contain the character U+0000".into() });
-    };
-    match value {
-        Value::String(text) if text.contains('\0') => refuse(errors, path),
-        Value::Array(items) => {
-            for (index, item) in items.iter().enumerate() {
-                check_text(item, &format!("{path}/{index}"), errors);
-            }
-        }
-        Value::Object(properties) => {
-            for (name, item) in properties {
-                if name.contains('\0') {
-                    refuse(errors, path);
-                }
-                check_text(item, &format!("{path}/{name}"), errors);
-            }
-        }
-        _ => {}
-    }
 }
 
 /// Adds the errors of one schema error. Of a choice between kinds, the errors of the named kind count.

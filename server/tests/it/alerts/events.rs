@@ -153,15 +153,8 @@ async fn due_time_within_the_grace_is_no_misfire() {
 async fn dead_letter_is_counted_once_and_resolved_with_it() {
     let mut harness = AlertHarness::new().await;
     harness.rule(AlertCondition::DeadLetter {}, &[]).await;
-    let letter = NewDeadLetter {
-        id: DeadLetterId::from_parts(harness.now(), [1; 10]),
-        digest: "d".into(),
-        reason: "not JSON".into(),
-        source: "milvaion.status".into(),
-        headers: serde_json::json!({}),
-        body: vec![1],
-        body_bytes: 1,
-    };
+    let id = DeadLetterId::from_parts(harness.now(), [1; 10]);
+    let letter = NewDeadLetter::new(id, "milvaion.status".into(), serde_json::json!({}), &[1], "not JSON");
     for id in [letter.id, DeadLetterId::from_parts(harness.now(), [2; 10])] {
         let letter = NewDeadLetter { id, ..letter.clone() };
         harness.store.insert_dead_letter(&letter, harness.now()).await.expect("stored");

@@ -6,8 +6,11 @@
 
 use serde_json::Value;
 
+use crate::mend::ReadProblem;
+
 /// A step from a value to one of its parts.
-enum JsonStep<'a> {
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum JsonStep<'a> {
     /// The name of a property, as it is written in the JSON.
     Name(&'a str),
     /// The index of an item.
@@ -21,8 +24,10 @@ enum JsonStep<'a> {
 /// Returns a message with the position of a syntax error, or with the path of a number that would be rounded.
 pub fn parse_exact(name: &str, text: &str) -> Result<Value, String> {
     let value = serde_json::from_str(text).map_err(|error| format!("{name} is not JSON: {error}"))?;
-    check_numbers(text)?;
-    Ok(value)
+    match first_rounded_number(text) {
+        None => Ok(value),
+        Some(number) => Err(number.to_string()),
+    }
 }
 
 /// Checks that a number's text and the value that it is stored as are the same number.
@@ -30,7 +35,7 @@ pub fn parse_exact(name: &str, text: &str) -> Result<Value, String> {
 /// # Errors
 ///
 /// Returns a message with both numbers and the remedy.
-pub(crate) fn check_number(text: &str, stored: &Value) -> Result<(), String> {
+pub fn check_number(text: &str, stored: &Value) -> Result<(), String> {
     let stored = stored.to_string();
     let digits = significant_digits(text);
     if digits.is_some() && digits == significant_digits(&stored) {
@@ -40,12 +45,19 @@ pub(crate) fn check_number(text: &str, stored: &Value) -> Result<(), String> {
     Err(format!("{text} would be rounded to {stored}: use fewer digits, or write it as text"))
 }
 
-/// Checks every number of a valid JSON text.
-///
-/// # Errors
-///
-/// Returns a message with the path of the first number that would be rounded.
-pub fn check_numbers(json: &str) -> Result<(), String> {
+/// Returns the first number of a valid JSON text that would be rounded. Its field is a path, such as `/lines/0/id`.
+#[must_use]
+pub fn first_rounded_number(json: &str) -> Option<ReadProblem> {
+    let mut first = None;
+    visit_rounded_numbers(json, |steps, message| {
+        first.get_or_insert_with(|| ReadProblem::new(path(steps), message));
+    });
+    first
+}
+
+/// Calls `visit` with each number of a valid JSON text that would be rounded: the steps to it, and both numbers with the
+/// remedy.
+pub(crate) fn visit_rounded_numbers(json: &str, mut visit: impl FnMut(&[JsonStep], String)) {
     let bytes = json.as_bytes();
     let mut steps: Vec<JsonStep> = Vec::new();
     let (mut at, mut string) = (0, "");
@@ -80,24 +92,22 @@ pub fn check_numbers(json: &str) -> Result<(), String> {
                 at += bytes[at..].iter().take_while(|byte| is_part(byte)).count();
                 let number = json.get(start..at).unwrap_or_default();
                 let stored: Value = serde_json::from_str(number).unwrap_or_default();
-                check_number(number, &stored).map_err(|message| located(&steps, message))?;
+                if let Err(message) = check_number(number, &stored) {
+                    visit(&steps, message);
+                }
             }
             _ => {}
         }
     }
-    Ok(())
 }
 
-/// Returns a message that starts with the path of the value, as `/lines/0/id`.
-fn located(steps: &[JsonStep], message: String) -> String {
-    let path: String = steps
-        .iter()
-        .map(|step| match step {
-            JsonStep::Name(name) => format!("/{name}"),
-            JsonStep::Index(index) => format!("/{index}"),
-        })
-        .collect();
-    if path.is_empty() { message } else { format!("{path}: {message}") }
+/// Returns a path such as `/lines/0/id`.
+pub(crate) fn path(steps: &[JsonStep]) -> String {
+    let step = |step: &JsonStep| match step {
+        JsonStep::Name(name) => format!("/{name}"),
+        JsonStep::Index(index) => format!("/{index}"),
+    };
+    steps.iter().map(step).collect()
 }
 
 /// Returns the digits of a decimal number without outer zeros, and the power of ten of the last one. Equal numbers have
@@ -122,40 +132,18 @@ mod tests {
 
     #[test]
     fn numbers_that_keep_their_digits_are_accepted() {
-        for number in [
-            "0",
-            "-0",
-            "0.0",
-            "7",
-            "-12",
-            "100",
-            "1e3",
-            "1E+3",
-            "1.50",
-            "0.1",
-            "-0.25e-3",
-            "12300000000000000000000",
-            "9223372036854775807",
-            "-9223372036854775808",
-            "18446744073709551615",
-            "123456789012345.6",
-            "0e999",
-        ] {
+        let numbers = "0 -0 0.0 7 -12 100 1e3 1E+3 1.50 0.1 -0.25e-3 12300000000000000000000 9223372036854775807 \
+            -9223372036854775808 18446744073709551615 123456789012345.6 0e999";
+        for number in numbers.split_whitespace() {
             assert!(parse_exact("the value", number).is_ok(), "{number}: {:?}", parse_exact("the value", number));
         }
     }
 
     #[test]
     fn numbers_that_would_be_rounded_are_refused() {
-        for number in [
-            "18446744073709551616",
-            "-9223372036854775809",
-            "123456789012345678901",
-            "0.12345678901234567890",
-            "9007199254740993.0",
-            "1e-400",
-            "3.141592653589793238462643383279",
-        ] {
+        let numbers = "18446744073709551616 -9223372036854775809 123456789012345678901 0.12345678901234567890 \
+            9007199254740993.0 1e-400 3.141592653589793238462643383279";
+        for number in numbers.split_whitespace() {
             let message = parse_exact("the value", number).expect_err(number);
             assert!(message.starts_with(number) && message.ends_with("or write it as text"), "{message}");
         }
