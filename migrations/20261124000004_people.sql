@@ -1,4 +1,4 @@
--- Users, their sessions and devices, invitations and API tokens, and the audit log.
+-- Users, their sessions and devices, one-time links and API tokens, and the audit log.
 
 CREATE TABLE users (
     id              uuid        PRIMARY KEY,
@@ -44,19 +44,33 @@ COMMENT ON COLUMN sessions.end_reason IS
 CREATE INDEX sessions_by_user ON sessions (user_id) WHERE user_id IS NOT NULL;
 CREATE INDEX sessions_by_expiry ON sessions (expires_at);
 
-CREATE TABLE invites (
+CREATE TABLE one_time_links (
     id         uuid        PRIMARY KEY,
+    kind       text        NOT NULL CHECK (kind IN ('setup', 'invite', 'reset')),
     token_hash bytea       NOT NULL UNIQUE CHECK (octet_length(token_hash) = 32),
-    is_setup   boolean     NOT NULL DEFAULT false,
-    name       text        NOT NULL DEFAULT '',
-    role       text        NOT NULL CHECK (role IN ('viewer', 'operator', 'admin')),
-    invited_by text        NOT NULL,
+    user_id    uuid        UNIQUE REFERENCES users (id) ON DELETE CASCADE,
+    name       text,
+    role       text        CHECK (role IN ('viewer', 'operator', 'admin')),
+    created_by text        NOT NULL,
     created_at timestamptz NOT NULL,
     expires_at timestamptz NOT NULL,
-    used_at    timestamptz
+    CONSTRAINT one_time_links_reset_has_a_user CHECK ((kind = 'reset') = (user_id IS NOT NULL)),
+    CONSTRAINT one_time_links_others_have_a_role CHECK ((kind = 'reset') = (role IS NULL)),
+    CONSTRAINT one_time_links_invite_has_a_name CHECK ((kind = 'invite') = (name IS NOT NULL))
 );
-COMMENT ON TABLE  invites IS 'One-time links. The link holds the token; this table holds only its SHA-256.';
-COMMENT ON COLUMN invites.is_setup IS 'True for the link that creates the first admin; valid only while there is no user.';
+COMMENT ON TABLE  one_time_links IS
+    'Links that are neither used nor revoked; using or revoking one deletes its row. The link holds the token; this table holds only its SHA-256.';
+COMMENT ON COLUMN one_time_links.id IS 'Identifier for lists and revocation. It grants nothing: only the token does.';
+COMMENT ON COLUMN one_time_links.kind IS
+    'setup creates the first Admin and is valid only while there is no user; invite creates a user; reset sets a new passphrase.';
+COMMENT ON COLUMN one_time_links.token_hash IS 'SHA-256 of the token.';
+COMMENT ON COLUMN one_time_links.user_id IS 'User who chooses a new passphrase, with at most one link; null for other links.';
+COMMENT ON COLUMN one_time_links.name IS 'Name of the invited user; null for other links.';
+COMMENT ON COLUMN one_time_links.role IS 'Role of the user that the link creates; null for a link for a new passphrase.';
+COMMENT ON COLUMN one_time_links.created_by IS
+    'Name of the inviting Admin; for a new passphrase the e-mail address of the Admin, or system for the command line; the server for a setup link.';
+COMMENT ON COLUMN one_time_links.created_at IS 'Creation; a renewal of an invitation keeps it.';
+COMMENT ON COLUMN one_time_links.expires_at IS 'Expiry. The row stays for a while, so that an expired invitation can be renewed.';
 
 CREATE TABLE known_devices (
     token_hash      bytea       PRIMARY KEY CHECK (octet_length(token_hash) = 32),
@@ -73,18 +87,6 @@ COMMENT ON COLUMN known_devices.token_hash IS 'SHA-256 of the token in the cooki
 COMMENT ON COLUMN known_devices.failures IS 'Consecutive failed sign-ins from this device.';
 COMMENT ON COLUMN known_devices.locked_until IS 'Time until which sign-ins from this device are refused.';
 CREATE INDEX known_devices_by_user ON known_devices (user_id, last_used_at);
-
-CREATE TABLE passphrase_resets (
-    id         uuid        PRIMARY KEY,
-    token_hash bytea       NOT NULL UNIQUE CHECK (octet_length(token_hash) = 32),
-    user_id    uuid        NOT NULL UNIQUE REFERENCES users (id) ON DELETE CASCADE,
-    created_by text        NOT NULL,
-    created_at timestamptz NOT NULL,
-    expires_at timestamptz NOT NULL
-);
-COMMENT ON TABLE  passphrase_resets IS
-    'One-time links with which a user chooses a new passphrase, at most one per user. The link holds the token; this table holds only its SHA-256.';
-COMMENT ON COLUMN passphrase_resets.created_by IS 'E-mail address of the Admin, or system for the command line.';
 
 -- Failed sign-ins are counted in a fixed number of slots, so that no number of accounts or addresses that outsiders
 -- make up can grow the table.

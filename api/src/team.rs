@@ -211,12 +211,65 @@ pub struct AccountView {
     pub sessions: Vec<SessionView>,
 }
 
-/// The user that a one-time link for a new passphrase belongs to.
+/// The purpose of a one-time link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum LinkKind {
+    /// It creates the first Admin. The server prints it while there is no user.
+    Setup,
+    /// It creates a user that an Admin invited.
+    #[default]
+    Invite,
+    /// It sets a new passphrase of a user.
+    Reset,
+}
+
+impl LinkKind {
+    /// Every purpose.
+    pub const ALL: [Self; 3] = [Self::Setup, Self::Invite, Self::Reset];
+
+    /// Returns the word in the address of the link and in the database.
+    #[must_use]
+    pub const fn slug(self) -> &'static str {
+        match self {
+            Self::Setup => "setup",
+            Self::Invite => "invite",
+            Self::Reset => "reset",
+        }
+    }
+
+    /// Returns the purpose of a [`slug`](Self::slug).
+    #[must_use]
+    pub fn from_slug(slug: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.slug() == slug)
+    }
+}
+
+/// The contents of a one-time link that can still be used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ResetInfo {
-    /// The name.
+pub struct LinkInfo {
+    /// The purpose.
+    pub kind: LinkKind,
+    /// The name of the user; empty for the setup link.
     pub name: String,
-    /// The e-mail address.
+    /// The e-mail address of the user who chooses a new passphrase; empty for a new user.
     pub email: String,
+    /// The role of the user.
+    pub role: Role,
+}
+
+/// The form behind a one-time link. Not `Debug`, so that no log can contain the passphrase.
+#[derive(Clone, Default)]
+pub struct LinkForm {
+    /// The page of the form.
+    pub page: LinkKind,
+    /// The token of the link.
+    pub token: String,
+    /// The name of a new user.
+    pub name: String,
+    /// The e-mail address of a new user.
+    pub email: String,
+    /// The new passphrase.
+    pub passphrase: String,
 }

@@ -14,4 +14,4 @@ pub use installation::{
 };
 pub use jobs::{JobFormContext, JobRow, JobView, PreviewRun, SchedulePreview};
 pub use occurrences::{OccurrenceRow, OccurrenceView, StatusChange, TriggerSource};
-pub use users::{CurrentUser, InviteInfo};
+pub use users::CurrentUser;

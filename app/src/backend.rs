@@ -27,10 +27,11 @@ use milvaion_api::{
     permissions::Permission,
     requests::{FieldError, JobForm},
     rest::CancelDelayedResult,
+    team::{LinkForm, LinkInfo},
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
     views::{
-        BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterStatus, CurrentUser, InviteInfo,
-        JobFormContext, JobRow, JobView, OccurrenceRow, OccurrenceView, SchedulePreview, WorkerView,
+        BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterStatus, CurrentUser, JobFormContext, JobRow,
+        JobView, OccurrenceRow, OccurrenceView, SchedulePreview, WorkerView,
     },
 };
 use milvaion_protocol::{
@@ -124,17 +125,11 @@ pub trait Backend:
     fn event_position(&self) -> Option<String>;
     /// Returns true while no user exists, so that only the setup link grants access.
     async fn needs_setup(&self) -> Result<bool, AppError>;
-    /// Returns the contents of a one-time link; `NotFound` if it is used, expired or unknown.
-    async fn invite(&self, token: &str) -> Result<InviteInfo, AppError>;
-    /// Consumes a one-time link: creates the user and signs them in.
-    async fn accept_invite(
-        &self,
-        parts: &Parts,
-        token: &str,
-        name: &str,
-        email: &str,
-        passphrase: &str,
-    ) -> Result<CurrentUser, AppError>;
+    /// Returns the contents of a one-time link; `None` if it is used, replaced, revoked, expired or unknown.
+    async fn link_info(&self, token: &str) -> Result<Option<LinkInfo>, AppError>;
+    /// Consumes a one-time link: creates the user, or stores the new passphrase and ends all sessions of the user, and
+    /// signs the user in. `Fields` for `name`, `email` and `passphrase`; `NotFound` if the link is no longer valid.
+    async fn accept_link(&self, parts: &Parts, form: &LinkForm) -> Result<CurrentUser, AppError>;
 
     /// Stores a message for the page that a plain form post redirects to.
     async fn put_flash(&self, parts: &Parts, flash: FlashMessage) -> Result<(), AppError>;

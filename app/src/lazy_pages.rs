@@ -40,7 +40,6 @@ use crate::pages::{
     },
     failures::{FailurePage, FailuresPage},
     help::HelpPage,
-    invite::{InvitePage, SetupPage},
     job::JobPage,
     job_form::{EditJobPage, NewJobPage},
     jobs::JobsPage,
@@ -48,9 +47,9 @@ use crate::pages::{
     menu::MenuPage,
     occurrence::OccurrencePage,
     occurrences::OccurrencesPage,
+    one_time_link::OneTimeLinkPage,
     overview::OverviewPage,
     person::PersonPage,
-    reset::ResetPage,
     singletons::SingletonLoopsPage,
     team::TeamPage,
     tokens::TokensPage,
@@ -109,9 +108,7 @@ macro_rules! lazy_page {
     };
 }
 
-lazy_page!(doors, SetupRoute, setup_view, __preload_setup_view, SetupPage);
-lazy_page!(doors, InviteRoute, invite_view, __preload_invite_view, InvitePage);
-lazy_page!(doors, ResetRoute, reset_view, __preload_reset_view, ResetPage);
+lazy_page!(doors, OneTimeLinkRoute, one_time_link_view, __preload_one_time_link_view, OneTimeLinkPage);
 lazy_page!(doors, LoginRoute, login_view, __preload_login_view, LoginPage);
 lazy_page!(overview, OverviewRoute, overview_view, __preload_overview_view, OverviewPage);
 lazy_page!(jobs, JobsRoute, jobs_view, __preload_jobs_view, JobsPage);
@@ -164,12 +161,8 @@ fn failed_load_view() -> AnyView {
 /// The page at an address. Each page has a loader of its own, also within one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LazyPage {
-    /// The page `SetupPage`.
-    Setup,
-    /// The page `InvitePage`.
-    Invite,
-    /// The page `ResetPage`.
-    Reset,
+    /// The page `OneTimeLinkPage`.
+    OneTimeLink,
     /// The page `LoginPage`.
     Login,
     /// The page `OverviewPage`.
@@ -238,9 +231,7 @@ impl LazyPage {
         let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
         Some(match segments.as_slice() {
             [] => Self::Overview,
-            ["setup"] => Self::Setup,
-            ["invite"] => Self::Invite,
-            ["reset"] => Self::Reset,
+            ["setup" | "invite" | "reset"] => Self::OneTimeLink,
             ["login"] => Self::Login,
             ["jobs"] => Self::Jobs,
             ["jobs", "new"] => Self::NewJob,
@@ -281,9 +272,7 @@ impl LazyPage {
     #[cfg(feature = "hydrate")]
     pub async fn preload(self) -> Result<(), SplitLoaderError> {
         match self {
-            Self::Setup => __preload_setup_view().await,
-            Self::Invite => __preload_invite_view().await,
-            Self::Reset => __preload_reset_view().await,
+            Self::OneTimeLink => __preload_one_time_link_view().await,
             Self::Login => __preload_login_view().await,
             Self::Overview => __preload_overview_view().await,
             Self::Jobs => __preload_jobs_view().await,

@@ -51,9 +51,9 @@ pub fn App() -> impl IntoView {
         <Router>
             <FollowAddress/>
             <Routes fallback=|| view! { <NotFoundPage/> }>
-                <Route path=path!("/setup") view={Lazy::<lazy_pages::SetupRoute>::new()} ssr=SsrMode::Async/>
-                <Route path=path!("/invite") view={Lazy::<lazy_pages::InviteRoute>::new()} ssr=SsrMode::Async/>
-                <Route path=path!("/reset") view={Lazy::<lazy_pages::ResetRoute>::new()} ssr=SsrMode::Async/>
+                <Route path=path!("/setup") view={Lazy::<lazy_pages::OneTimeLinkRoute>::new()} ssr=SsrMode::Async/>
+                <Route path=path!("/invite") view={Lazy::<lazy_pages::OneTimeLinkRoute>::new()} ssr=SsrMode::Async/>
+                <Route path=path!("/reset") view={Lazy::<lazy_pages::OneTimeLinkRoute>::new()} ssr=SsrMode::Async/>
                 <Route path=path!("/login") view={Lazy::<lazy_pages::LoginRoute>::new()} ssr=SsrMode::Async/>
                 <ParentRoute path=path!("") view=Layout ssr=SsrMode::Async>
                     <Route path=path!("/") view={Lazy::<lazy_pages::OverviewRoute>::new()} ssr=SsrMode::Async/>

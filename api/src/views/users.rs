@@ -1,4 +1,4 @@
-//! The views of the signed-in user and of an invitation that is being accepted.
+//! The view of the signed-in user.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,17 +17,5 @@ pub struct CurrentUser {
     /// The e-mail address.
     pub email: String,
     /// The role.
-    pub role: Role,
-}
-
-/// The purpose of a one-time link.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct InviteInfo {
-    /// True for the link that creates the first Admin.
-    pub is_setup: bool,
-    /// The name that the inviting user entered; empty for the setup link.
-    pub name: String,
-    /// The role that it grants.
     pub role: Role,
 }

@@ -22,7 +22,6 @@ pub mod failures;
 pub mod jobs;
 pub mod occurrences;
 pub mod overview;
-pub mod reset;
 pub mod session;
 pub mod singletons;
 pub mod team;

@@ -5,7 +5,8 @@ use std::time::Duration;
 use leptos::{prelude::*, task::spawn_local};
 use milvaion_api::{
     requests::FieldError,
-    views::{CurrentUser, InviteInfo},
+    team::{LinkInfo, LinkKind},
+    views::CurrentUser,
 };
 use serde::{Deserialize, Serialize};
 use server_fn::codec::GetUrl;
@@ -29,15 +30,6 @@ pub struct SignInPageData {
     pub needs_setup: bool,
     /// True if the request already has a session.
     pub signed_in: bool,
-}
-
-/// Result of looking up a one-time link.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum InviteLink {
-    /// A valid link with its contents.
-    Good(InviteInfo),
-    /// A link that is used, expired, revoked or mistyped.
-    Spent,
 }
 
 /// Result of a plain form post, as the browser receives it.
@@ -155,44 +147,36 @@ pub async fn sign_out() -> Result<(), AppError> {
     super::respond("notice", result, |()| "/login".into(), "", "/", ()).await
 }
 
-/// Looks up the one-time link with this token.
-///
-/// # Errors
-///
-/// `Unavailable` if it cannot be looked up. An invalid link is a result, not an error.
-#[server(input = GetUrl, output = JsonText, endpoint = "invite")]
-pub async fn invite(#[server(default)] token: String) -> Result<InviteLink, AppError> {
-    match super::backend()?.invite(&token).await {
-        Ok(info) => Ok(InviteLink::Good(info)),
-        Err(error @ AppError::NotFound(_)) => {
-            super::with_error_status(error);
-            Ok(InviteLink::Spent)
-        }
-        Err(error) => Err(super::with_error_status(error)),
+/// Looks up the one-time link with this token. Returns `None` if it is used, replaced, expired, revoked or mistyped.
+#[server(input = GetUrl, output = JsonText, endpoint = "one_time_link")]
+pub async fn one_time_link(#[server(default)] token: String) -> Result<Option<LinkInfo>, AppError> {
+    let link = super::backend()?.link_info(&token).await.map_err(super::with_error_status)?;
+    if link.is_none() {
+        super::with_error_status(AppError::NotFound(String::new()));
     }
+    Ok(link)
 }
 
-/// Consumes a one-time link: creates the user, signs them in and returns the address to continue at. `page` is `setup`
-/// or `invite`, the page that a plain form post is redirected to after an error.
+/// Consumes a one-time link: creates the user or stores the new passphrase, signs the user in and returns the address
+/// to continue at. `page` is the page that a plain form post is redirected to after an error.
 ///
 /// # Errors
 ///
 /// `Fields` for `name`, `email` and `passphrase`; `NotFound` if the link is no longer valid.
-#[server(output = JsonText, endpoint = "accept_invite")]
-pub async fn accept_invite(
+#[server(output = JsonText, endpoint = "accept_link")]
+pub async fn accept_link(
     #[server(default)] token: String,
-    #[server(default)] page: String,
+    #[server(default)] page: LinkKind,
     #[server(default)] name: String,
     #[server(default)] email: String,
     #[server(default)] passphrase: String,
 ) -> Result<String, AppError> {
     let parts = super::request()?;
-    let backend = super::backend()?;
-    let result = backend.accept_invite(&parts, &token, &name, &email, &passphrase).await.map(|_| "/".to_owned());
-    let page = if page == "setup" { "setup" } else { "invite" };
-    let back = format!("/{page}?token={}", query_value(&token));
+    let back = format!("/{}?token={}", page.slug(), query_value(&token));
     let typed = serde_json::json!({ "name": name, "email": email });
-    super::respond("invite", result, Clone::clone, "", &back, typed).await
+    let form = milvaion_api::team::LinkForm { page, token, name, email, passphrase };
+    let result = super::backend()?.accept_link(&parts, &form).await.map(|_| "/".to_owned());
+    super::respond("link", result, Clone::clone, "", &back, typed).await
 }
 
 /// Returns `next` if it is a path on this server, else the overview. Browsers treat `//host` and `/\host` as another

@@ -1,11 +1,8 @@
-//! The part of the backend that manages the own account, and the one-time links for a new passphrase.
+//! The part of the backend that manages the own account.
 
 use async_trait::async_trait;
 use http::request::Parts;
-use milvaion_api::{
-    team::{AccountView, ResetInfo},
-    views::CurrentUser,
-};
+use milvaion_api::team::AccountView;
 use milvaion_protocol::id::SessionId;
 
 use super::RequestUser;
@@ -35,9 +32,4 @@ pub trait AccountBackend: Send + Sync + 'static {
         me: &RequestUser,
         session: Option<SessionId>,
     ) -> Result<u32, AppError>;
-    /// Returns the user of a link for a new passphrase; `NotFound` if it is used, replaced, expired or unknown.
-    async fn reset_info(&self, token: &str) -> Result<ResetInfo, AppError>;
-    /// Consumes a link for a new passphrase: stores the passphrase, ends all sessions, lifts the sign-in limit and signs
-    /// the user in. `Fields` for `passphrase`; `NotFound` if the link is no longer valid.
-    async fn reset_passphrase(&self, parts: &Parts, token: &str, passphrase: &str) -> Result<CurrentUser, AppError>;
 }

@@ -89,14 +89,14 @@ async fn one_time_link_creates_an_account_or_explains() {
     get(&fake, "/invite").await.assert_contains(&["Ask the Admin who sent it"]);
 
     let short = "token=setup&page=setup&name=Ada&email=ada%40example.org&passphrase=short";
-    let answer = post(&fake, "/api/accept_invite", short).await;
+    let answer = post(&fake, "/api/accept_link", short).await;
     assert_eq!(answer.location.as_deref(), Some("/setup?token=setup"));
     let page = get(&fake, "/setup?token=setup").await;
     page.assert_contains(&["Use at least 12 characters.", "value=\"Ada\"", "value=\"ada@example.org\""])
         .assert_lacks(&["value=\"short\""]);
 
     let right = "token=good&page=invite&name=Grace&email=g%40example.org&passphrase=long+enough+this";
-    let answer = post(&fake, "/api/accept_invite", right).await;
+    let answer = post(&fake, "/api/accept_link", right).await;
     assert_eq!((answer.status, answer.location.as_deref()), (StatusCode::FOUND, Some("/")));
     assert_eq!(done(&fake), ["accept Grace"]);
 }

@@ -164,7 +164,7 @@ async fn actions_on_a_user_are_plain_forms() {
     let posts = [
         ("change_role", format!("id={one}&role=admin"), one, "The role is now Admin."),
         ("end_user_sessions", format!("id={one}&session={session}"), one, "1 session was ended."),
-        ("create_reset_link", format!("id={one}"), one, "/reset?token=good"),
+        ("create_reset_link", format!("id={one}"), one, "/reset?token=reset"),
         ("set_user_active", format!("id={one}&active=false"), one, "The user is deactivated."),
         ("unlock_user", format!("id={two}"), two, "The user is unlocked."),
         ("revoke_reset_link", format!("id={two}"), two, "The reset link is revoked."),
@@ -243,7 +243,7 @@ async fn unknown_user_is_not_found_and_other_roles_are_denied() {
 #[tokio::test]
 async fn reset_link_sets_a_passphrase_without_a_session() {
     let fake = FakeBackend::signed_out().ready();
-    let page = get(&fake, "/reset?token=good").await;
+    let page = get(&fake, "/reset?token=reset").await;
     assert_eq!(page.status, StatusCode::OK);
     page.assert_contains(&[
         "Set a new passphrase",
@@ -251,12 +251,12 @@ async fn reset_link_sets_a_passphrase_without_a_session() {
         "autocomplete=\"username\"",
         " readonly",
     ]);
-    page.assert_contains(&["autocomplete=\"new-password\"", "action=\"/api/reset_passphrase\"", "ends all sessions"]);
-    let short = post(&fake, "/api/reset_passphrase", "token=good&passphrase=short").await;
-    assert_eq!(short.location.as_deref(), Some("/reset?token=good"));
-    let again = get(&fake, "/reset?token=good").await;
+    page.assert_contains(&["autocomplete=\"new-password\"", "action=\"/api/accept_link\"", "ends all sessions"]);
+    let short = post(&fake, "/api/accept_link", "token=reset&page=reset&passphrase=short").await;
+    assert_eq!(short.location.as_deref(), Some("/reset?token=reset"));
+    let again = get(&fake, "/reset?token=reset").await;
     again.assert_contains(&["Use at least 12 characters.", "aria-invalid=\"true\""]).assert_lacks(&["value=\"short\""]);
-    let set = post(&fake, "/api/reset_passphrase", "token=good&passphrase=seven+patient+lanterns").await;
+    let set = post(&fake, "/api/accept_link", "token=reset&page=reset&passphrase=seven+patient+lanterns").await;
     assert_eq!((set.status, set.location.as_deref()), (StatusCode::FOUND, Some("/")));
     assert_eq!(done(&fake), ["reset the passphrase of Grace"]);
 }
@@ -266,5 +266,5 @@ async fn invalid_reset_link_names_the_remedy() {
     let page = get(&FakeBackend::signed_out().ready(), "/reset?token=spent").await;
     assert_eq!(page.status, StatusCode::NOT_FOUND);
     page.assert_contains(&["This link no longer works", "Ask an Admin for a new link.", "href=\"/login\""]);
-    page.assert_lacks(&["action=\"/api/reset_passphrase\""]);
+    page.assert_lacks(&["action=\"/api/accept_link\""]);
 }

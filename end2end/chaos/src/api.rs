@@ -56,7 +56,7 @@ impl ApiClient {
                 "token": token, "page": "setup", "name": "Chaos", "email": "chaos@example.org",
                 "passphrase": "a long night of falling services",
             });
-            let response = api.send(0, Method::POST, "accept_invite", &form).await?;
+            let response = api.send(0, Method::POST, "accept_link", &form).await?;
             if !response.status().is_success() {
                 refusals.push(response.text().await?);
                 continue;

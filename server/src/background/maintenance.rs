@@ -32,8 +32,8 @@ const STATS_RETENTION: TimeDelta = TimeDelta::days(90);
 /// The age from which the statistics are kept per quarter of an hour: longer than the longest window with finer bars.
 pub const STATS_MINUTES_RETENTION: TimeDelta = TimeDelta::hours(25);
 
-/// The retention of an invite after it was used or has expired.
-const INVITE_RETENTION: TimeDelta = TimeDelta::days(30);
+/// The retention of an expired one-time link. Until then, an invitation can be renewed.
+const LINK_RETENTION: TimeDelta = TimeDelta::days(30);
 
 /// The retention of a worker instance after its last heartbeat. Each start of a worker process is a new instance.
 const INSTANCE_RETENTION: TimeDelta = TimeDelta::days(1);
@@ -176,8 +176,7 @@ impl Maintenance {
         let of_occurrences = self.retention.occurrences + TimeDelta::days(1);
         for (table, retention) in [
             (ExpiringTable::Sessions, TimeDelta::zero()),
-            (ExpiringTable::Invites, INVITE_RETENTION),
-            (ExpiringTable::PassphraseResets, TimeDelta::zero()),
+            (ExpiringTable::OneTimeLinks, LINK_RETENTION),
             (ExpiringTable::SignInThrottle, FAILED_SIGN_IN_RETENTION),
             (ExpiringTable::KnownDevices, DEVICE_RETENTION),
             (ExpiringTable::WorkerInstances, INSTANCE_RETENTION),
@@ -244,8 +243,8 @@ mod tests {
         let mut tick = MaintenanceTick::new(Instant::now() + Duration::from_secs(60));
         tick.drops("history", Err(StoreError::Exhausted));
         assert!(!tick.continues("sessions", Err(StoreError::Exhausted)));
-        assert!(tick.continues("invites", Ok(FULL)) && !tick.continues("invites", Ok(1)));
-        assert_eq!(tick.report.deleted, BTreeMap::from([("invites", FULL + 1)]));
+        assert!(tick.continues("one_time_links", Ok(FULL)) && !tick.continues("one_time_links", Ok(1)));
+        assert_eq!(tick.report.deleted, BTreeMap::from([("one_time_links", FULL + 1)]));
         let error = tick.end().expect_err("two steps failed").to_string();
         assert!(error.ends_with(": history, sessions"), "{error}");
     }
@@ -255,7 +254,7 @@ mod tests {
         let mut tick = MaintenanceTick::new(Instant::now());
         assert!(!tick.continues("sessions", Ok(FULL - 1)));
         assert!(!tick.report.has_more);
-        assert!(!tick.continues("invites", Ok(FULL)));
+        assert!(!tick.continues("one_time_links", Ok(FULL)));
         assert!(Maintenance::has_more(&tick.end().expect("no step failed")));
     }
 }

@@ -17,7 +17,7 @@ use clap::Subcommand;
 use milvaion_api::permissions::Role;
 use milvaion_server::{
     clock::Clock,
-    command::reset,
+    command::one_time_links,
     config::ServerConfig,
     embedded::{self, EmbeddedError, EmbeddedServices, ServiceSelection},
     lifecycle::ServerError,
@@ -166,7 +166,7 @@ async fn reset_passphrase(store: &Store, config: &ServerConfig, email: &str) -> 
     let clock = Clock::system();
     // The month of the audit row may be missing if no server ran for long.
     store.ensure_partitions(clock.now()).await.map_err(CliError::Database)?;
-    let path = match reset::create_link(store, &clock, AUTHOR, None, &user).await {
+    let path = match one_time_links::reset_link(store, &clock, AUTHOR, None, &user).await {
         Ok(path) => path,
         Err(error) => {
             eprintln!("{error}");

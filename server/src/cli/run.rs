@@ -7,7 +7,7 @@ use std::{
 
 use milvaion_server::{
     clock::Clock,
-    command::invite,
+    command::one_time_links,
     config::ServerConfig,
     embedded::{self, EmbeddedError, EmbeddedServices, ServiceSelection, worker::LocalWorker},
     error::chain,
@@ -108,7 +108,7 @@ async fn greet(config: &ServerConfig, services: &EmbeddedServices, server: &Serv
         format!("http://{host}:{}", server.address.port())
     });
     eprintln!("\n  Milvaion is at   {base}");
-    match invite::setup_link(&server.store, &server.clock).await {
+    match one_time_links::setup_link(&server.store, &server.clock).await {
         Ok(Some(path)) => {
             eprintln!("  Set it up at     {base}{path}");
             eprintln!(

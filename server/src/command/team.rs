@@ -8,12 +8,12 @@
 
 use milvaion_api::{
     permissions::{RightsChange, Role},
-    team::{PendingInvite, PendingReset, PersonView, SessionView, TeamFilter, TeamRow, TeamView, UserState},
+    team::{LinkKind, PersonView, SessionView, TeamFilter, TeamRow, TeamView, UserState},
 };
 use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_protocol::id::{SessionId, UserId};
 
-use super::reset;
+use super::one_time_links;
 use crate::{
     clock::Clock,
     domain::device,
@@ -48,7 +48,7 @@ pub async fn list(store: &Store, clock: &Clock, filter: &TeamFilter) -> Result<T
         return Err(AppError::field("q", message));
     }
     let now = clock.now();
-    let (users, invites) = tokio::try_join!(store.list_users(), store.list_invites())?;
+    let (users, invites) = tokio::try_join!(store.list_users(), store.list_invites(now))?;
     let emails: Vec<&str> = users.iter().map(|user| user.email.as_str()).collect();
     let (locked, sessions) = tokio::try_join!(store.accounts_locked_until(&emails, now), store.count_sessions(now))?;
     let sessions: std::collections::HashMap<UserId, u32> = sessions.into_iter().collect();
@@ -67,21 +67,7 @@ pub async fn list(store: &Store, clock: &Clock, filter: &TeamFilter) -> Result<T
             invite: None,
         })
         .collect();
-    rows.extend(invites.into_iter().map(|invite| TeamRow {
-        id: invite.id,
-        name: invite.name,
-        email: None,
-        role: invite.role,
-        state: UserState::Invited,
-        last_seen_at: None,
-        sessions: 0,
-        created_at: invite.created_at,
-        invite: Some(PendingInvite {
-            expires_at: invite.expires_at,
-            invited_by: invite.invited_by,
-            is_expired: invite.expires_at <= now,
-        }),
-    }));
+    rows.extend(invites);
     let total = u32::try_from(rows.len()).unwrap_or(u32::MAX);
     let matches = matcher(filter);
     rows.retain(matches);
@@ -127,11 +113,7 @@ pub async fn person(store: &Store, clock: &Clock, id: UserId) -> Result<PersonVi
         locked_until,
         sessions: sessions.into_iter().map(session_view).collect(),
         tokens,
-        reset: reset.map(|reset| PendingReset {
-            created_by: reset.created_by,
-            created_at: reset.created_at,
-            expires_at: reset.expires_at,
-        }),
+        reset,
         jobs,
         jobs_total,
         is_last_admin,
@@ -225,7 +207,7 @@ pub async fn remove(store: &Store, clock: &Clock, me: &RequestUser, id: UserId) 
 /// Returns `NotFound` if there is no such user, and `Conflict` if the user is deactivated.
 pub async fn create_reset_link(store: &Store, clock: &Clock, me: &RequestUser, id: UserId) -> Result<String, AppError> {
     let user = find(store, id).await?;
-    reset::create_link(store, clock, &me.email, address(me), &user).await
+    one_time_links::reset_link(store, clock, &me.email, address(me), &user).await
 }
 
 /// Revokes the open link for a new passphrase. Succeeds if there is none.
@@ -235,7 +217,7 @@ pub async fn create_reset_link(store: &Store, clock: &Clock, me: &RequestUser, i
 /// Returns `NotFound` if there is no such user.
 pub async fn revoke_reset_link(store: &Store, clock: &Clock, me: &RequestUser, id: UserId) -> Result<(), AppError> {
     find(store, id).await?;
-    store.delete_reset(id, entry(clock, me, "user.revoke-reset-link", id)).await?;
+    store.delete_link(LinkKind::Reset, id, entry(clock, me, "user.revoke-reset-link", id)).await?;
     Ok(())
 }
 

@@ -60,10 +60,8 @@ macro_rules! expiring_tables {
 expiring_tables! {
     /// Sessions, ended ones included, by their expiry.
     Sessions: "sessions", "expires_at";
-    /// Invites, used ones included, by their expiry; the audit log keeps their history.
-    Invites: "invites", "expires_at";
-    /// Links for a new passphrase, by their expiry.
-    PassphraseResets: "passphrase_resets", "expires_at";
+    /// One-time links, by their expiry; the audit log keeps their history.
+    OneTimeLinks: "one_time_links", "expires_at";
     /// Counts of failed sign-ins, by the last attempt.
     SignInThrottle: "sign_in_throttle", "last_at";
     /// Known devices, by the last sign-in.

@@ -4,9 +4,8 @@
 //! in [`UserRow`].
 
 mod account;
-mod invites;
 mod known_devices;
-mod resets;
+mod one_time_links;
 mod sign_in_throttle;
 mod team;
 
@@ -16,9 +15,8 @@ use milvaion_protocol::id::UserId;
 use uuid::Uuid;
 
 pub use account::NewPassphrase;
-pub use invites::{InviteAcceptance, InviteRenewal, InviteRow, NewInvite, NewUser};
 pub use known_devices::DeviceAttempt;
-pub use resets::{NewReset, ResetRow};
+pub use one_time_links::{LinkAcceptance, LinkCreation, LinkedUser, MAX_OPEN_INVITES, NewLink, OpenLink};
 pub use sign_in_throttle::{SignInThrottle, ThrottleSlot};
 pub use team::TeamChange;
 

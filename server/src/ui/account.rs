@@ -2,12 +2,9 @@
 
 use async_trait::async_trait;
 use http::request::Parts;
-use milvaion_api::{
-    team::{AccountView, ResetInfo},
-    views::CurrentUser,
-};
+use milvaion_api::team::AccountView;
 use milvaion_app::{
-    backend::{AccountBackend, Backend, RequestUser},
+    backend::{AccountBackend, RequestUser},
     error::AppError,
 };
 use milvaion_protocol::id::SessionId;
@@ -16,7 +13,6 @@ use super::backend::ServerBackend;
 use crate::{
     command::{
         account::{self, CurrentDevice},
-        reset,
         sign_in::device,
     },
     http::{
@@ -72,24 +68,5 @@ impl AccountBackend for ServerBackend {
             self.check_streams_of(me.id);
         }
         Ok(ended)
-    }
-
-    async fn reset_info(&self, token: &str) -> Result<ResetInfo, AppError> {
-        reset::info(&self.store, &self.clock, token).await
-    }
-
-    async fn reset_passphrase(&self, parts: &Parts, token: &str, passphrase: &str) -> Result<CurrentUser, AppError> {
-        let address = self.address(parts);
-        let before = self.me(parts).await.ok().flatten();
-        let me = reset::accept(&self.store, &self.clock, &self.hasher, address, token, passphrase).await?;
-        let origin = SessionOrigin::of(parts, address);
-        let signed_in = session::sign_in_session(guard::session(parts)?, &me, self.clock.now(), origin).await;
-        self.check_streams_of(me.id);
-        self.remember_device(parts, me.id).await;
-        // This browser may have been signed in as another user.
-        if let Some(before) = before.filter(|before| before.id != me.id) {
-            self.check_streams_of(before.id);
-        }
-        signed_in.map(|()| me)
     }
 }

@@ -15,10 +15,11 @@ use milvaion_api::{
     permissions::Permission,
     requests::{JobForm, JobInput},
     rest::CancelDelayedResult,
+    team::{LinkForm, LinkInfo},
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
     views::{
-        BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterStatus, CurrentUser, InviteInfo,
-        JobFormContext, JobRow, JobView, MAX_COUNTED_OPEN, OccurrenceRow, OccurrenceView, SchedulePreview, WorkerView,
+        BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterStatus, CurrentUser, JobFormContext, JobRow,
+        JobView, MAX_COUNTED_OPEN, OccurrenceRow, OccurrenceView, SchedulePreview, WorkerView,
     },
 };
 use milvaion_app::{
@@ -38,8 +39,8 @@ use crate::{
     command::{
         alerts::AlertCommands,
         cluster::ClusterCommands,
-        invite,
         jobs::JobCommands,
+        one_time_links,
         sign_in::{self, PassphraseHasher, SignInOrigin, device},
         singletons::SingletonCommands,
     },
@@ -164,25 +165,23 @@ impl Backend for ServerBackend {
         Ok(self.store.count_users().await? == 0)
     }
 
-    async fn invite(&self, token: &str) -> Result<InviteInfo, AppError> {
-        invite::info(&self.store, &self.clock, token).await
+    async fn link_info(&self, token: &str) -> Result<Option<LinkInfo>, AppError> {
+        one_time_links::info(&self.store, &self.clock, token).await
     }
 
-    async fn accept_invite(
-        &self,
-        parts: &Parts,
-        token: &str,
-        name: &str,
-        email: &str,
-        passphrase: &str,
-    ) -> Result<CurrentUser, AppError> {
+    async fn accept_link(&self, parts: &Parts, form: &LinkForm) -> Result<CurrentUser, AppError> {
         let address = self.address(parts);
-        let me =
-            invite::accept(&self.store, &self.clock, &self.hasher, address, token, name, email, passphrase).await?;
+        let before = self.me(parts).await.ok().flatten();
+        let me = one_time_links::accept(&self.store, &self.clock, &self.hasher, address, form).await?;
         let origin = SessionOrigin::of(parts, address);
-        session::sign_in_session(guard::session(parts)?, &me, self.clock.now(), origin).await?;
+        let signed_in = session::sign_in_session(guard::session(parts)?, &me, self.clock.now(), origin).await;
+        self.check_streams_of(me.id);
         self.remember_device(parts, me.id).await;
-        Ok(me)
+        // This browser may have been signed in as another user.
+        if let Some(before) = before.filter(|before| before.id != me.id) {
+            self.check_streams_of(before.id);
+        }
+        signed_in.map(|()| me)
     }
 
     async fn put_flash(&self, parts: &Parts, flash: FlashMessage) -> Result<(), AppError> {

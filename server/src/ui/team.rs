@@ -16,7 +16,7 @@ use milvaion_protocol::id::{SessionId, UserId};
 
 use super::backend::ServerBackend;
 use crate::command::{
-    invite,
+    one_time_links,
     team::{self, TeamOutcome},
 };
 
@@ -40,15 +40,15 @@ impl TeamBackend for ServerBackend {
     }
 
     async fn invite_user(&self, me: &RequestUser, name: &str, role: Role) -> Result<String, AppError> {
-        invite::create(&self.store, &self.clock, me, name, role).await
+        one_time_links::invite(&self.store, &self.clock, me, name, role).await
     }
 
     async fn renew_invite(&self, me: &RequestUser, id: UserId) -> Result<String, AppError> {
-        invite::renew(&self.store, &self.clock, me, id).await
+        one_time_links::renew_invite(&self.store, &self.clock, me, id).await
     }
 
     async fn revoke_invite(&self, me: &RequestUser, id: UserId) -> Result<(), AppError> {
-        invite::revoke(&self.store, &self.clock, me, id).await
+        one_time_links::revoke_invite(&self.store, &self.clock, me, id).await
     }
 
     async fn change_role(&self, me: &RequestUser, id: UserId, role: Role, confirm_self: bool) -> Result<(), AppError> {

@@ -18,12 +18,13 @@ use milvaion_app::{
     routes::App,
 };
 use milvaion_server::{
-    command::{invite, sign_in::PassphraseHasher},
     http::session::{self, PostgresSessionStore, SessionOrigin},
     lifecycle::Server,
 };
 use milvaion_test_support::server_env;
 use tower_sessions::Session;
+
+use crate::users::harness::{join, setup_link};
 
 /// The requests that a door admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +52,8 @@ const FUNCTIONS: &[(&str, Access, &str)] = &[
     ("take_flash", Public, "form=none"),
     ("sign_in", Public, ""),
     ("sign_out", Public, ""),
-    ("invite", Public, "token=none"),
-    ("accept_invite", Public, "token=none"),
-    ("reset_info", Public, "token=none"),
-    ("reset_passphrase", Public, "token=none"),
+    ("one_time_link", Public, "token=none"),
+    ("accept_link", Public, "token=none"),
     ("overview", Needs(Read), ""),
     ("cluster_status", Needs(Read), ""),
     ("jobs", Needs(Read), "filter[q]="),
@@ -211,24 +210,15 @@ async fn cookie(server: &Server, me: &CurrentUser) -> String {
     format!("milvaion_session={}", session.id().expect("a valid id"))
 }
 
-async fn join(server: &Server, path: &str, name: &str) -> CurrentUser {
-    let token = path.split_once("?token=").expect("a path with a token").1;
-    let email = format!("{name}@example.org");
-    let hasher = PassphraseHasher::for_tests();
-    invite::accept(&server.store, &server.clock, &hasher, None, token, name, &email, "violet tram under snow")
-        .await
-        .expect("accepted")
-}
-
 /// Returns a caller of each role, one without a session, one whose session has ended, and a deactivated user.
 async fn callers(server: &Server) -> Vec<Caller> {
-    let setup = invite::setup_link(&server.store, &server.clock).await.expect("stored").expect("there is no user yet");
-    let ana = join(server, &setup, "ana").await;
+    let (store, clock) = (&server.store, &server.clock);
+    let ana = join(store, clock, &setup_link(store, clock).await, "ana").await;
     let admin = RequestUser { user: ana.clone(), address: None };
     let mut users = vec![ana];
     for (name, role) in [("oscar", Role::Operator), ("vera", Role::Viewer), ("dora", Role::Admin)] {
         let path = server.backend.invite_user(&admin, name, role).await.expect("invited");
-        users.push(join(server, &path, name).await);
+        users.push(join(store, clock, &path, name).await);
     }
     let [ana, oscar, vera, dora] = users.as_slice() else { panic!("four users were created") };
     let mut callers = vec![Caller { name: "a visitor", role: None, cookie: String::new() }];

@@ -11,13 +11,15 @@ use milvaion_api::{
 };
 use milvaion_app::backend::{AccountBackend, RequestUser, TeamBackend};
 use milvaion_server::{
-    command::{invite, sign_in::PassphraseHasher, team},
+    command::team,
     config::ServerConfig,
     http::session::{self, PostgresSessionStore, SessionOrigin},
     lifecycle::Server,
 };
 use milvaion_test_support::{server_env, services, wait};
 use tower_sessions::Session;
+
+use crate::users::harness;
 
 /// One frame of a stream.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -98,21 +100,8 @@ impl StreamReader {
 
 /// Creates the first Admin.
 pub(crate) async fn admin(server: &Server) -> CurrentUser {
-    let path = invite::setup_link(&server.store, &server.clock).await.expect("stored").expect("there is no user yet");
-    let token = path.split_once("?token=").expect("a path with a token").1;
-    let hasher = PassphraseHasher::for_tests();
-    invite::accept(
-        &server.store,
-        &server.clock,
-        &hasher,
-        None,
-        token,
-        "ana",
-        "ana@example.org",
-        "violet tram under snow",
-    )
-    .await
-    .expect("accepted")
+    let (store, clock) = (&server.store, &server.clock);
+    harness::join(store, clock, &harness::setup_link(store, clock).await, "ana").await
 }
 
 /// Signs the user in and returns the cookie.
@@ -237,12 +226,7 @@ const PUSH_TIMEOUT: Duration = Duration::from_secs(3);
 /// Creates another user.
 pub(crate) async fn join(server: &Server, by: &RequestUser, name: &str, role: Role) -> CurrentUser {
     let path = server.backend.invite_user(by, name, role).await.expect("invited");
-    let token = path.split_once("?token=").expect("a path with a token").1;
-    let email = format!("{name}@example.org");
-    let hasher = PassphraseHasher::for_tests();
-    invite::accept(&server.store, &server.clock, &hasher, None, token, name, &email, "violet tram under snow")
-        .await
-        .expect("accepted")
+    harness::join(&server.store, &server.clock, &path, name).await
 }
 
 /// Returns a request in the session of a cookie.

@@ -14,7 +14,7 @@ use milvaion_schedule::{
     schedule::Schedule,
 };
 use milvaion_server::{
-    command::{invite, sign_in::PassphraseHasher},
+    command::one_time_links,
     config::database::DatabaseConfig,
     engine::leadership::HeldLease,
     http::session::{self, PostgresSessionStore, SessionOrigin},
@@ -27,6 +27,8 @@ use milvaion_test_support::{
 };
 use tokio_util::sync::CancellationToken;
 use tower_sessions::Session;
+
+use crate::users::harness::{join, setup_link};
 
 /// The requests that are always under way.
 const REQUESTS: usize = 32;
@@ -44,16 +46,11 @@ struct ViewerClient {
 
 impl ViewerClient {
     async fn new(server: &Server) -> Self {
-        let (store, clock, hasher) = (&server.store, &server.clock, PassphraseHasher::new());
-        let accept = async |path: &str, name: &str| {
-            let token = path.split_once("?token=").expect("a path with a token").1;
-            let email = format!("{name}@example.org");
-            invite::accept(store, clock, &hasher, None, token, name, &email, "violet tram under snow").await
-        };
-        let setup = invite::setup_link(store, clock).await.expect("stored").expect("there is no user yet");
-        let admin = RequestUser { user: accept(&setup, "ana").await.expect("accepted"), address: None };
-        let path = invite::create(store, clock, &admin, "vera", Role::Viewer).await.expect("invited");
-        let viewer = accept(&path, "vera").await.expect("accepted");
+        let (store, clock) = (&server.store, &server.clock);
+        let ana = join(store, clock, &setup_link(store, clock).await, "ana").await;
+        let admin = RequestUser { user: ana, address: None };
+        let path = one_time_links::invite(store, clock, &admin, "vera", Role::Viewer).await.expect("invited");
+        let viewer = join(store, clock, &path, "vera").await;
         let session = Session::new(None, Arc::new(PostgresSessionStore::new(store.clone(), clock.clone())), None);
         session::sign_in_session(&session, &viewer, clock.now(), SessionOrigin::default()).await.expect("stored");
         Self {

@@ -2,11 +2,7 @@
 
 use async_trait::async_trait;
 use axum::http::request::Parts;
-use milvaion_api::{
-    permissions::Role,
-    team::{AccountView, ResetInfo},
-    views::CurrentUser,
-};
+use milvaion_api::team::AccountView;
 use milvaion_app::{
     backend::{AccountBackend, RequestUser},
     error::AppError,
@@ -71,22 +67,5 @@ impl AccountBackend for FakeBackend {
             ended.iter().map(|session| session.device.as_str()).collect::<Vec<_>>().join(", ")
         ));
         Ok(ended.len().try_into().expect("a few sessions"))
-    }
-
-    async fn reset_info(&self, token: &str) -> Result<ResetInfo, AppError> {
-        if token == "good" {
-            Ok(ResetInfo { name: "Grace".into(), email: "grace@example.org".into() })
-        } else {
-            Err(AppError::NotFound("This link is no longer valid.".into()))
-        }
-    }
-
-    async fn reset_passphrase(&self, _parts: &Parts, token: &str, passphrase: &str) -> Result<CurrentUser, AppError> {
-        let ResetInfo { name, email } = self.reset_info(token).await?;
-        if passphrase.chars().count() < 12 {
-            return Err(AppError::field("passphrase", "Use at least 12 characters."));
-        }
-        self.record(format!("reset the passphrase of {name}"));
-        Ok(CurrentUser { id: super::team::grace(), name, email, role: Role::Operator })
     }
 }

@@ -14,10 +14,11 @@ use milvaion_api::{
     permissions::{Permission, Role},
     requests::JobForm,
     rest::CancelDelayedResult,
+    team::{LinkForm, LinkInfo, LinkKind},
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
     views::{
-        BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterStatus, CurrentUser, InviteInfo,
-        JobFormContext, JobRow, JobView, OccurrenceRow, OccurrenceView, SchedulePreview, WorkerView,
+        BlackoutView, CalendarRow, CalendarView, ClusterOverview, ClusterStatus, CurrentUser, JobFormContext, JobRow,
+        JobView, OccurrenceRow, OccurrenceView, SchedulePreview, WorkerView,
     },
 };
 use milvaion_app::{
@@ -101,26 +102,25 @@ impl Backend for FakeBackend {
         Ok(self.empty)
     }
 
-    async fn invite(&self, token: &str) -> Result<InviteInfo, AppError> {
-        match token {
-            "good" => Ok(InviteInfo { is_setup: false, name: "Grace".into(), role: Role::Operator }),
-            "setup" => Ok(InviteInfo { is_setup: true, name: String::new(), role: Role::Admin }),
-            _ => Err(AppError::NotFound("This link is no longer valid.".into())),
-        }
+    async fn link_info(&self, token: &str) -> Result<Option<LinkInfo>, AppError> {
+        let (kind, name, email, role) = match token {
+            "good" => (LinkKind::Invite, "Grace", "", Role::Operator),
+            "setup" => (LinkKind::Setup, "", "", Role::Admin),
+            "reset" => (LinkKind::Reset, "Grace", "grace@example.org", Role::Operator),
+            _ => return Ok(None),
+        };
+        Ok(Some(LinkInfo { kind, name: name.into(), email: email.into(), role }))
     }
 
-    async fn accept_invite(
-        &self,
-        _parts: &Parts,
-        _token: &str,
-        name: &str,
-        _email: &str,
-        passphrase: &str,
-    ) -> Result<CurrentUser, AppError> {
-        if passphrase.chars().count() < 12 {
+    async fn accept_link(&self, _parts: &Parts, form: &LinkForm) -> Result<CurrentUser, AppError> {
+        if form.passphrase.chars().count() < 12 {
             return Err(AppError::field("passphrase", "Use at least 12 characters."));
         }
-        self.record(format!("accept {name}"));
+        match self.link_info(&form.token).await? {
+            Some(info) if info.kind == LinkKind::Reset => self.record(format!("reset the passphrase of {}", info.name)),
+            Some(_) => self.record(format!("accept {}", form.name)),
+            None => return Err(AppError::NotFound("This link is no longer valid.".into())),
+        }
         Ok(samples::me(Role::Operator))
     }
 

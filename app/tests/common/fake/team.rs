@@ -275,7 +275,7 @@ impl TeamBackend for FakeBackend {
         }
         let name = user.user.name.clone();
         self.record(format!("reset link for {name}"));
-        Ok("/reset?token=good".into())
+        Ok("/reset?token=reset".into())
     }
 
     async fn revoke_reset_link(&self, _me: &RequestUser, id: UserId) -> Result<(), AppError> {

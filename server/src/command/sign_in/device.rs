@@ -44,7 +44,8 @@ pub fn token_hash(token: &str) -> Option<[u8; 32]> {
     (token.len() == TOKEN_CHARS).then(|| hash(token))
 }
 
-fn hash(token: &str) -> [u8; 32] {
+/// Returns the hash under which a token is stored.
+pub(crate) fn hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 

@@ -60,7 +60,7 @@ impl Store {
             return Ok(false);
         }
         let ended = store_passphrase(&mut tx, id, new, entry.at).await?;
-        sqlx::query!("DELETE FROM passphrase_resets WHERE user_id = $1", id.0).execute(&mut tx).await?;
+        sqlx::query!("DELETE FROM one_time_links WHERE user_id = $1", id.0).execute(&mut tx).await?;
         audit::record(&mut tx, &entry.change(None, Some(json!({ "endedSessions": ended })))).await?;
         tx.commit().await?;
         Ok(true)

@@ -75,7 +75,7 @@ impl Store {
         .execute(&mut tx)
         .await?;
         sqlx::query!("DELETE FROM known_devices WHERE user_id = $1", id.0).execute(&mut tx).await?;
-        sqlx::query!("DELETE FROM passphrase_resets WHERE user_id = $1", id.0).execute(&mut tx).await?;
+        sqlx::query!("DELETE FROM one_time_links WHERE user_id = $1", id.0).execute(&mut tx).await?;
         let after = json!({
             "isActive": false, "endedSessions": sessions, "revokedTokens": tokens.rows_affected()
         });

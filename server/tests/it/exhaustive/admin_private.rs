@@ -7,7 +7,6 @@ use std::{
 
 use milvaion_server::{
     clock::Clock,
-    command::{invite, sign_in::PassphraseHasher},
     embedded::{self, EmbeddedServices, ServiceSelection},
 };
 use milvaion_test_support::{
@@ -15,6 +14,8 @@ use milvaion_test_support::{
     services,
 };
 use tokio::process::Command;
+
+use crate::users::harness::{join, setup_link};
 
 /// Starts the PostgreSQL of a data folder and holds the lock on the folder, as a server does.
 async fn start(data: &Path) -> EmbeddedServices {
@@ -48,7 +49,7 @@ fn text(output: &Output) -> String {
 
 /// Returns the number of open links that the command has created.
 async fn stored_links(url: &str) -> i64 {
-    let by_command = "SELECT count(*) FROM passphrase_resets WHERE created_by = 'system'";
+    let by_command = "SELECT count(*) FROM one_time_links WHERE created_by = 'system'";
     TestConnection::open(url).await.count(by_command).await
 }
 
@@ -58,24 +59,19 @@ async fn private_database_is_used_whether_or_not_it_runs() {
     let running = start(&data).await;
     let store = database::open(&url(&running)).await;
     let clock = Clock::system();
-    let path = invite::setup_link(&store, &clock).await.expect("stored").expect("there is no user yet");
-    let token = path.split_once("?token=").expect("a path with a token").1;
-    let (name, email, passphrase) = ("ana", "ana@example.org", "violet tram under snow");
-    invite::accept(&store, &clock, &PassphraseHasher::new(), None, token, name, email, passphrase)
-        .await
-        .expect("accepted");
+    let email = join(&store, &clock, &setup_link(&store, &clock).await, "ana").await.email;
     store.close().await;
 
     // While it runs, the command uses it and leaves it running.
     assert!(text(&admin(&data, &["list"]).await).contains("ana@example.org"));
-    let first = text(&admin(&data, &["reset-passphrase", email]).await);
+    let first = text(&admin(&data, &["reset-passphrase", &email]).await);
     assert!(first.contains("/reset?token="), "{first}");
     assert_eq!(stored_links(&url(&running)).await, 1);
     running.stop().await;
 
     // While it does not, the command starts it, and stops it again.
     assert!(text(&admin(&data, &["list"]).await).contains("ana@example.org"));
-    let second = text(&admin(&data, &["reset-passphrase", email]).await);
+    let second = text(&admin(&data, &["reset-passphrase", &email]).await);
     assert!(second.contains("/reset?token=") && second != first, "{second}");
 
     // The folder is free again, and the second link has replaced the first.

@@ -6,11 +6,9 @@ use http::{Method, StatusCode, header};
 use milvaion_api::{
     permissions::Role,
     tokens::{CreatedToken, NewToken},
-    views::CurrentUser,
 };
 use milvaion_app::backend::{RequestUser, TeamBackend, TokenBackend};
 use milvaion_server::{
-    command::{invite, sign_in::PassphraseHasher},
     config::ServerConfig,
     http::{
         rest::endpoint::Operation,
@@ -21,6 +19,8 @@ use milvaion_server::{
 use milvaion_test_support::server_env;
 use serde_json::{Value, json};
 use tower_sessions::Session;
+
+use crate::users::harness::{join, setup_link};
 
 /// An answer of the API.
 #[derive(Debug)]
@@ -67,14 +67,16 @@ impl ApiHarness {
         let mut config = server_env::config().await;
         change(&mut config);
         let server = server_env::start(&config).await;
-        let setup = invite::setup_link(&server.store, &server.clock).await.expect("stored").expect("no user yet");
-        let admin = RequestUser { user: join(&server, &setup, "ana").await, address: None };
+        let (store, clock) = (&server.store, &server.clock);
+        let ana = join(store, clock, &setup_link(store, clock).await, "ana").await;
+        let admin = RequestUser { user: ana, address: None };
         Self { config, server, admin, client: reqwest::Client::new() }
     }
 
     pub(crate) async fn user(&self, name: &str, role: Role) -> RequestUser {
         let path = self.server.backend.invite_user(&self.admin, name, role).await.expect("invited");
-        RequestUser { user: join(&self.server, &path, name).await, address: None }
+        let user = join(&self.server.store, &self.server.clock, &path, name).await;
+        RequestUser { user, address: None }
     }
 
     /// Creates a token of a user with the user's role.
@@ -159,15 +161,6 @@ pub(crate) async fn answer(response: reqwest::Response) -> Answer {
         assert_eq!(body["status"], status.as_u16());
     }
     Answer { status, headers, body }
-}
-
-async fn join(server: &Server, path: &str, name: &str) -> CurrentUser {
-    let token = path.split_once("?token=").expect("a path with a token").1;
-    let email = format!("{name}@example.org");
-    let hasher = PassphraseHasher::for_tests();
-    invite::accept(&server.store, &server.clock, &hasher, None, token, name, &email, "violet tram under snow")
-        .await
-        .expect("accepted")
 }
 
 /// Returns the path of an operation, with the ids of objects that do not exist.

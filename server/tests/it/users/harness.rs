@@ -7,13 +7,14 @@ use chrono::{DateTime, TimeDelta, Utc};
 use http::request::Parts;
 use milvaion_api::{
     permissions::{Permission, Role},
+    team::{LinkForm, LinkKind},
     views::CurrentUser,
 };
 use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_server::{
     clock::Clock,
     command::{
-        invite,
+        one_time_links,
         sign_in::{PassphraseHasher, SignInOrigin, device, sign_in},
     },
     config::http::HttpConfig,
@@ -57,13 +58,37 @@ impl UserHarness {
     }
 
     pub(crate) async fn setup_token(&self) -> String {
-        let path = invite::setup_link(&self.store, &self.clock).await.expect("stored").expect("there is no user yet");
-        token(&path)
+        token(&setup_link(&self.store, &self.clock).await)
+    }
+
+    /// Creates an invitation by `admin`. Returns the token of its link.
+    pub(crate) async fn invite(&self, admin: &CurrentUser, name: &str, role: Role) -> String {
+        let path = one_time_links::invite(&self.store, &self.clock, &by(admin), name, role).await;
+        token(&path.expect("invited"))
     }
 
     pub(crate) async fn accept(&self, token: &str, name: &str) -> Result<CurrentUser, AppError> {
-        let email = format!("{name}@example.org");
-        invite::accept(&self.store, &self.clock, &self.hasher, None, token, name, &email, VALID_PASSPHRASE).await
+        self.accept_form(&link_form(token, name)).await
+    }
+
+    pub(crate) async fn accept_form(&self, form: &LinkForm) -> Result<CurrentUser, AppError> {
+        one_time_links::accept(&self.store, &self.clock, &self.hasher, None, form).await
+    }
+
+    /// Sets a new passphrase with a link.
+    pub(crate) async fn reset(&self, token: &str, passphrase: &str) -> Result<CurrentUser, AppError> {
+        let form = LinkForm {
+            page: LinkKind::Reset,
+            token: token.into(),
+            passphrase: passphrase.into(),
+            ..LinkForm::default()
+        };
+        self.accept_form(&form).await
+    }
+
+    /// Returns true if the link can still be used.
+    pub(crate) async fn is_open(&self, token: &str) -> bool {
+        one_time_links::info(&self.store, &self.clock, token).await.expect("it can be read").is_some()
     }
 
     /// Creates the first admin.
@@ -73,8 +98,7 @@ impl UserHarness {
 
     /// Creates a user with an invitation by `admin`.
     pub(crate) async fn join(&self, admin: &CurrentUser, name: &str, role: Role) -> CurrentUser {
-        let path = invite::create(&self.store, &self.clock, &by(admin), name, role).await.expect("invited");
-        self.accept(&token(&path), name).await.expect("accepted")
+        self.accept(&self.invite(admin, name, role).await, name).await.expect("accepted")
     }
 
     pub(crate) async fn sign_in(
@@ -143,6 +167,28 @@ pub(crate) const REQUEST_ADDRESS: &str = "192.0.2.7";
 /// Returns the user of a request.
 pub(crate) fn by(me: &CurrentUser) -> RequestUser {
     RequestUser { user: me.clone(), address: Some(REQUEST_ADDRESS.parse().expect("an address")) }
+}
+
+/// Creates the setup link of an installation without users. Returns its path.
+pub(crate) async fn setup_link(store: &Store, clock: &Clock) -> String {
+    one_time_links::setup_link(store, clock).await.expect("stored").expect("there is no user yet")
+}
+
+/// Returns the form with which the new user `name` accepts a link.
+fn link_form(token: &str, name: &str) -> LinkForm {
+    LinkForm {
+        token: token.into(),
+        name: name.into(),
+        email: format!("{name}@example.org"),
+        passphrase: VALID_PASSPHRASE.into(),
+        ..LinkForm::default()
+    }
+}
+
+/// Creates the user `name` with the link at `path`.
+pub(crate) async fn join(store: &Store, clock: &Clock, path: &str, name: &str) -> CurrentUser {
+    let form = link_form(&token(path), name);
+    one_time_links::accept(store, clock, &PassphraseHasher::for_tests(), None, &form).await.expect("accepted")
 }
 
 pub(crate) fn token(path: &str) -> String {

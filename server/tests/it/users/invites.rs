@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use chrono::TimeDelta;
-use milvaion_api::permissions::Role;
+use milvaion_api::{
+    permissions::Role,
+    team::{LinkForm, LinkKind},
+};
 use milvaion_app::error::AppError;
 use milvaion_server::{
-    command::{invite, sign_in::FAILED_SIGN_IN_RETENTION, team},
+    command::{one_time_links, sign_in::FAILED_SIGN_IN_RETENTION, team},
     store::retention::ExpiringTable,
 };
 
@@ -17,14 +20,14 @@ use crate::alert_channels::CapturedLog;
 async fn setup_link_creates_one_admin_and_expires() {
     let harness = UserHarness::new().await;
     let token = harness.setup_token().await;
-    let info = invite::info(&harness.store, &harness.clock, &token).await.expect("the link is valid");
-    assert!(info.is_setup && info.role == Role::Admin);
+    let info = one_time_links::info(&harness.store, &harness.clock, &token).await.expect("read").expect("valid");
+    assert_eq!((info.kind, info.role), (LinkKind::Setup, Role::Admin));
 
     let ana = harness.accept(&token, "ana").await.expect("accepted");
     assert_eq!(ana.role, Role::Admin);
     assert!(matches!(harness.accept(&token, "bob").await, Err(AppError::NotFound(_))));
-    assert!(matches!(invite::info(&harness.store, &harness.clock, &token).await, Err(AppError::NotFound(_))));
-    assert_eq!(invite::setup_link(&harness.store, &harness.clock).await.expect("it is requested"), None);
+    assert!(!harness.is_open(&token).await);
+    assert_eq!(one_time_links::setup_link(&harness.store, &harness.clock).await.expect("it is requested"), None);
     assert_eq!(harness.audited(&format!("user:{}", ana.id)).await, ["setup"]);
 }
 
@@ -38,8 +41,7 @@ async fn first_admin_is_logged_as_created_with_the_setup_link() {
     let ana = harness.accept(&harness.setup_token().await, "ana").await.expect("accepted");
     assert!(log.text().contains(&format!("user {} was created with the setup link", ana.id)), "{log:?}");
     assert!(!log.text().contains("invitation"), "{log:?}");
-    let path = invite::create(&harness.store, &harness.clock, &by(&ana), "Ben", Role::Viewer).await.expect("invited");
-    let ben = harness.accept(&token(&path), "ben").await.expect("accepted");
+    let ben = harness.join(&ana, "ben", Role::Viewer).await;
     assert!(log.text().contains(&format!("user {} accepted an invitation", ben.id)), "{log:?}");
 }
 
@@ -68,7 +70,8 @@ async fn concurrent_setups_create_one_admin() {
 async fn newest_setup_link_is_valid_for_15_minutes() {
     let harness = UserHarness::new().await;
     let (old, new) = (harness.setup_token().await, harness.setup_token().await);
-    assert!(matches!(harness.accept(&old, "ana").await, Err(AppError::NotFound(_))));
+    let replaced = harness.accept(&old, "ana").await;
+    assert!(matches!(&replaced, Err(AppError::NotFound(text)) if text.contains("Restart the server")), "{replaced:?}");
     harness.clock.advance(seconds(15 * 60));
     assert!(matches!(harness.accept(&new, "ana").await, Err(AppError::NotFound(_))));
     harness.accept(&harness.setup_token().await, "ana").await.expect("a new link is valid");
@@ -78,11 +81,11 @@ async fn newest_setup_link_is_valid_for_15_minutes() {
 async fn invalid_field_keeps_the_invitation_usable() {
     let harness = UserHarness::new().await;
     let admin = harness.admin().await;
-    let link = token(
-        &invite::create(&harness.store, &harness.clock, &by(&admin), "Bob", Role::Viewer).await.expect("invited"),
-    );
+    let link = harness.invite(&admin, "Bob", Role::Viewer).await;
     let accept = async |email: &str, passphrase: &str| {
-        invite::accept(&harness.store, &harness.clock, &harness.hasher, None, &link, "Bob", email, passphrase).await
+        let (token, name) = (link.clone(), "Bob".into());
+        let form = LinkForm { token, name, email: email.into(), passphrase: passphrase.into(), ..LinkForm::default() };
+        harness.accept_form(&form).await
     };
     for (email, passphrase, field) in [
         ("bob", VALID_PASSPHRASE, "email"),
@@ -101,23 +104,19 @@ async fn invalid_field_keeps_the_invitation_usable() {
 async fn invitation_ends_when_revoked_or_after_three_days() {
     let harness = UserHarness::new().await;
     let admin = harness.admin().await;
-    let invite = async |name: &str| {
-        token(
-            &invite::create(&harness.store, &harness.clock, &by(&admin), name, Role::Operator).await.expect("invited"),
-        )
-    };
+    let invite = async |name: &str| harness.invite(&admin, name, Role::Operator).await;
     let (bob, eve) = (invite("bob").await, invite("eve").await);
-    let open = harness.store.list_invites().await.expect("it can be read");
+    let open = harness.store.list_invites(harness.clock.now()).await.expect("it can be read");
     let eves = open.iter().find(|invite| invite.name == "eve").expect("listed").id;
-    invite::revoke(&harness.store, &harness.clock, &by(&admin), eves).await.expect("revoked");
+    one_time_links::revoke_invite(&harness.store, &harness.clock, &by(&admin), eves).await.expect("revoked");
     assert!(matches!(
-        invite::revoke(&harness.store, &harness.clock, &by(&admin), eves).await,
+        one_time_links::revoke_invite(&harness.store, &harness.clock, &by(&admin), eves).await,
         Err(AppError::NotFound(_))
     ));
     assert!(matches!(harness.accept(&eve, "eve").await, Err(AppError::NotFound(_))));
     harness.clock.advance(TimeDelta::hours(72));
     assert!(matches!(harness.accept(&bob, "bob").await, Err(AppError::NotFound(_))));
-    let left = harness.store.list_invites().await.expect("it can be read");
+    let left = harness.store.list_invites(harness.clock.now()).await.expect("it can be read");
     assert_eq!(left.iter().map(|invite| invite.name.as_str()).collect::<Vec<_>>(), ["bob"], "it can be renewed");
     assert_eq!(harness.audited(&format!("invite:{eves}")).await, ["invite.revoke", "invite.create"]);
 }
@@ -127,11 +126,9 @@ async fn at_most_100_invitations_are_open() {
     let harness = UserHarness::new().await;
     let admin = harness.admin().await;
     for n in 0..100 {
-        invite::create(&harness.store, &harness.clock, &by(&admin), &format!("n{n}"), Role::Viewer)
-            .await
-            .expect("invited");
+        harness.invite(&admin, &format!("n{n}"), Role::Viewer).await;
     }
-    let more = invite::create(&harness.store, &harness.clock, &by(&admin), "one more", Role::Viewer).await;
+    let more = one_time_links::invite(&harness.store, &harness.clock, &by(&admin), "one more", Role::Viewer).await;
     assert!(matches!(more, Err(AppError::TooMany(_))));
 }
 
@@ -140,19 +137,20 @@ async fn renewed_invitation_has_a_new_link_for_three_days() {
     let harness = UserHarness::new().await;
     let admin = by(&harness.admin().await);
     let (store, clock) = (&harness.store, &harness.clock);
-    let old = token(&invite::create(store, clock, &admin, "bob", Role::Operator).await.expect("invited"));
-    let id = store.list_invites().await.expect("it can be read")[0].id;
+    let old = harness.invite(&admin, "bob", Role::Operator).await;
+    let id = store.list_invites(clock.now()).await.expect("it can be read")[0].id;
 
     clock.advance(TimeDelta::hours(73));
-    let first = token(&invite::renew(store, clock, &admin, id).await.expect("an expired invitation can be renewed"));
-    let second = token(&invite::renew(store, clock, &admin, id).await.expect("renewed again"));
+    let renew = async || one_time_links::renew_invite(store, clock, &admin, id).await;
+    let first = token(&renew().await.expect("an expired invitation can be renewed"));
+    let second = token(&renew().await.expect("renewed again"));
     for dead in [&old, &first] {
-        assert!(matches!(invite::info(store, clock, dead).await, Err(AppError::NotFound(_))));
+        assert!(!harness.is_open(dead).await);
     }
     clock.advance(TimeDelta::hours(71));
     let bob = harness.accept(&second, "bob").await.expect("the new link is valid");
     assert_eq!(bob.role, Role::Operator);
-    assert!(matches!(invite::renew(store, clock, &admin, id).await, Err(AppError::NotFound(_))), "it is used");
+    assert!(matches!(renew().await, Err(AppError::NotFound(_))), "it is used");
     assert_eq!(harness.audited(&format!("invite:{id}")).await, ["invite.renew", "invite.renew", "invite.create"]);
 }
 
@@ -161,16 +159,16 @@ async fn renewal_counts_as_an_open_invitation() {
     let harness = UserHarness::new().await;
     let admin = by(&harness.admin().await);
     let (store, clock) = (&harness.store, &harness.clock);
-    invite::create(store, clock, &admin, "late", Role::Viewer).await.expect("invited");
-    let late = store.list_invites().await.expect("it can be read")[0].id;
+    harness.invite(&admin, "late", Role::Viewer).await;
+    let late = store.list_invites(clock.now()).await.expect("it can be read")[0].id;
     clock.advance(TimeDelta::hours(72));
     for n in 0..100 {
-        invite::create(store, clock, &admin, &format!("n{n}"), Role::Viewer).await.expect("invited");
+        harness.invite(&admin, &format!("n{n}"), Role::Viewer).await;
     }
-    assert!(matches!(invite::renew(store, clock, &admin, late).await, Err(AppError::TooMany(_))));
-    let open = store.list_invites().await.expect("it can be read")[0].id;
+    assert!(matches!(one_time_links::renew_invite(store, clock, &admin, late).await, Err(AppError::TooMany(_))));
+    let open = store.list_invites(clock.now()).await.expect("it can be read")[0].id;
     assert_ne!(open, late);
-    invite::renew(store, clock, &admin, open).await.expect("an open one is counted once");
+    one_time_links::renew_invite(store, clock, &admin, open).await.expect("an open one is counted once");
 }
 
 #[tokio::test]

@@ -6,19 +6,13 @@ use chrono::TimeDelta;
 use milvaion_api::permissions::{Permission, Role};
 use milvaion_app::error::AppError;
 use milvaion_server::{
-    command::{reset, team},
+    command::{one_time_links, team},
     store::retention::ExpiringTable,
 };
 
 use super::harness::{UserHarness, VALID_PASSPHRASE, by, token};
 
 const NEW_PASSPHRASE: &str = "quiet harbor lamp seven";
-
-impl UserHarness {
-    async fn reset(&self, link: &str, passphrase: &str) -> Result<milvaion_api::views::CurrentUser, AppError> {
-        reset::accept(&self.store, &self.clock, &self.hasher, None, link, passphrase).await
-    }
-}
 
 #[tokio::test]
 async fn reset_link_works_once_and_ends_all_sessions() {
@@ -43,7 +37,7 @@ async fn reset_link_works_once_and_ends_all_sessions() {
     let path = team::create_reset_link(store, clock, &ana, bob.id).await.expect("created");
     assert!(path.starts_with("/reset?token="), "{path}");
     let link = token(&path);
-    let info = reset::info(store, clock, &link).await.expect("valid");
+    let info = one_time_links::info(store, clock, &link).await.expect("read").expect("valid");
     assert_eq!((info.name.as_str(), info.email.as_str()), ("bob", "bob@example.org"));
     assert!(harness.authorize(Some(stolen), Permission::Read).await.is_ok(), "the link alone changes nothing");
 
@@ -52,8 +46,9 @@ async fn reset_link_works_once_and_ends_all_sessions() {
         assert!(error.field_message("passphrase").is_some(), "{weak}: {error:?}");
     }
     assert_eq!(harness.reset(&link, NEW_PASSPHRASE).await, Ok(bob.clone()));
-    assert!(matches!(harness.reset(&link, NEW_PASSPHRASE).await, Err(AppError::NotFound(_))));
-    assert!(matches!(reset::info(store, clock, &link).await, Err(AppError::NotFound(_))));
+    let spent = harness.reset(&link, NEW_PASSPHRASE).await;
+    assert!(matches!(&spent, Err(AppError::NotFound(text)) if text.contains("used, replaced or revoked")), "{spent:?}");
+    assert!(!harness.is_open(&link).await);
     assert_eq!(harness.authorize(Some(stolen), Permission::Read).await, Err(AppError::SignedOut));
     assert_eq!(connection.count("SELECT count(*) FROM known_devices").await, 0);
     harness.sign_in(None, "bob", NEW_PASSPHRASE).await.expect("the account is not locked any more");
@@ -69,24 +64,25 @@ async fn reset_link_ends_by_a_new_one_revocation_or_expiry() {
     let ana = by(&harness.admin().await);
     let (store, clock) = (&harness.store, &harness.clock);
     let create = async || token(&team::create_reset_link(store, clock, &ana, ana.id).await.expect("created"));
-    let is_valid = async |link: &str| reset::info(store, clock, link).await.is_ok();
     let (old, new) = (create().await, create().await);
-    assert!(!is_valid(&old).await && is_valid(&new).await);
+    assert!(!harness.is_open(&old).await && harness.is_open(&new).await);
+    let other_kind = one_time_links::revoke_invite(store, clock, &ana, ana.id).await;
+    assert!(matches!(other_kind, Err(AppError::NotFound(_))) && harness.is_open(&new).await);
     for _ in 0..2 {
         team::revoke_reset_link(store, clock, &ana, ana.id).await.expect("revoked");
     }
-    assert!(!is_valid(&new).await);
+    assert!(!harness.is_open(&new).await);
     let late = create().await;
     clock.advance(TimeDelta::hours(24) - TimeDelta::seconds(1));
-    assert!(is_valid(&late).await);
-    let delete = async || store.delete_expired(ExpiringTable::PassphraseResets, clock.now()).await.expect("deleted");
+    assert!(harness.is_open(&late).await);
+    let delete = async || store.delete_expired(ExpiringTable::OneTimeLinks, clock.now()).await.expect("deleted");
     assert_eq!(delete().await, 0);
     clock.advance(TimeDelta::seconds(1));
-    assert!(!is_valid(&late).await);
+    assert!(!harness.is_open(&late).await);
     assert!(matches!(harness.reset(&late, NEW_PASSPHRASE).await, Err(AppError::NotFound(_))));
     assert_eq!(delete().await, 1);
     for invalid in ["", "x", &"x".repeat(100)] {
-        assert!(!is_valid(invalid).await);
+        assert!(!harness.is_open(invalid).await);
     }
     let actions = harness.audited(&format!("user:{}", ana.id)).await;
     assert_eq!(actions.iter().filter(|action| *action == "user.revoke-reset-link").count(), 1, "{actions:?}");
@@ -119,7 +115,7 @@ async fn command_line_creates_a_link_for_the_only_admin() {
     let ana = harness.admin().await;
     let (store, clock) = (&harness.store, &harness.clock);
     let user = store.user_by_email("ana@example.org").await.expect("read").expect("ana");
-    let link = token(&reset::create_link(store, clock, "system", None, &user).await.expect("created"));
+    let link = token(&one_time_links::reset_link(store, clock, "system", None, &user).await.expect("created"));
     assert_eq!(harness.reset(&link, NEW_PASSPHRASE).await, Ok(ana.clone()));
     let entries = store.audit_entries(Some(&format!("user:{}", ana.id)), 10).await.expect("read");
     let authors: Vec<_> = entries.iter().map(|entry| (entry.action.as_str(), entry.who.as_str())).collect();

@@ -12,10 +12,7 @@ use http::{StatusCode, header};
 use milvaion_api::permissions::Role;
 use milvaion_app::error::AppError;
 use milvaion_server::{
-    command::{
-        invite,
-        sign_in::{DEVICE_RETENTION, FAILED_SIGN_IN_RETENTION, PassphraseHasher},
-    },
+    command::sign_in::{DEVICE_RETENTION, FAILED_SIGN_IN_RETENTION, PassphraseHasher},
     config::http::HttpConfig,
     http::{
         device_cookie::{device_token, set_device_token},
@@ -30,7 +27,7 @@ use milvaion_test_support::{
 };
 use tower::ServiceExt;
 
-use super::harness::{UserHarness, VALID_PASSPHRASE, seconds, token};
+use super::harness::{UserHarness, VALID_PASSPHRASE, seconds, setup_link, token};
 
 const WRONG: &str = "wrong passphrase";
 
@@ -348,8 +345,7 @@ async fn forge_addresses(attempts: u32) {
     config.http.trusted_proxies = vec!["127.0.0.1/32".parse().expect("a network")];
     let server = server_env::start(&config).await;
     let client = &ProxiedClient::new(&server);
-    let link = invite::setup_link(&server.store, &server.clock).await.expect("stored").expect("there is no user yet");
-    let link = token(&link);
+    let link = token(&setup_link(&server.store, &server.clock).await);
     let fields = [
         ("token", link.as_str()),
         ("page", "setup"),
@@ -357,7 +353,7 @@ async fn forge_addresses(attempts: u32) {
         ("email", "ana@example.org"),
         ("passphrase", VALID_PASSPHRASE),
     ];
-    let (status, device) = client.post("accept_invite", "198.51.100.7", "", &fields).await;
+    let (status, device) = client.post("accept_link", "198.51.100.7", "", &fields).await;
     assert_eq!(status, StatusCode::OK);
     let device = device.expect("the browser of a new user is a known device");
     assert!(device.starts_with("milvaion_device="), "{device}");

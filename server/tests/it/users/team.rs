@@ -11,10 +11,7 @@ use milvaion_app::error::AppError;
 use milvaion_protocol::id::UserId;
 use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
-    command::{
-        invite, reset,
-        team::{self, TeamOutcome},
-    },
+    command::team::{self, TeamOutcome},
     store::jobs::AuditStamp,
 };
 use milvaion_test_support::jobs::echo_job;
@@ -160,7 +157,7 @@ async fn deactivation_ends_everything_and_keeps_the_history() {
     for id in sessions {
         assert_eq!(harness.authorize(Some(id), Permission::Read).await, Err(AppError::SignedOut));
     }
-    assert!(matches!(reset::info(store, clock, &link).await, Err(AppError::NotFound(_))));
+    assert!(!harness.is_open(&link).await);
     assert!(harness.sign_in(None, "bob", VALID_PASSPHRASE).await.is_err());
     let text = conflict(team::create_reset_link(store, clock, &ana, bob.id).await);
     assert!(text.contains("Reactivate the user"), "{text}");
@@ -226,9 +223,9 @@ async fn team_lists_every_state_and_filters() {
     let harness = UserHarness::new().await;
     let ana = by(&harness.admin().await);
     let (store, clock) = (&harness.store, &harness.clock);
-    invite::create(store, clock, &ana, "Late", Role::Viewer).await.expect("invited");
+    harness.invite(&ana, "Late", Role::Viewer).await;
     clock.advance(TimeDelta::hours(72));
-    invite::create(store, clock, &ana, "Zoe", Role::Operator).await.expect("invited");
+    harness.invite(&ana, "Zoe", Role::Operator).await;
     let bob = harness.join(&ana, "bob", Role::Viewer).await;
     harness.session_of(&bob).await;
     let eve = harness.join(&ana, "eve", Role::Operator).await;
