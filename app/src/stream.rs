@@ -31,7 +31,7 @@ use milvaion_api::{
     events::{EventEnvelope, LiveEvent, StreamEndReason},
     views::CurrentUser,
 };
-use milvaion_protocol::id::OccurrenceId;
+use milvaion_protocol::{backoff::Backoff, id::OccurrenceId};
 use wasm_bindgen::JsCast;
 use web_sys::PageTransitionEvent;
 
@@ -63,6 +63,8 @@ const PING_TIMEOUT_MILLIS: i64 = 40_000;
 const OFFLINE_AFTER_MILLIS: i64 = 20_000;
 /// The interval at which these timeouts are checked.
 const WATCH_INTERVAL: Duration = Duration::from_secs(5);
+/// The backoff before a connection that the browser has given up is opened again.
+const REOPEN_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(16));
 /// The delivery interval of a hidden tab, which paints no frames.
 const HIDDEN_DELIVERY_INTERVAL: Duration = Duration::from_millis(250);
 /// The maximum number of events that wait for a frame. A page that is further behind reads everything again.
@@ -87,7 +89,7 @@ struct EventStream {
     waiting: StoredValue<Vec<EventEnvelope>>,
     heard_at: StoredValue<i64>,
     lost_since: StoredValue<Option<i64>>,
-    failures: StoredValue<u32>,
+    backoff: StoredValue<Backoff>,
     reopen_at: StoredValue<Option<i64>>,
     sync_clock: Callback<DateTime<Utc>>,
     session: StoredValue<Option<SessionContext>>,
@@ -121,7 +123,7 @@ pub(super) fn run() {
         waiting: StoredValue::new(Vec::new()),
         heard_at: StoredValue::new(0),
         lost_since: StoredValue::new(None),
-        failures: StoredValue::new(0),
+        backoff: StoredValue::new(REOPEN_BACKOFF),
         reopen_at: StoredValue::new(None),
         sync_clock: Callback::new(move |now| clock.sync(now)),
         session: StoredValue::new(use_context()),
@@ -305,7 +307,7 @@ impl EventStream {
 
     fn lead(self) {
         self.is_leader.set_value(true);
-        self.failures.set_value(0);
+        self.backoff.set_value(REOPEN_BACKOFF);
         self.open();
     }
 
@@ -431,7 +433,7 @@ impl EventStream {
         let alive = move || self.is_alive();
         let opened = move || {
             if alive() {
-                self.failures.set_value(0);
+                self.backoff.set_value(REOPEN_BACKOFF);
                 self.lost_since.set_value(None);
                 self.heard_at.set_value(browser::now_millis());
                 self.set_link(LiveState::Live);
@@ -478,11 +480,10 @@ impl EventStream {
         let gave_up =
             self.connection.with_value(|connection| connection.as_ref().is_none_or(EventConnection::is_closed));
         if gave_up {
-            let failures = self.failures.get_value();
-            self.failures.set_value(failures.saturating_add(1));
-            let wait = 1_000_i64 << failures.min(4);
-            self.reopen_at.set_value(Some(now + wait));
-            set_timeout(move || self.reopen_if_due(), Duration::from_millis(wait.unsigned_abs()));
+            let random = js_sys::Math::random();
+            let wait = self.backoff.try_update_value(|backoff| backoff.next_delay(random)).unwrap_or_default();
+            self.reopen_at.set_value(Some(now + i64::try_from(wait.as_millis()).unwrap_or_default()));
+            set_timeout(move || self.reopen_if_due(), wait);
             self.check_user();
         }
     }

@@ -1,4 +1,4 @@
-//! The clock and the randomness of this crate. Ids and jitter are made here only.
+//! The clock of this crate, and the ids that are made from it.
 
 use std::time::Duration;
 
@@ -14,13 +14,6 @@ pub(crate) fn now() -> DateTime<Utc> {
 /// Creates the id of a new occurrence.
 pub(crate) fn occurrence_id() -> OccurrenceId {
     OccurrenceId::from_parts(now(), rand::random())
-}
-
-/// Returns a random duration between half of `pause` and all of it, so that clients that lost their connections at the same
-/// moment do not reconnect at the same moment.
-#[cfg(feature = "broker")]
-pub(crate) fn jitter(pause: Duration) -> Duration {
-    pause.mul_f64(rand::random_range(0.5..=1.0))
 }
 
 /// Adds a duration to the wall clock time; a duration beyond the calendar ends at its last instant.

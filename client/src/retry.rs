@@ -6,6 +6,7 @@
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, StatusCode, header};
+use milvaion_protocol::backoff::Backoff;
 
 /// The longest wait that a server can ask for.
 pub(crate) const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
@@ -60,7 +61,7 @@ impl Outcome {
 
 /// Returns the wait after a number of failed tries: `base`, doubled with each, at most 15 s.
 pub(crate) fn backoff(failures: u32, base: Duration) -> Duration {
-    base.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(Duration::from_secs(15))
+    Backoff::new(base, Duration::from_secs(15)).after(failures)
 }
 
 /// Reads `Retry-After`: seconds, or a date.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use milvaion_api::alerts::ALERT_SECRET_VARIABLE;
+use milvaion_protocol::backoff::Backoff;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -20,13 +21,8 @@ const DEFAULT_GRACE_SECONDS: u64 = 20;
 /// after that.
 const STOP_MARGIN: Duration = Duration::from_secs(15);
 
-/// The backoff before the first restart. It doubles each time up to [`MAX_RESTART_PAUSE`].
-const MIN_RESTART_PAUSE: Duration = Duration::from_secs(1);
-/// The longest backoff before a restart.
-const MAX_RESTART_PAUSE: Duration = Duration::from_secs(30);
-
-/// The run time after which the backoff starts again at its minimum.
-const RESTART_PAUSE_RESET: Duration = Duration::from_secs(60);
+/// The backoff before a restart. It has no jitter, because only one worker is restarted.
+const RESTART_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// The settings of the server that hold secrets and that no worker needs.
 const SECRET_SETTINGS: [&str; 3] = ["ALERT_SECRETS_DIR", "ALERT_SMTP_URL", "HEARTBEAT_URL"];
@@ -86,7 +82,7 @@ impl LocalWorker {
 }
 
 async fn keep_alive(mut worker: ChildProcess, launch: LaunchSpec, log: PathBuf, stop: CancellationToken) {
-    let mut pause = MIN_RESTART_PAUSE;
+    let mut backoff = RESTART_BACKOFF;
     loop {
         let began = Instant::now();
         let exit = tokio::select! {
@@ -96,9 +92,8 @@ async fn keep_alive(mut worker: ChildProcess, launch: LaunchSpec, log: PathBuf, 
                 return;
             }
         };
-        if began.elapsed() >= RESTART_PAUSE_RESET {
-            pause = MIN_RESTART_PAUSE;
-        }
+        backoff.reset_after(began.elapsed());
+        let mut pause = backoff.next_delay(1.0);
         tracing::warn!(
             child.name = worker.name(), child.exit = %exit, child.log = %log.display(), pause_ms = pause.as_millis(),
             "the local worker ended ({exit}) and is restarted in {} s; its log is {}", pause.as_secs(), log.display()
@@ -108,13 +103,15 @@ async fn keep_alive(mut worker: ChildProcess, launch: LaunchSpec, log: PathBuf, 
                 () = tokio::time::sleep(pause) => {}
                 () = stop.cancelled() => return,
             }
-            pause = (pause * 2).min(MAX_RESTART_PAUSE);
             match spawn(&launch, &log).await {
                 Ok(again) => break again,
-                Err(error) => tracing::warn!(
-                    error = %chain(&error), pause_ms = pause.as_millis(),
-                    "the local worker could not be restarted and is tried again in {} s", pause.as_secs()
-                ),
+                Err(error) => {
+                    pause = backoff.next_delay(1.0);
+                    tracing::warn!(
+                        error = %chain(&error), pause_ms = pause.as_millis(),
+                        "the local worker could not be restarted and is tried again in {} s", pause.as_secs()
+                    );
+                }
             }
         };
     }

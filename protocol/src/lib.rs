@@ -14,10 +14,11 @@
 //! part, with [`mend`] for what is not quite JSON and [`exact_json`] for numbers that would be rounded; [`storable`] removes
 //! what PostgreSQL cannot store. [`trace`] has the trace that a message belongs to. [`singleton`] has the lease of singleton
 //! loops, which use Redis only. [`claims`] has the scripts of claims. `schema` generates the JSON Schemas, and `asyncapi` the
-//! document that refers to them.
+//! document that refers to them. [`backoff`] has the delays between attempts to reach a service.
 
 #[cfg(feature = "schema")]
 pub mod asyncapi;
+pub mod backoff;
 pub mod claims;
 pub mod exact_json;
 pub mod id;

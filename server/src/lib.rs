@@ -26,7 +26,6 @@ pub mod live;
 pub mod http;
 pub mod ui;
 
-mod backoff;
 pub mod clock;
 pub mod config;
 pub mod engine;

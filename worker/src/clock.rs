@@ -1,7 +1,5 @@
 //! Wall clock and randomness. No other module reads either of them directly.
 
-use std::time::Duration;
-
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
@@ -22,8 +20,7 @@ pub(crate) fn random_id() -> Uuid {
     uuid::Builder::from_random_bytes(rand::random()).into_uuid()
 }
 
-/// Returns a random duration between half of `pause` and all of it. The jitter keeps clients that lost their
-/// connections at the same moment from reconnecting at the same moment.
-pub(crate) fn jitter(pause: Duration) -> Duration {
-    pause.mul_f64(rand::random_range(0.5..=1.0))
+/// Returns a random number from 0 to 1, for the jitter of a delay.
+pub(crate) fn jitter() -> f64 {
+    rand::random()
 }

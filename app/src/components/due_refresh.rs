@@ -5,16 +5,17 @@
 //! (the cluster is paused, or a dispatcher is late) must not turn into a loop of reads, so the reads back off until a
 //! later due time passes.
 
-use chrono::{DateTime, TimeDelta, Utc};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
 use leptos::prelude::*;
+use milvaion_protocol::backoff::Backoff;
 
 use super::time::use_page_clock;
 use crate::{browser, live::ThrottledRefresh};
 
-/// The time after the first read for the same due time until the second. It doubles with each read.
-const FIRST_RETRY: TimeDelta = TimeDelta::seconds(1);
-/// The maximum time between two reads for the same due time.
-const MAX_RETRY: TimeDelta = TimeDelta::seconds(60);
+/// The backoff between two reads for the same due time.
+const READ_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// The schedule of the reads for due times that have passed.
 #[derive(Clone, Copy, Debug)]
@@ -22,12 +23,12 @@ struct DueBackoff {
     /// The latest due time that has passed.
     latest: DateTime<Utc>,
     next_read_at: DateTime<Utc>,
-    pause: TimeDelta,
+    backoff: Backoff,
 }
 
 impl Default for DueBackoff {
     fn default() -> Self {
-        Self { latest: DateTime::<Utc>::MIN_UTC, next_read_at: DateTime::<Utc>::MIN_UTC, pause: FIRST_RETRY }
+        Self { latest: DateTime::<Utc>::MIN_UTC, next_read_at: DateTime::<Utc>::MIN_UTC, backoff: READ_BACKOFF }
     }
 }
 
@@ -35,13 +36,12 @@ impl DueBackoff {
     /// Returns true if the page must be read now. `passed` is the latest due time on the page that has passed.
     fn is_time(&mut self, passed: DateTime<Utc>, now: DateTime<Utc>) -> bool {
         if passed > self.latest {
-            *self = Self { latest: passed, next_read_at: now, pause: FIRST_RETRY };
+            *self = Self { latest: passed, next_read_at: now, backoff: READ_BACKOFF };
         }
         if now < self.next_read_at {
             return false;
         }
-        self.next_read_at = now + self.pause;
-        self.pause = (self.pause * 2).min(MAX_RETRY);
+        self.next_read_at = now + self.backoff.next_delay(1.0);
         true
     }
 }

@@ -16,6 +16,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use futures::{StreamExt, stream};
 use lapin::uri::AMQPUri;
 use milvaion_protocol::{
+    backoff::Backoff,
     message::{IngestOutcome, IngestReply, IngestResult, NewOccurrence},
     topology::{DEFAULT_BROKER_PREFIX, Topology},
 };
@@ -28,19 +29,12 @@ use self::{
     batches::{Batch, split},
     channel::{AnswerMode, BrokerError, IngestChannel},
 };
-use crate::{
-    clock,
-    enqueue::{EnqueueError, EnqueueFuture, EnqueueTransport, Unanswered, with_causes},
-};
+use crate::enqueue::{EnqueueError, EnqueueFuture, EnqueueTransport, Unanswered, with_causes};
 
 /// Default time for which unanswered messages are repeated.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);
 /// Maximum wait for the answer to one message, after which it is published again.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// First pause after a failure.
-const MIN_BACKOFF: Duration = Duration::from_millis(100);
-/// Maximum pause.
-const MAX_BACKOFF: Duration = Duration::from_secs(5);
 /// Maximum number of messages in flight, so that a bulk does not wait for each answer and never floods the server.
 const MAX_MESSAGES_IN_FLIGHT: usize = 4;
 /// Maximum length of the producer's name, in characters.
@@ -204,7 +198,7 @@ impl BrokerClient {
         mode: AnswerMode,
         deadline: Instant,
     ) -> Result<Option<IngestReply>, BrokerError> {
-        let mut pause = MIN_BACKOFF;
+        let mut backoff = Backoff::default();
         loop {
             let limit = deadline.min(Instant::now() + REPLY_TIMEOUT);
             let failure = match timeout_at(limit, self.try_once(batch, mode)).await {
@@ -212,8 +206,7 @@ impl BrokerClient {
                 Ok(Err(failure)) => failure,
                 Err(_) => BrokerError::NoReply,
             };
-            let wait = clock::jitter(pause);
-            pause = (pause * 2).min(MAX_BACKOFF);
+            let wait = backoff.next_delay(rand::random());
             if Instant::now() + wait >= deadline {
                 return Err(failure);
             }

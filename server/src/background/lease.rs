@@ -32,6 +32,7 @@ mod hand_backs;
 
 use std::{sync::Arc, time::Duration};
 
+use milvaion_protocol::backoff::Backoff;
 use milvaion_telemetry::SPANS;
 use tokio::{
     sync::{Notify, watch},
@@ -44,7 +45,6 @@ use acquire::listen;
 use hand_backs::HandBacks;
 
 use crate::{
-    backoff::ReconnectBackoff,
     cache::{
         Cache,
         lease::{LeaseAnswer, LeaseStatus},
@@ -119,7 +119,7 @@ pub struct Lease {
     redis_is_down: bool,
     /// The start of the current PostgreSQL outage.
     database_down_since: Option<Instant>,
-    backoff: ReconnectBackoff,
+    backoff: Backoff,
 }
 
 impl Lease {
@@ -152,7 +152,7 @@ impl Lease {
             noted_run_id: None,
             redis_is_down: false,
             database_down_since: None,
-            backoff: ReconnectBackoff::default(),
+            backoff: Backoff::default(),
         }
     }
 
@@ -297,7 +297,7 @@ impl Lease {
             }
             Ok(Ok(_)) => {
                 self.database_down_since = None;
-                self.backoff = ReconnectBackoff::default();
+                self.backoff.reset();
                 jittered(self.times.renew_interval)
             }
             _ => {
@@ -378,7 +378,7 @@ impl Lease {
     }
 
     fn pause(&mut self) -> Duration {
-        self.backoff.pause().min(MAX_RECHECK_INTERVAL)
+        self.backoff.next_delay(rand::random()).min(MAX_RECHECK_INTERVAL)
     }
 }
 

@@ -21,6 +21,7 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 pub use lapin::{Channel, message::Delivery};
+use milvaion_protocol::backoff::Backoff;
 use milvaion_telemetry::SPANS;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -33,7 +34,6 @@ use super::{
     topology,
 };
 use crate::{
-    backoff::ReconnectBackoff,
     error::{body_excerpt, chain, panic_text},
     faults,
 };
@@ -128,7 +128,7 @@ pub async fn consume<H: BatchHandler>(
     log: Arc<dyn DeliveryLog>,
     stop: CancellationToken,
 ) {
-    let mut backoff = ReconnectBackoff::default();
+    let mut backoff = Backoff::default();
     broker.note_consuming(&queue, false);
     while !stop.is_cancelled() {
         let connection = tokio::select! {
@@ -138,7 +138,7 @@ pub async fn consume<H: BatchHandler>(
         match open(&connection, &broker, &queue, H::NAME).await {
             Ok((channel, consumer)) => {
                 broker.note_consuming(&queue, true);
-                backoff = ReconnectBackoff::default();
+                backoff.reset();
                 let deliveries = DeliveryLoop {
                     broker: &broker,
                     queue: &queue,
@@ -157,7 +157,7 @@ pub async fn consume<H: BatchHandler>(
         }
         let _ = tokio::time::timeout(Duration::from_secs(2), connection.close(200, "closing".into())).await;
         if !stop.is_cancelled() {
-            tokio::time::sleep(backoff.pause()).await;
+            tokio::time::sleep(backoff.next_delay(rand::random())).await;
         }
     }
 }
@@ -379,7 +379,7 @@ impl<H: BatchHandler> DeliveryLoop<'_, H> {
     /// Retries the batch until it succeeds, fails permanently, or has been held for longer than [`MAX_BATCH_HOLD`] since
     /// `since`. A panic ends the retries of a batch, and of a single message for the third time.
     async fn store(&self, batch: &[Delivery], since: Instant) -> BatchOutcome {
-        let mut backoff = ReconnectBackoff::default();
+        let mut backoff = Backoff::default();
         let mut logged_at: Option<Instant> = None;
         let mut panics = 0;
         loop {
@@ -404,7 +404,7 @@ impl<H: BatchHandler> DeliveryLoop<'_, H> {
                     anyhow::anyhow!("the server panicked: {text}")
                 }
             };
-            let pause = backoff.pause();
+            let pause = backoff.next_delay(rand::random());
             if logged_at.is_none_or(|at| at.elapsed() >= RETRY_LOG_INTERVAL) {
                 logged_at = Some(Instant::now());
                 tracing::warn!(

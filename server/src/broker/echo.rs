@@ -26,11 +26,11 @@ use lapin::{
     options::{BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions},
     types::{FieldTable, ShortString},
 };
+use milvaion_protocol::backoff::Backoff;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{Broker, BrokerError, reply, topology};
-use crate::backoff::ReconnectBackoff;
 
 /// The longest time for the answer to an echo: longer than a batch usually takes, and shorter than what is left of the
 /// heartbeat timeout after two missed heartbeats.
@@ -124,7 +124,7 @@ async fn send(channel: &Channel, queue: &str, id: String) -> bool {
 
 /// Keeps the connection and its channel open until `stop`. The channel is withdrawn while the broker blocks it.
 async fn keep_open(broker: Broker, sender: watch::Sender<Option<OpenChannel>>, stop: CancellationToken) {
-    let mut backoff = ReconnectBackoff::default();
+    let mut backoff = Backoff::default();
     while !stop.is_cancelled() {
         let connection = tokio::select! {
             connection = broker.connect_with_retry("milvaion server echo") => connection,
@@ -133,7 +133,7 @@ async fn keep_open(broker: Broker, sender: watch::Sender<Option<OpenChannel>>, s
         let mut events = Box::pin(connection.events_listener());
         match open(&connection, &broker).await {
             Ok((channel, mut replies)) => {
-                backoff = ReconnectBackoff::default();
+                backoff.reset();
                 let (answers, received) = mpsc::channel(MAX_ANSWERS);
                 let open = (channel, Arc::new(Mutex::new(received)));
                 sender.send_replace(Some(open.clone()));
@@ -163,7 +163,7 @@ async fn keep_open(broker: Broker, sender: watch::Sender<Option<OpenChannel>>, s
         }
         let _ = tokio::time::timeout(ECHO_LIMIT, connection.close(200, "closing".into())).await;
         if !stop.is_cancelled() {
-            tokio::time::sleep(backoff.pause()).await;
+            tokio::time::sleep(backoff.next_delay(rand::random())).await;
         }
     }
 }

@@ -23,12 +23,12 @@ use std::{
 };
 
 use lapin::{Connection, ConnectionProperties, uri::AMQPUri};
-use milvaion_protocol::topology::Topology;
+use milvaion_protocol::{backoff::Backoff, topology::Topology};
 use tokio::time::Instant;
 
 pub use error::BrokerError;
 
-use crate::{backoff::ReconnectBackoff, config::broker::BrokerConfig, error::chain};
+use crate::{config::broker::BrokerConfig, error::chain};
 
 /// The AMQP heartbeat in seconds; the broker detects a dead connection after two to three times that. A frozen server
 /// holds reports until then. The other servers must receive them before they count runs as lost, which happens after
@@ -114,7 +114,7 @@ impl Broker {
 
     /// Opens a connection and retries until it succeeds.
     async fn connect_with_retry(&self, name: &str) -> Connection {
-        let mut backoff = ReconnectBackoff::default();
+        let mut backoff = Backoff::default();
         loop {
             match self.connect(name).await {
                 Ok(connection) => {
@@ -131,7 +131,7 @@ impl Broker {
                             "cannot connect to RabbitMQ; occurrences are recorded and published later"
                         );
                     }
-                    tokio::time::sleep(backoff.pause()).await;
+                    tokio::time::sleep(backoff.next_delay(rand::random())).await;
                 }
             }
         }

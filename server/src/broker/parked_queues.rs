@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use milvaion_protocol::backoff::Backoff;
 use tokio::time::Instant;
 
 /// The first time for which a queue is parked. It doubles with each further refusal.
@@ -24,7 +25,7 @@ pub(super) struct ParkedQueues(Arc<Mutex<HashMap<(String, String), Parked>>>);
 #[derive(Clone, Copy, Debug)]
 struct Parked {
     until: Instant,
-    pause: Duration,
+    backoff: Backoff,
 }
 
 impl ParkedQueues {
@@ -37,8 +38,8 @@ impl ParkedQueues {
         if before.is_some_and(|before| before.until > now) {
             return;
         }
-        let pause = before.map_or(MIN_PAUSE, |before| (2 * before.pause).min(MAX_PAUSE));
-        parked.insert(key, Parked { until: now + pause, pause });
+        let mut backoff = before.map_or(Backoff::new(MIN_PAUSE, MAX_PAUSE), |before| before.backoff);
+        parked.insert(key, Parked { until: now + backoff.next_delay(1.0), backoff });
         tracing::warn!(
             queue.name = queue,
             reason,

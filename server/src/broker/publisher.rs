@@ -21,6 +21,7 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 use milvaion_protocol::{
+    backoff::Backoff,
     id::OccurrenceId,
     message::JobMessage,
     topology::{HEADER_CORRELATION_ID, HEADER_MAX_RETRIES, HEADER_REPUBLISH, HEADER_RETRY_COUNT, Topology},
@@ -36,7 +37,7 @@ use super::{
     job_queues::{DeclaringChannel, JobQueues},
     topology::{self, QueueKey},
 };
-use crate::{backoff::ReconnectBackoff, faults};
+use crate::faults;
 
 /// The timeout for a confirm.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
@@ -343,7 +344,7 @@ async fn keep_open(
     broken: Arc<Notify>,
     stop: CancellationToken,
 ) {
-    let mut backoff = ReconnectBackoff::default();
+    let mut backoff = Backoff::default();
     loop {
         let connection = tokio::select! {
             connection = broker.connect_with_retry("milvaion server publish") => Arc::new(connection),
@@ -356,7 +357,7 @@ async fn keep_open(
                 // A notification about the previous channel does not apply to this one.
                 let _ = futures::FutureExt::now_or_never(broken.notified());
                 sender.send_replace(Some(open.clone()));
-                backoff = ReconnectBackoff::default();
+                backoff.reset();
                 let mut is_blocked = false;
                 loop {
                     tokio::select! {
@@ -389,7 +390,7 @@ async fn keep_open(
         if stop.is_cancelled() {
             return;
         }
-        tokio::time::sleep(backoff.pause()).await;
+        tokio::time::sleep(backoff.next_delay(rand::random())).await;
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use milvaion_protocol::backoff::Backoff;
 use milvaion_telemetry::SPANS;
 use tokio::{
     sync::{Notify, watch},
@@ -15,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, field::Empty};
 
 use super::{RunsOn, Service, report_text::report_text, status::ServiceStatuses};
-use crate::{backoff::ReconnectBackoff, engine::leadership::Leadership, error::chain};
+use crate::{engine::leadership::Leadership, error::chain};
 
 /// The minimum wait for a requested tick. It keeps a service from spinning on an item that is due but that another
 /// server is already handling.
@@ -74,14 +75,14 @@ async fn changed(leadership: &mut watch::Receiver<Leadership>) {
 
 /// Ticks until `stop`. A running tick is finished.
 async fn work<S: Service>(service: &mut S, activator: &Notify, statuses: &ServiceStatuses, stop: &CancellationToken) {
-    let mut backoff = ReconnectBackoff::default();
+    let mut backoff = Backoff::default();
     while !stop.is_cancelled() {
         let pause = match tick(service, statuses).await {
             Some(report) => {
-                backoff = ReconnectBackoff::default();
+                backoff.reset();
                 if S::has_more(&report) { MIN_TICK_DELAY } else { pause(service) }
             }
-            None => backoff.pause().min(service.period()),
+            None => backoff.next_delay(rand::random()).min(service.period()),
         };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}

@@ -4,22 +4,19 @@
 //! and the health of the server shows the panic. A service with a period is built anew from the context, because its
 //! state may be half changed.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures::FutureExt;
+use milvaion_protocol::backoff::Backoff;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{Service, context::Context, driver, status::ServiceStatuses};
 use crate::{
-    backoff::ReconnectBackoff,
     broker::consumer::{BatchHandler, DeliveryLog, consume},
     engine::delivery_log::ConsumerLog,
     error::panic_text,
 };
-
-/// The time after which a loop that ends has worked before, so that its next start need not wait for long.
-const GOOD_RUN: Duration = Duration::from_secs(60);
 
 /// Runs services until it is stopped. Clones share the services.
 #[derive(Clone, Debug, Default)]
@@ -69,7 +66,7 @@ impl Supervisor {
         let (statuses, stop) = (self.statuses.clone(), self.stop.clone());
         statuses.record_start(name);
         self.group.spawn(async move {
-            let mut backoff = ReconnectBackoff::default();
+            let mut backoff = Backoff::default();
             loop {
                 let since = Instant::now();
                 // A panic while the loop is built is caught too.
@@ -81,10 +78,8 @@ impl Supervisor {
                     Ok(()) => "it ended early".to_owned(),
                     Err(panic) => format!("it panicked: {}", panic_text(panic.as_ref())),
                 };
-                if since.elapsed() > GOOD_RUN {
-                    backoff = ReconnectBackoff::default();
-                }
-                let pause = backoff.pause();
+                backoff.reset_after(since.elapsed());
+                let pause = backoff.next_delay(rand::random());
                 tracing::error!(
                     task = name,
                     reason,

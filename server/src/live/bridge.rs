@@ -17,13 +17,12 @@ use std::{
 
 use futures::{Stream, StreamExt};
 use milvaion_api::events::{EventEnvelope, LiveEvent};
-use milvaion_protocol::id::OccurrenceId;
+use milvaion_protocol::{backoff::Backoff, id::OccurrenceId};
 use tokio::sync::{Mutex, Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::Hub;
 use crate::{
-    backoff::ReconnectBackoff,
     cache::{Cache, channel::LogWatchAnnouncer},
     clock::Clock,
     error::chain,
@@ -64,7 +63,7 @@ impl EventBridge {
 
     /// Receives messages of other servers until `stop`.
     pub async fn listen(self, stop: CancellationToken) {
-        let mut backoff = ReconnectBackoff::default();
+        let mut backoff = Backoff::default();
         loop {
             let opened = tokio::select! {
                 opened = self.cache.listen() => opened,
@@ -72,7 +71,7 @@ impl EventBridge {
             };
             match opened {
                 Ok((announcer, messages)) => {
-                    backoff = ReconnectBackoff::default();
+                    backoff.reset();
                     let result = self.receive(announcer, messages, &stop).await;
                     self.hub.log_watches().disconnect();
                     self.listening.store(false, Ordering::Release);
@@ -87,7 +86,7 @@ impl EventBridge {
                 Err(error) => tracing::debug!(error = %error, "cannot subscribe to the other servers yet"),
             }
             tokio::select! {
-                () = tokio::time::sleep(backoff.pause()) => {}
+                () = tokio::time::sleep(backoff.next_delay(rand::random())) => {}
                 () = stop.cancelled() => return,
             }
         }

@@ -9,27 +9,28 @@
 //! [`CancelRequest`] describes the format of both.
 
 use futures::StreamExt;
-use milvaion_protocol::{id::OccurrenceId, topology::RedisKeys};
+use milvaion_protocol::{backoff::Backoff, id::OccurrenceId, topology::RedisKeys};
 use tokio::time::sleep;
 
 use crate::{
+    clock,
     delivery::cancel_request::CancelRequest,
     delivery::claim::ClaimStore,
     delivery::run_table::RunTable,
-    net::connection::JitteredBackoff,
+    net::connection::LastWarning,
     net::redis::{RedisUnavailable, with_timeout},
 };
 
 /// Listens on the cancellation channel and reconnects whenever the connection is lost.
 pub(crate) async fn listen(keys: RedisKeys, claims: ClaimStore, running: RunTable) {
-    let mut backoff = JitteredBackoff::new();
+    let (mut backoff, mut last_warning) = (Backoff::default(), LastWarning::default());
     loop {
-        let error = match subscribe(&keys, &claims, &running, &mut backoff).await {
+        let error = match subscribe(&keys, &claims, &running, &mut backoff, &mut last_warning).await {
             Ok(()) => "the connection was closed".to_owned(),
             Err(error) => error.to_string(),
         };
-        let pause = backoff.next();
-        if backoff.is_warning_due() {
+        let pause = backoff.next_delay(clock::jitter());
+        if last_warning.is_due() {
             tracing::warn!(
                 error,
                 retry_ms = pause.as_millis() as u64,
@@ -45,7 +46,8 @@ async fn subscribe(
     keys: &RedisKeys,
     claims: &ClaimStore,
     running: &RunTable,
-    backoff: &mut JitteredBackoff,
+    backoff: &mut Backoff,
+    last_warning: &mut LastWarning,
 ) -> Result<(), RedisUnavailable> {
     let mut replacements = claims.redis().replacements();
     let mut channel = with_timeout(claims.redis().client().get_async_pubsub()).await?;
@@ -53,6 +55,7 @@ async fn subscribe(
     // Requests that were published before the subscription are read from their keys.
     catch_up(claims, running).await?;
     backoff.reset();
+    *last_warning = LastWarning::default();
     let mut messages = channel.on_message();
     loop {
         let message = tokio::select! {

@@ -23,6 +23,7 @@ use lapin::{
     uri::AMQPUri,
 };
 use milvaion_protocol::{
+    backoff::Backoff,
     message::{ClaimReply, ClaimRequest},
     topology::Topology,
 };
@@ -31,12 +32,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::{
-    clock,
-    delivery::claim::AttemptKey,
-    net::connection::{self, JitteredBackoff},
-    net::topology,
-};
+use crate::{clock, delivery::claim::AttemptKey, net::connection, net::topology};
 
 /// Maximum wait for a reply. As long as no server is available, the duplicate is redelivered again and again: it starts
 /// late, but not twice.
@@ -150,7 +146,7 @@ impl ClaimChecker {
             connection::close(&old.connection).await;
         }
         let name = format!("{} claims", self.instance_id);
-        let connection = connection::open(&self.uri, &name, &mut JitteredBackoff::new()).await;
+        let connection = connection::open(&self.uri, &name, &mut Backoff::default()).await;
         let channel = connection.create_channel().await?;
         topology::declare_shared(&channel, &self.topology).await?;
         let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };

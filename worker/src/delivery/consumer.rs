@@ -31,10 +31,11 @@ use lapin::{
     uri::AMQPUri,
 };
 use milvaion_protocol::{
+    backoff::Backoff,
     message::{JobMessage, MAX_MESSAGE_BYTES},
     topology::{HEADER_REPUBLISH, Topology},
 };
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -48,7 +49,7 @@ use crate::{
     delivery::run_table::{RunReservation, RunTable},
     delivery::watchdog::ConsumerWatchdog,
     faults,
-    net::connection::{self, JitteredBackoff},
+    net::connection,
     net::topology,
     run::executor::{Executor, RunEnd},
     run::registry::RegisteredJob,
@@ -132,12 +133,13 @@ impl DeliveryConsumer {
     /// Consumes until the worker stops. Returns the connection, which is still needed to acknowledge the current runs.
     pub(crate) async fn run(self: Arc<Self>, uri: AMQPUri) -> Option<DrainingConnection> {
         let name = format!("{} consume", self.instance_id);
-        let mut backoff = JitteredBackoff::new();
+        let mut backoff = Backoff::default();
         loop {
             let connection = tokio::select! {
                 connection = connection::open(&uri, &name, &mut backoff) => connection,
                 () = self.stop.cancelled() => return None,
             };
+            let opened_at = Instant::now();
             let ended = self.consume(&connection).await;
             self.metrics.consuming(false);
             match ended {
@@ -149,9 +151,10 @@ impl DeliveryConsumer {
                     );
                 }
             }
+            backoff.reset_after(opened_at.elapsed());
             connection::close(&connection).await;
             tokio::select! {
-                () = sleep(backoff.next()) => {}
+                () = sleep(backoff.next_delay(clock::jitter())) => {}
                 () = self.stop.cancelled() => return None,
             }
         }

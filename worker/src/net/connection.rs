@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use lapin::{Connection, ConnectionProperties, uri::AMQPUri};
+use milvaion_protocol::backoff::Backoff;
 use tokio::time::{Instant, timeout};
 
 use crate::{api::error::log_text, clock};
@@ -17,58 +18,30 @@ const AMQP_HEARTBEAT_SECONDS: u16 = 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for the broker to confirm that a connection is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// First delay after a failure.
-const MIN_BACKOFF: Duration = Duration::from_millis(200);
-/// Maximum delay. Runs wait for it after an outage of the broker.
-const MAX_BACKOFF: Duration = Duration::from_secs(5);
 /// Minimum time between two warnings about failures of one connection. The first attempts follow each other so quickly that
 /// a warning for each would hide the first, which names the address.
 const WARNING_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Exponential backoff with jitter. It starts again from the minimum after a time without failures.
-pub(crate) struct JitteredBackoff {
-    next: Duration,
-    last: Option<Instant>,
-    warned: Option<Instant>,
-}
+/// The time of the last warning about failures in a row.
+#[derive(Default)]
+pub(crate) struct LastWarning(Option<Instant>);
 
-impl JitteredBackoff {
-    /// Creates a backoff that starts with the minimum.
-    pub(crate) const fn new() -> Self {
-        Self { next: MIN_BACKOFF, last: None, warned: None }
-    }
-
-    /// Returns the next delay.
-    pub(crate) fn next(&mut self) -> Duration {
-        if self.last.is_some_and(|last| last.elapsed() > 2 * MAX_BACKOFF) {
-            self.next = MIN_BACKOFF;
-        }
-        let pause = self.next;
-        self.next = (pause * 2).min(MAX_BACKOFF);
-        self.last = Some(Instant::now());
-        clock::jitter(pause)
-    }
-
-    /// Whether a failure deserves a warning: the first does, and later ones if the last warning is 5 s old.
-    pub(crate) fn is_warning_due(&mut self) -> bool {
-        let due = self.warned.is_none_or(|warned| warned.elapsed() >= WARNING_INTERVAL);
+impl LastWarning {
+    /// Returns true if a failure deserves a warning: the first does, and later ones if the last warning is 5 s old.
+    pub(crate) fn is_due(&mut self) -> bool {
+        let due = self.0.is_none_or(|warned| warned.elapsed() >= WARNING_INTERVAL);
         if due {
-            self.warned = Some(Instant::now());
+            self.0 = Some(Instant::now());
         }
         due
-    }
-
-    /// Resets the delay to the minimum after a success, and warns of the next failure.
-    pub(crate) const fn reset(&mut self) {
-        *self = Self::new();
     }
 }
 
 /// Opens a connection, with as many attempts as needed. The management pages of the broker show `name`.
-pub(crate) async fn open(uri: &AMQPUri, name: &str, backoff: &mut JitteredBackoff) -> Connection {
+pub(crate) async fn open(uri: &AMQPUri, name: &str, backoff: &mut Backoff) -> Connection {
     let mut uri = uri.clone();
     uri.query.heartbeat.get_or_insert(AMQP_HEARTBEAT_SECONDS);
-    let mut attempts = 0;
+    let (mut attempts, mut last_warning) = (0, LastWarning::default());
     loop {
         attempts += 1;
         let properties = ConnectionProperties::default().with_connection_name(name.into());
@@ -80,8 +53,8 @@ pub(crate) async fn open(uri: &AMQPUri, name: &str, backoff: &mut JitteredBackof
             Ok(Err(error)) => log_text(&error),
             Err(_) => format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()),
         };
-        let pause = backoff.next();
-        if backoff.is_warning_due() {
+        let pause = backoff.next_delay(clock::jitter());
+        if last_warning.is_due() {
             let (host, port) = (&uri.authority.host, uri.authority.port);
             tracing::warn!(
                 connection.name = name,
@@ -109,25 +82,13 @@ pub(crate) async fn close(connection: &Connection) {
 mod tests {
     use super::*;
 
-    #[test]
-    fn backoff_grows_to_a_bound_and_resets() {
-        let mut backoff = JitteredBackoff::new();
-        let pauses: Vec<Duration> = (0..12).map(|_| backoff.next()).collect();
-        assert!(pauses[0] <= MIN_BACKOFF && pauses[0] >= MIN_BACKOFF / 2);
-        assert!(pauses[11] <= MAX_BACKOFF && pauses[11] >= MAX_BACKOFF / 2);
-        backoff.reset();
-        assert!(backoff.next() <= MIN_BACKOFF);
-    }
-
     #[tokio::test(start_paused = true)]
     async fn failures_in_quick_succession_give_one_warning() {
-        let mut backoff = JitteredBackoff::new();
-        assert!(backoff.is_warning_due(), "the first");
+        let mut last_warning = LastWarning::default();
+        assert!(last_warning.is_due(), "the first");
         tokio::time::advance(WARNING_INTERVAL - Duration::from_millis(1)).await;
-        assert!(!backoff.is_warning_due(), "too early for another");
+        assert!(!last_warning.is_due(), "too early for another");
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert!(backoff.is_warning_due(), "still failing");
-        backoff.reset();
-        assert!(backoff.is_warning_due(), "the first after a success");
+        assert!(last_warning.is_due(), "still failing");
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! | File | Content |
 //! |---|---|
-//! | [`connection`] | Opening, backoff and closing of connections |
+//! | [`connection`] | Opening and closing of connections |
 //! | [`topology`] | Declaration of the exchanges and queues a worker needs |
 //! | [`publisher`] | The publishing channel with confirms |
 //! | [`redis`] | The connection to Redis and its timeout |

@@ -17,18 +17,14 @@ use lapin::{
     uri::AMQPUri,
 };
 use milvaion_protocol::{
+    backoff::Backoff,
     message::{HelloReply, MAX_MESSAGE_BYTES},
     topology::Topology,
 };
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    api::error::log_text,
-    clock,
-    net::connection::{self, JitteredBackoff},
-    net::topology,
-};
+use crate::{api::error::log_text, clock, net::connection, net::topology};
 
 /// Maximum time for the broker to confirm a message before the channel is reopened.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
@@ -172,7 +168,7 @@ async fn keep_open(
     stop: CancellationToken,
 ) {
     let name = format!("{app_id} publish");
-    let mut backoff = JitteredBackoff::new();
+    let mut backoff = Backoff::default();
     loop {
         let connection = tokio::select! {
             connection = connection::open(&uri, &name, &mut backoff) => connection,
@@ -206,6 +202,7 @@ async fn keep_open(
             set_blocked(false);
             // Earlier failures belong to the previous channel.
             let _ = futures::FutureExt::now_or_never(failures.notified());
+            let opened_at = tokio::time::Instant::now();
             tokio::select! {
                 () = wait_for_failure(&mut events, set_blocked) => {}
                 () = failures.notified() => {}
@@ -217,6 +214,7 @@ async fn keep_open(
             sender.send_replace(None);
             drop(channel);
             tracing::warn!("the channel for reports has failed; reports wait until it is open again");
+            backoff.reset_after(opened_at.elapsed());
             pause(&mut backoff, &stop).await;
         }
         sender.send_replace(None);
@@ -225,9 +223,9 @@ async fn keep_open(
     }
 }
 
-async fn pause(backoff: &mut JitteredBackoff, stop: &CancellationToken) {
+async fn pause(backoff: &mut Backoff, stop: &CancellationToken) {
     tokio::select! {
-        () = tokio::time::sleep(backoff.next()) => {}
+        () = tokio::time::sleep(backoff.next_delay(clock::jitter())) => {}
         () = stop.cancelled() => {}
     }
 }

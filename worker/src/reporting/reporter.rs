@@ -21,7 +21,7 @@
 use std::{collections::HashMap, future::Future, sync::Arc, task::Poll};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use milvaion_protocol::{message::StatusReport, status::OccurrenceStatus, topology::Topology};
+use milvaion_protocol::{backoff::Backoff, message::StatusReport, status::OccurrenceStatus, topology::Topology};
 use tokio::{
     sync::oneshot,
     time::{Instant, sleep_until},
@@ -30,10 +30,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::error::log_text,
+    clock,
     control::metrics::WorkerMetrics,
     delivery::claim::AttemptKey,
     faults,
-    net::connection::JitteredBackoff,
     net::publisher::{PublishError, WorkerPublisher},
     reporting::log_buffer::{LogBatch, LogBounds, LogBuffer},
     reporting::outbox::{OutboxJournal, RecoveredReports},
@@ -129,7 +129,7 @@ struct ReporterLoop {
     flushes: Vec<oneshot::Sender<()>>,
     /// The runs that wait until their end is confirmed or on disk.
     kept: HashMap<AttemptKey, oneshot::Sender<()>>,
-    backoff: JitteredBackoff,
+    backoff: Backoff,
     /// Time before which nothing is sent, because the last attempt failed.
     resume: Instant,
 }
@@ -155,7 +155,7 @@ impl ReporterLoop {
             in_flight: FuturesUnordered::new(),
             flushes: Vec::new(),
             kept: HashMap::new(),
-            backoff: JitteredBackoff::new(),
+            backoff: Backoff::default(),
             resume: Instant::now(),
         }
     }
@@ -353,7 +353,8 @@ impl ReporterLoop {
             }
         };
         if now >= self.resume {
-            let pause = self.backoff.next();
+            self.backoff.reset_after(now - self.resume);
+            let pause = self.backoff.next_delay(clock::jitter());
             self.resume = now + pause;
             tracing::warn!(
                 error = log_text(&error),

@@ -16,7 +16,10 @@ use std::{
 };
 
 use futures::future::{BoxFuture, OptionFuture};
-use milvaion_protocol::singleton::{LoopKind, LoopOutcome};
+use milvaion_protocol::{
+    backoff::Backoff,
+    singleton::{LoopKind, LoopOutcome},
+};
 use tokio::{
     runtime::Handle,
     sync::{Notify, mpsc::UnboundedSender},
@@ -589,8 +592,8 @@ async fn run_once(
 /// Returns the delay of a follower's next heartbeat after some failures: twice as long after each, up to 30 seconds, with
 /// a jitter of 20 %, and never shorter than the time between two heartbeats. `random` is a number from 0 to 1.
 fn follower_backoff(heartbeat: Duration, failures: u32, random: f64) -> Duration {
-    let doubled = heartbeat.saturating_mul(2_u32.saturating_pow(failures.min(16)));
-    doubled.min(MAX_BACKOFF.max(heartbeat)).mul_f64(0.8 + 0.4 * random).max(heartbeat)
+    let doubled = Backoff::new(heartbeat, MAX_BACKOFF.max(heartbeat)).after(failures.saturating_add(1));
+    doubled.mul_f64(0.8 + 0.4 * random).max(heartbeat)
 }
 
 #[cfg(test)]

@@ -8,16 +8,16 @@
 use std::{collections::HashMap, net::TcpListener, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt};
-use milvaion_protocol::topology::RedisKeys;
+use milvaion_protocol::{backoff::Backoff, topology::RedisKeys};
 use tokio::{runtime::Handle, sync::Notify, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::error::WorkerError,
+    clock,
     control::heartbeat::host_name,
     control::metrics::{HealthServer, WorkerMetrics},
     control::own_thread::OwnThread,
-    net::connection::JitteredBackoff,
     net::redis::{RedisConnection, RedisUnavailable, with_timeout},
     singleton::{
         SingletonLoop,
@@ -134,12 +134,12 @@ async fn keep_running(
 
 /// Listens on the channel and reconnects whenever the connection is lost.
 async fn listen(redis: RedisConnection, channel: String, wakes: HashMap<Arc<str>, Arc<Notify>>) {
-    let mut backoff = JitteredBackoff::new();
+    let mut backoff = Backoff::default();
     loop {
         if let Err(error) = subscribe(&redis, &channel, &wakes, &mut backoff).await {
             tracing::debug!(error = %error, "changes of singleton loops take effect with their next heartbeat");
         }
-        sleep(backoff.next()).await;
+        sleep(backoff.next_delay(clock::jitter())).await;
     }
 }
 
@@ -148,7 +148,7 @@ async fn subscribe(
     redis: &RedisConnection,
     channel: &str,
     wakes: &HashMap<Arc<str>, Arc<Notify>>,
-    backoff: &mut JitteredBackoff,
+    backoff: &mut Backoff,
 ) -> Result<(), RedisUnavailable> {
     let mut replacements = redis.replacements();
     let mut subscriber = with_timeout(redis.client().get_async_pubsub()).await?;

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
+use milvaion_protocol::backoff::Backoff;
 use tokio::{
     sync::Notify,
     time::{Instant, timeout},
@@ -10,7 +11,6 @@ use tokio::{
 
 use super::{DATABASE_TIMEOUT, Lease, MAX_RECHECK_INTERVAL, jittered};
 use crate::{
-    backoff::ReconnectBackoff,
     cache::{Cache, lease::LeaseStatus},
     engine::leadership::{HeldLease, Leadership},
     faults,
@@ -74,7 +74,7 @@ impl Lease {
         );
         self.taken_until = None;
         self.redis_is_down = false;
-        self.backoff = ReconnectBackoff::default();
+        self.backoff.reset();
         self.pulse.expect_within(Duration::ZERO);
         self.state.send_replace(Leadership::Leader(HeldLease::new(fence, valid_until)));
         // The former leader may have left the due index half written.
@@ -85,7 +85,7 @@ impl Lease {
     /// Returns the wait until shortly after the other server's lease expires, in `left` from now.
     pub(super) fn wait_for_expiry(&mut self, left: Duration) -> Duration {
         self.taken_until = Some(Instant::now() + left);
-        self.backoff = ReconnectBackoff::default();
+        self.backoff.reset();
         self.set_state(Leadership::Follower);
         // The jitter keeps the servers from trying at the same moment.
         let after_expiry = left + Duration::from_millis(20) + Duration::from_millis(300).mul_f64(rand::random());
@@ -95,15 +95,15 @@ impl Lease {
 
 /// Notifies `recheck` when the role is released. A release during a lost connection is found at the next step.
 pub(super) async fn listen(cache: Cache, role: &'static str, recheck: Arc<Notify>) {
-    let mut backoff = ReconnectBackoff::default();
+    let mut backoff = Backoff::default();
     loop {
         if let Ok(mut releases) = cache.lease_releases(role).await {
-            backoff = ReconnectBackoff::default();
+            backoff.reset();
             recheck.notify_one();
             while releases.next().await.is_some() {
                 recheck.notify_one();
             }
         }
-        tokio::time::sleep(backoff.pause()).await;
+        tokio::time::sleep(backoff.next_delay(rand::random())).await;
     }
 }
