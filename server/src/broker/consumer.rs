@@ -30,6 +30,7 @@ use tracing::Instrument;
 use super::{
     Broker,
     echo::{self, Echo},
+    link::Link,
     publisher::PERSISTENT_DELIVERY_MODE,
     topology,
 };
@@ -128,37 +129,26 @@ pub async fn consume<H: BatchHandler>(
     log: Arc<dyn DeliveryLog>,
     stop: CancellationToken,
 ) {
-    let mut backoff = Backoff::default();
     broker.note_consuming(&queue, false);
-    while !stop.is_cancelled() {
-        let connection = tokio::select! {
-            connection = broker.connect_with_retry(H::NAME) => connection,
-            () = stop.cancelled() => return,
+    let mut link = Link::new(&broker, H::NAME, &stop);
+    while let Some(connection) = link.connect().await {
+        let log_refusal = |error: lapin::Error| {
+            tracing::warn!(queue.name = queue, error = %error, "queue {queue} cannot be consumed and is retried");
         };
-        match open(&connection, &broker, &queue, H::NAME).await {
-            Ok((channel, consumer)) => {
-                broker.note_consuming(&queue, true);
-                backoff.reset();
-                let deliveries = DeliveryLoop {
-                    broker: &broker,
-                    queue: &queue,
-                    echo: &echo,
-                    channel,
-                    handler: &*handler,
-                    log: &*log,
-                    stop: &stop,
-                };
-                deliveries.run(consumer).await;
-                broker.note_consuming(&queue, false);
-            }
-            Err(error) => {
-                tracing::warn!(queue.name = queue, error = %error, "queue {queue} cannot be consumed and is retried")
-            }
-        }
-        let _ = tokio::time::timeout(Duration::from_secs(2), connection.close(200, "closing".into())).await;
-        if !stop.is_cancelled() {
-            tokio::time::sleep(backoff.next_delay(rand::random())).await;
-        }
+        let opening = open(&connection, &broker, &queue, H::NAME);
+        let Some((channel, consumer)) = link.open(opening, log_refusal).await else { continue };
+        broker.note_consuming(&queue, true);
+        let deliveries = DeliveryLoop {
+            broker: &broker,
+            queue: &queue,
+            echo: &echo,
+            channel,
+            handler: &*handler,
+            log: &*log,
+            stop: &stop,
+        };
+        deliveries.run(consumer).await;
+        broker.note_consuming(&queue, false);
     }
 }
 

@@ -21,20 +21,25 @@ use std::{
 
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use lapin::{
-    BasicProperties, Channel, Confirmation, Event,
+    BasicProperties, Channel, Confirmation, Connection, Consumer,
     message::Delivery,
-    options::{BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions},
+    options::{BasicConsumeOptions, BasicPublishOptions},
     types::{FieldTable, ShortString},
 };
-use milvaion_protocol::backoff::Backoff;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{Broker, BrokerError, reply, topology};
+use super::{
+    Broker,
+    link::{ConfirmChannel, Link},
+    reply,
+};
 
 /// The longest time for the answer to an echo: longer than a batch usually takes, and shorter than what is left of the
 /// heartbeat timeout after two missed heartbeats.
 pub const ECHO_LIMIT: Duration = Duration::from_secs(2);
+/// The name of the connection and of its consumer.
+const CONNECTION_NAME: &str = "milvaion server echo";
 /// The AMQP type of an echo.
 const ECHO_TYPE: &str = "milvaion.echo";
 /// The time in milliseconds after which the broker drops an echo that no server consumes.
@@ -124,58 +129,30 @@ async fn send(channel: &Channel, queue: &str, id: String) -> bool {
 
 /// Keeps the connection and its channel open until `stop`. The channel is withdrawn while the broker blocks it.
 async fn keep_open(broker: Broker, sender: watch::Sender<Option<OpenChannel>>, stop: CancellationToken) {
-    let mut backoff = Backoff::default();
-    while !stop.is_cancelled() {
-        let connection = tokio::select! {
-            connection = broker.connect_with_retry("milvaion server echo") => connection,
-            () = stop.cancelled() => return,
+    let mut link = Link::new(&broker, CONNECTION_NAME, &stop);
+    while let Some(connection) = link.connect().await {
+        let log = |error: lapin::Error| {
+            tracing::warn!(error = %error, "the channel for echoes cannot be prepared and is retried; no run counts as lost meanwhile");
         };
-        let mut events = Box::pin(connection.events_listener());
-        match open(&connection, &broker).await {
-            Ok((channel, mut replies)) => {
-                backoff.reset();
-                let (answers, received) = mpsc::channel(MAX_ANSWERS);
-                let open = (channel, Arc::new(Mutex::new(received)));
-                sender.send_replace(Some(open.clone()));
-                loop {
-                    tokio::select! {
-                        event = events.next() => match event {
-                            Some(Event::ConnectionBlocked(_)) => drop(sender.send_replace(None)),
-                            Some(Event::ConnectionUnblocked) => drop(sender.send_replace(Some(open.clone()))),
-                            None | Some(Event::Error(_)) => break,
-                            Some(_) => {}
-                        },
-                        answer = replies.next() => match answer {
-                            Some(Ok(answer)) => {
-                                let id = answer.properties.correlation_id().as_ref().map(|id| id.as_str().to_owned());
-                                let _ = answers.try_send(id.unwrap_or_default());
-                            }
-                            None | Some(Err(_)) => break,
-                        },
-                        () = stop.cancelled() => break,
-                    }
-                }
-                sender.send_replace(None);
+        let Some((confirm, mut replies)) = link.open(open(&connection, &broker), log).await else { continue };
+        let (answers, received) = mpsc::channel(MAX_ANSWERS);
+        let receiving = async {
+            while let Some(Ok(answer)) = replies.next().await {
+                let id = answer.properties.correlation_id().as_ref().map(|id| id.as_str().to_owned());
+                let _ = answers.try_send(id.unwrap_or_default());
             }
-            Err(error) => {
-                tracing::warn!(error = %error, "the channel for echoes cannot be prepared and is retried; no run counts as lost meanwhile");
-            }
-        }
-        let _ = tokio::time::timeout(ECHO_LIMIT, connection.close(200, "closing".into())).await;
-        if !stop.is_cancelled() {
-            tokio::time::sleep(backoff.next_delay(rand::random())).await;
-        }
+        };
+        let open = (confirm.channel.clone(), Arc::new(Mutex::new(received)));
+        confirm.provide(open, &sender, receiving, &stop).await;
     }
 }
 
-async fn open(connection: &lapin::Connection, broker: &Broker) -> Result<(Channel, lapin::Consumer), BrokerError> {
-    let channel = connection.create_channel().await?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
-    topology::declare(&channel, broker.topology()).await?;
+async fn open(connection: &Arc<Connection>, broker: &Broker) -> lapin::Result<(ConfirmChannel, Consumer)> {
+    // The publisher logs a block.
+    let confirm = ConfirmChannel::open(connection, broker.topology(), |_| {}).await?;
     // AMQP requires that the address is consumed without acknowledgements, on the channel that sends the requests.
     let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
-    let replies = channel
-        .basic_consume(DIRECT_REPLY_TO.into(), "milvaion server echo".into(), options, FieldTable::default())
-        .await?;
-    Ok((channel, replies))
+    let (queue, tag) = (DIRECT_REPLY_TO.into(), CONNECTION_NAME.into());
+    let replies = confirm.channel.basic_consume(queue, tag, options, FieldTable::default()).await?;
+    Ok((confirm, replies))
 }

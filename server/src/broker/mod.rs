@@ -9,6 +9,7 @@ pub mod consumer;
 pub mod echo;
 mod error;
 mod job_queues;
+mod link;
 mod parked_queues;
 pub mod publisher;
 pub mod queue_probe;
@@ -23,7 +24,7 @@ use std::{
 };
 
 use lapin::{Connection, ConnectionProperties, uri::AMQPUri};
-use milvaion_protocol::{backoff::Backoff, topology::Topology};
+use milvaion_protocol::topology::Topology;
 use tokio::time::Instant;
 
 pub use error::BrokerError;
@@ -101,39 +102,21 @@ impl Broker {
         }
     }
 
-    /// Returns true if an outage is logged now. Each connection detects the outage itself, several times a second in
+    /// Logs that a connection could not be opened. Each connection detects an outage itself, several times a second in
     /// total, and one log line is enough.
-    fn should_log_outage(&self) -> bool {
-        let Ok(mut last) = self.last_outage_log.lock() else { return true };
-        let is_due = last.is_none_or(|last| last.elapsed() >= OUTAGE_LOG_INTERVAL);
-        if is_due {
+    fn log_outage(&self, name: &str, error: &BrokerError) {
+        if let Ok(mut last) = self.last_outage_log.lock() {
+            if last.is_some_and(|last| last.elapsed() < OUTAGE_LOG_INTERVAL) {
+                return;
+            }
             *last = Some(Instant::now());
         }
-        is_due
-    }
-
-    /// Opens a connection and retries until it succeeds.
-    async fn connect_with_retry(&self, name: &str) -> Connection {
-        let mut backoff = Backoff::default();
-        loop {
-            match self.connect(name).await {
-                Ok(connection) => {
-                    tracing::info!(connection.name = name, "connected to RabbitMQ as {name}");
-                    return connection;
-                }
-                Err(error) => {
-                    if self.should_log_outage() {
-                        tracing::warn!(
-                            connection.name = name,
-                            broker.host = self.uri.authority.host,
-                            broker.port = self.uri.authority.port,
-                            error = chain(&error),
-                            "cannot connect to RabbitMQ; occurrences are recorded and published later"
-                        );
-                    }
-                    tokio::time::sleep(backoff.next_delay(rand::random())).await;
-                }
-            }
-        }
+        tracing::warn!(
+            connection.name = name,
+            broker.host = self.uri.authority.host,
+            broker.port = self.uri.authority.port,
+            error = chain(error),
+            "cannot connect to RabbitMQ; occurrences are recorded and published later"
+        );
     }
 }

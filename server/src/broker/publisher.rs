@@ -12,16 +12,15 @@ use std::{
 };
 
 use futures::{
-    FutureExt, StreamExt,
+    FutureExt,
     future::{BoxFuture, join_all},
 };
 use lapin::{
-    BasicProperties, Channel, Confirmation,
-    options::{BasicPublishOptions, ConfirmSelectOptions},
+    BasicProperties, Channel, Confirmation, Event,
+    options::BasicPublishOptions,
     types::{AMQPValue, FieldTable},
 };
 use milvaion_protocol::{
-    backoff::Backoff,
     id::OccurrenceId,
     message::JobMessage,
     topology::{HEADER_CORRELATION_ID, HEADER_MAX_RETRIES, HEADER_REPUBLISH, HEADER_RETRY_COUNT, Topology},
@@ -35,7 +34,8 @@ use tracing::Instrument;
 use super::{
     Broker,
     job_queues::{DeclaringChannel, JobQueues},
-    topology::{self, QueueKey},
+    link::{ConfirmChannel, Link},
+    topology::QueueKey,
 };
 use crate::faults;
 
@@ -344,94 +344,38 @@ async fn keep_open(
     broken: Arc<Notify>,
     stop: CancellationToken,
 ) {
-    let mut backoff = Backoff::default();
-    loop {
-        let connection = tokio::select! {
-            connection = broker.connect_with_retry("milvaion server publish") => Arc::new(connection),
-            () = stop.cancelled() => return,
+    let mut link = Link::new(&broker, "milvaion server publish", &stop);
+    while let Some(connection) = link.connect().await {
+        let log = |error: lapin::Error| {
+            tracing::warn!(error = %error, "the publishing channel cannot be prepared; check for exchanges or queues declared by another version");
         };
-        let mut events = Box::pin(connection.events_listener());
-        match open_channel(&connection, broker.topology()).await {
-            Ok(channel) => {
-                let open = OpenChannel { channel, declaring: Arc::new(DeclaringChannel::new(connection.clone())) };
-                // A notification about the previous channel does not apply to this one.
-                let _ = futures::FutureExt::now_or_never(broken.notified());
-                sender.send_replace(Some(open.clone()));
-                backoff.reset();
-                let mut is_blocked = false;
-                loop {
-                    tokio::select! {
-                        event = next_connection_event(&mut events, &connection, &open.channel) => match event {
-                            ConnectionEvent::Broken => break,
-                            // A new connection would be blocked as well, and messages sent over this one would arrive
-                            // twice. This connection is therefore kept, but not used.
-                            ConnectionEvent::Blocked => {
-                                is_blocked = true;
-                                sender.send_replace(None);
-                            }
-                            ConnectionEvent::Unblocked => {
-                                is_blocked = false;
-                                // Confirms that were late because of the block are no fault of the channel.
-                                let _ = futures::FutureExt::now_or_never(broken.notified());
-                                sender.send_replace(Some(open.clone()));
-                            }
-                        },
-                        () = broken.notified(), if !is_blocked => break,
-                        () = stop.cancelled() => break,
-                    }
+        let opening = ConfirmChannel::open(&connection, broker.topology(), log_block);
+        let Some(confirm) = link.open(opening, log).await else { continue };
+        let declaring = Arc::new(DeclaringChannel::new(connection.clone()));
+        let open = OpenChannel { channel: confirm.channel.clone(), declaring };
+        // A notification about the previous channel does not apply to this one.
+        let _ = broken.notified().now_or_never();
+        let lost = async {
+            loop {
+                broken.notified().await;
+                // Confirms that are late because of a block are no fault of the channel.
+                let is_blocked = sender.borrow().is_none();
+                if !is_blocked {
+                    return;
                 }
-                sender.send_replace(None);
             }
-            Err(error) => {
-                tracing::warn!(error = %error, "the publishing channel cannot be prepared; check for exchanges or queues declared by another version")
-            }
-        }
-        let _ = tokio::time::timeout(Duration::from_secs(2), connection.close(200, "closing".into())).await;
-        if stop.is_cancelled() {
-            return;
-        }
-        tokio::time::sleep(backoff.next_delay(rand::random())).await;
+        };
+        confirm.provide(open, &sender, lost, &stop).await;
     }
 }
 
-async fn open_channel(connection: &lapin::Connection, names: &Topology) -> Result<Channel, lapin::Error> {
-    let channel = connection.create_channel().await?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
-    topology::declare(&channel, names).await?;
-    Ok(channel)
-}
-
-/// An event of a connection.
-enum ConnectionEvent {
-    /// The connection or its channel has failed.
-    Broken,
-    /// The broker is short of memory or disk and accepts no messages.
-    Blocked,
-    /// The broker accepts messages again.
-    Unblocked,
-}
-
-/// Waits for the next event that matters to publishing. The errors of all channels are events of their connection; one of
-/// another channel is a refused declaration, which does not matter here.
-async fn next_connection_event(
-    events: &mut (impl futures::Stream<Item = lapin::Event> + Unpin),
-    connection: &lapin::Connection,
-    channel: &Channel,
-) -> ConnectionEvent {
-    while let Some(event) = events.next().await {
-        match event {
-            lapin::Event::Error(_) if connection.status().connected() && channel.status().connected() => {}
-            lapin::Event::Error(_) => return ConnectionEvent::Broken,
-            lapin::Event::ConnectionBlocked(reason) => {
-                tracing::warn!(reason, "RabbitMQ blocks publishing ({reason}); occurrences wait in PostgreSQL");
-                return ConnectionEvent::Blocked;
-            }
-            lapin::Event::ConnectionUnblocked => {
-                tracing::info!("RabbitMQ accepts messages again");
-                return ConnectionEvent::Unblocked;
-            }
-            _ => {}
+/// Logs that the broker accepts no messages, because it is short of memory or disk, and that it accepts them again.
+fn log_block(event: &Event) {
+    match event {
+        Event::ConnectionBlocked(reason) => {
+            tracing::warn!(reason, "RabbitMQ blocks publishing ({reason}); occurrences wait in PostgreSQL");
         }
+        Event::ConnectionUnblocked => tracing::info!("RabbitMQ accepts messages again"),
+        _ => {}
     }
-    ConnectionEvent::Broken
 }

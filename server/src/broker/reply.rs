@@ -4,9 +4,7 @@
 //! sender asks for it with `amq.rabbitmq.reply-to`. Any other address could name a queue that the sender itself may not
 //! publish to, so the server would act with its own rights for a worker that has fewer.
 
-use lapin::{BasicProperties, options::BasicPublishOptions, types::ShortString};
-
-use super::consumer::{Channel, Delivery};
+use lapin::{BasicProperties, Channel, message::Delivery, options::BasicPublishOptions, types::ShortString};
 
 /// The start of each address that the broker creates for direct reply-to.
 const DIRECT_REPLY_PREFIX: &str = "amq.rabbitmq.reply-to.";
