@@ -192,8 +192,6 @@ impl Server {
         let stages = async {
             self.background.stopped().await;
             self.sender.drain().await;
-            self.jobs.in_flight.close();
-            self.jobs.in_flight.wait().await;
             self.kept.request_stop();
             self.kept.stopped().await;
             self.metrics.last.close().await;
@@ -264,7 +262,6 @@ fn share(config: &ServerConfig, connections: &Connections, clock: Clock) -> (Con
         dispatch_pulse: lease.pulse(),
         deaf_since: DeafSince::default(),
         oldest_snapshot: LastSnapshot::default(),
-        in_flight: TaskTracker::new(),
     };
     (context, lease, kept)
 }

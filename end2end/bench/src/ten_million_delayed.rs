@@ -12,7 +12,7 @@ use milvaion_api::page::OccurrenceFilter;
 use milvaion_protocol::id::JobId;
 use milvaion_server::{
     clock::machine_now,
-    store::{Store, enqueue::EnqueuedRun},
+    store::{Store, create::NewRun},
 };
 use uuid::Uuid;
 
@@ -156,21 +156,11 @@ async fn enqueue(store: &Store, job_id: JobId) -> anyhow::Result<f64> {
     let later = machine_now() + Duration::hours(1);
     let new = || {
         let id = occurrence_id();
-        EnqueuedRun {
-            id,
-            job_id,
-            input: None,
-            not_before: Some(later),
-            priority: None,
-            uniqueness_key: Some(id.to_string()),
-            unique_until: None,
-            parent_id: None,
-            traceparent: None,
-        }
+        NewRun { id, job_id, not_before: Some(later), uniqueness_key: Some(id.to_string()), ..NewRun::default() }
     };
     let begun = Instant::now();
     for _ in 0..MESSAGES {
-        let message: Vec<EnqueuedRun> = (0..OCCURRENCES_PER_MESSAGE).map(|_| new()).collect();
+        let message: Vec<NewRun> = (0..OCCURRENCES_PER_MESSAGE).map(|_| new()).collect();
         store.enqueue_runs(&message, Some("bench"), machine_now()).await?;
     }
     Ok((MESSAGES * OCCURRENCES_PER_MESSAGE) as f64 / begun.elapsed().as_secs_f64())

@@ -13,7 +13,7 @@ use milvaion_server::{
     clock::Clock,
     domain::{liveness, retry, transition::fold},
     lifecycle::Server,
-    store::{Store, manual_runs::NewManualRun, reports::AppliedChanges},
+    store::{Store, create::NewRun, reports::AppliedChanges},
 };
 
 use crate::wait;
@@ -24,7 +24,7 @@ use crate::wait;
 ///
 /// Panics if PostgreSQL fails or the run is refused.
 pub async fn insert_manual(store: &Store, clock: &Clock, job_id: JobId) -> OccurrenceId {
-    let run = NewManualRun { id: clock.occurrence_id(), job_id, by: "test".into(), ..NewManualRun::default() };
+    let run = NewRun { id: clock.occurrence_id(), job_id, by: "test".into(), ..NewRun::default() };
     let outcome = store.insert_manual_run(&run, clock.now()).await.expect("the run is stored");
     outcome.into_created().expect("the run is not refused");
     run.id

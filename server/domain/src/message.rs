@@ -5,6 +5,7 @@ use chrono::{DateTime, Utc};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     message::{CancelMessage, JobMessage},
+    trace::trace_id_text,
 };
 use serde_json::Value;
 
@@ -12,9 +13,10 @@ use serde_json::Value;
 /// header, but it may name the occurrence of a message whose body is unreadable.
 pub const MESSAGE_ID_KEY: &str = "message-id";
 
-/// A queued occurrence with the fields that its message needs.
-#[derive(Clone, Debug)]
-pub struct QueuedOccurrence {
+/// What the message of a queued occurrence needs, whichever statement returned it: the one that created it, granted it a
+/// slot, ended its delay or found it unsent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct QueuedRun {
     /// The occurrence.
     pub id: OccurrenceId,
     /// Its job.
@@ -45,6 +47,10 @@ pub struct QueuedOccurrence {
     pub parent_id: Option<OccurrenceId>,
     /// The last checkpoint of an earlier attempt.
     pub checkpoint: Option<Value>,
+    /// True while it waits for a slot or is delayed: its message must not be sent yet.
+    pub is_held: bool,
+    /// True if its message may have been sent before, so that the worker must check the claim first.
+    pub may_be_sent: bool,
 }
 
 /// Returns the number that a stored attempt has in messages: at least 1.
@@ -61,7 +67,7 @@ pub fn cancel_message(occurrence_id: OccurrenceId, attempt: i32, reason: String)
 
 /// Builds the message at `now`.
 #[must_use]
-pub fn message(queued: QueuedOccurrence, now: DateTime<Utc>) -> JobMessage {
+pub fn message(queued: QueuedRun, now: DateTime<Utc>) -> JobMessage {
     let attempt = attempt_number(queued.attempt);
     JobMessage {
         occurrence_id: queued.id,
@@ -83,6 +89,12 @@ pub fn message(queued: QueuedOccurrence, now: DateTime<Utc>) -> JobMessage {
     }
 }
 
+/// Returns the id of the trace to which a message belongs.
+#[must_use]
+pub fn trace_id(message: &JobMessage) -> String {
+    trace_id_text(message.occurrence_id, message.traceparent.as_deref())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,22 +102,15 @@ mod tests {
     #[test]
     fn lost_attempt_is_not_a_retry() {
         let now = DateTime::UNIX_EPOCH;
-        let queued = QueuedOccurrence {
-            id: OccurrenceId::default(),
-            job_id: JobId::default(),
-            job_name: "x".into(),
-            worker_id: "w".into(),
-            job_type: "t".into(),
-            job_data: Value::Null,
-            scheduled_for: now,
+        let queued = QueuedRun {
             attempt: 3,
             failures: 1,
             max_retries: 5,
             priority: 1,
             timeout_seconds: Some(9),
             traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()),
-            parent_id: None,
             checkpoint: Some(Value::from(7)),
+            ..QueuedRun::default()
         };
         let message = message(queued, now);
         assert_eq!((message.attempt, message.retry_count, message.max_retries), (3, 1, 5));

@@ -14,11 +14,10 @@
 //! published early, and nothing is decided early that may still change: a job that waits for a slot, or whose
 //! occurrence would be skipped because an earlier one is open, is read again when it is due.
 //!
-//! Publishing does not delay the next tick; see [`super::sender`].
+//! Publishing does not delay the next tick; see [`crate::engine::sender`].
 
-pub(crate) mod batch;
+mod batch;
 mod decide;
-mod live_row;
 mod stuck;
 mod unreadable;
 

@@ -17,8 +17,11 @@ use tokio::{sync::Notify, time::Instant};
 use crate::{
     broker::publisher::{MAX_UNSENT, OutgoingMessage, Publisher},
     clock::Clock,
-    domain::message::message,
-    engine::{Service, context::Context, sender::measure_confirms},
+    engine::{
+        Service,
+        context::Context,
+        sender::{measure_confirms, outgoing},
+    },
     store::Store,
 };
 
@@ -104,14 +107,7 @@ impl Service for Republisher {
             if found.is_empty() {
                 break;
             }
-            let messages: Vec<OutgoingMessage> = found
-                .into_iter()
-                .map(|queued| OutgoingMessage {
-                    worker_id: queued.worker_id.clone(),
-                    message: message(queued, now),
-                    republished: true,
-                })
-                .collect();
+            let messages: Vec<OutgoingMessage> = found.into_iter().map(|run| outgoing(run, now)).collect();
             let sent = self.publisher.publish(&messages).await;
             measure_confirms(&self.store, &messages, &sent, self.clock.now());
             self.store.mark_published(&sent, self.clock.now()).await?;

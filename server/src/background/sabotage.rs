@@ -7,17 +7,17 @@ use std::{
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::id::OccurrenceId;
-use milvaion_schedule::due::DueAction;
 
-use super::dispatcher::{Dispatcher, batch::outgoing};
+use super::dispatcher::Dispatcher;
 use crate::{
     broker::publisher::OutgoingMessage,
     domain::{
         lost_run::{LostRunDecision, MIN_HEARTBEAT_TIMEOUT, StaleRun, decide_lost_run},
-        message::QueuedOccurrence,
+        message::QueuedRun,
     },
+    engine::sender::outgoing,
     faults::is_sabotaged,
-    store::plan::{DueJob, NewScheduledRun},
+    store::{create::NewRun, plan::DueJob},
 };
 
 impl Dispatcher {
@@ -35,7 +35,7 @@ impl Dispatcher {
     pub(super) async fn sabotage_order(
         &self,
         jobs: &[DueJob],
-        runs: &[NewScheduledRun],
+        runs: &[NewRun],
         now: DateTime<Utc>,
     ) -> HashSet<OccurrenceId> {
         if !is_sabotaged("publish_before_commit") {
@@ -43,10 +43,10 @@ impl Dispatcher {
         }
         let messages: Vec<OutgoingMessage> = runs
             .iter()
-            .filter(|run| run.action == DueAction::Run)
+            .filter(|run| !run.is_skipped)
             .filter_map(|run| Some((jobs.iter().find(|job| job.id == run.job_id)?, run)))
             .filter(|(job, _)| !job.rules.needs_slot())
-            .map(|(job, run)| outgoing(job.clone(), run, false, now))
+            .map(|(job, run)| outgoing(queued_run(job, run.id), now))
             .collect();
         let early = messages.iter().map(|out| out.message.occurrence_id).collect();
         self.sender.publish_batch(&messages).await;
@@ -54,8 +54,27 @@ impl Dispatcher {
     }
 }
 
+/// Returns what the message of an occurrence needs that is not created yet.
+fn queued_run(job: &DueJob, id: OccurrenceId) -> QueuedRun {
+    let job = job.clone();
+    QueuedRun {
+        id,
+        job_id: job.id,
+        job_name: job.display_name,
+        worker_id: job.worker_id,
+        job_type: job.job_type,
+        job_data: job.job_data,
+        scheduled_for: job.next_fire_at,
+        attempt: 1,
+        max_retries: i16::try_from(job.rules.max_retries).unwrap_or(0),
+        priority: job.priority,
+        timeout_seconds: job.timeout_seconds,
+        ..QueuedRun::default()
+    }
+}
+
 /// Returns the occurrences that are newer than all that were published again before; all without the sabotage.
-pub(super) fn newer_than_before(mut found: Vec<QueuedOccurrence>) -> Vec<QueuedOccurrence> {
+pub(super) fn newer_than_before(mut found: Vec<QueuedRun>) -> Vec<QueuedRun> {
     static NEWEST: Mutex<Option<OccurrenceId>> = Mutex::new(None);
     if is_sabotaged("skip_republish_lookback") {
         let mut newest = NEWEST.lock().unwrap_or_else(PoisonError::into_inner);

@@ -19,11 +19,9 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::steps::Steps;
 use crate::{
-    broker::publisher::OutgoingMessage,
     cache::Cache,
     clock::Clock,
     command::jobs::JobCommands,
-    domain::message::{QueuedOccurrence, message},
     engine::{Service, activators::EndedJobs, context::Context, sender::MessageSender},
     store::{Store, jobs::AuditStamp},
 };
@@ -147,7 +145,7 @@ impl SlotGranter {
         if is_due(delays.in_quarantine) {
             let queued = self.store.release_quarantined(self.clock.now()).await?;
             report.retried += queued.len();
-            self.send(queued).await;
+            self.sender.send_created(queued).await;
         }
         let delays = if is_due(delays.outside_quarantine) || is_due(delays.in_quarantine) {
             loop {
@@ -156,7 +154,7 @@ impl SlotGranter {
                     break;
                 }
                 report.retried += queued.len();
-                self.send(queued).await;
+                self.sender.send_created(queued).await;
                 if Instant::now() > slice_end {
                     report.has_more = true;
                     break;
@@ -180,7 +178,7 @@ impl SlotGranter {
                 return Ok(());
             }
             report.granted += queued.len();
-            self.send(queued).await;
+            self.sender.send_created(queued).await;
             if Instant::now() > slice_end {
                 report.has_more = true;
                 return Ok(());
@@ -208,18 +206,5 @@ impl SlotGranter {
             self.cache.announce_schedule_change().await?;
         }
         Ok(paused.len())
-    }
-
-    async fn send(&self, queued: Vec<QueuedOccurrence>) {
-        let now = self.clock.now();
-        let messages = queued
-            .into_iter()
-            .map(|queued| OutgoingMessage {
-                worker_id: queued.worker_id.clone(),
-                message: message(queued, now),
-                republished: false,
-            })
-            .collect();
-        self.sender.send(messages).await;
     }
 }

@@ -27,9 +27,9 @@ use crate::{
     domain::{declarations, hello_check::MAX_UNIQUE_SECONDS},
     store::{
         StoreError,
-        enqueue::{EnqueueOutcome, EnqueueTarget, EnqueuedRun},
+        create::{CreatedRun, EnqueueOutcome, NewRun},
+        enqueue::EnqueueTarget,
         jobs::AuditStamp,
-        manual_runs::CreatedOccurrence,
     },
 };
 
@@ -46,7 +46,7 @@ pub struct EnqueueReport {
     /// One result for each occurrence, in their order.
     pub results: Vec<IngestResult>,
     /// The occurrences that were created now.
-    pub created: Vec<CreatedOccurrence>,
+    pub created: Vec<CreatedRun>,
 }
 
 /// A worker and one of its job types.
@@ -71,7 +71,7 @@ impl JobCommands {
         let now = self.clock.now();
         let targets = self.targets(occurrences, by, now).await?;
         let mut results: Vec<Option<IngestResult>> = Vec::with_capacity(occurrences.len());
-        let mut runs: Vec<EnqueuedRun> = Vec::new();
+        let mut runs: Vec<NewRun> = Vec::new();
         let mut seen: HashMap<OccurrenceId, usize> = HashMap::new();
         let checked: Vec<_> = occurrences.iter().map(|occurrence| check(occurrence, &targets, now)).collect();
         // A redelivered message may be refused for what its first delivery has created: a job may be paused at any time.
@@ -236,7 +236,7 @@ fn type_key(occurrence: &NewOccurrence) -> Option<TypeKey> {
 }
 
 /// Checks the values of an occurrence, and returns the reason for a rejection.
-fn check(occurrence: &NewOccurrence, targets: &EnqueueTargets, now: DateTime<Utc>) -> Result<EnqueuedRun, Refusal> {
+fn check(occurrence: &NewOccurrence, targets: &EnqueueTargets, now: DateTime<Utc>) -> Result<NewRun, Refusal> {
     let id = occurrence.id;
     if id.0.get_version_num() != 7 {
         return Err("id: must be a UUID of version 7, which contains the time at which it was made.".into());
@@ -277,7 +277,7 @@ fn check(occurrence: &NewOccurrence, targets: &EnqueueTargets, now: DateTime<Utc
         }
         (_, seconds) => seconds.filter(|seconds| *seconds > 0).map(|seconds| now + Duration::seconds(seconds.into())),
     };
-    Ok(EnqueuedRun {
+    Ok(NewRun {
         id,
         job_id: target
             .job_id
@@ -290,6 +290,7 @@ fn check(occurrence: &NewOccurrence, targets: &EnqueueTargets, now: DateTime<Utc
         parent_id: occurrence.parent_id,
         // A malformed one is ignored, as everywhere.
         traceparent: occurrence.traceparent.as_deref().and_then(Traceparent::parse),
+        ..NewRun::default()
     })
 }
 

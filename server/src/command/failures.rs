@@ -15,8 +15,8 @@ use milvaion_protocol::{
 };
 use milvaion_telemetry::occurrences::SpanStart;
 
-use super::{jobs::JobCommands, occurrences::reason};
-use crate::store::{failures::RetriedFailures, jobs::AuditStamp, manual_runs::CreatedOccurrence};
+use super::{jobs::JobCommands, manual_run::requested, occurrences::reason};
+use crate::store::{create::NewRun, failures::RetriedFailures, jobs::AuditStamp};
 
 impl JobCommands {
     /// Replaces a filter by the failures that it matches now. Returns true with it if the filter matches more than one
@@ -128,24 +128,21 @@ impl JobCommands {
         let (ids, more) = self.select(selection).await?;
         let wanted: Vec<(OccurrenceId, OccurrenceId)> =
             ids.into_iter().map(|id| (id, self.clock.occurrence_id())).collect();
-        let edit = AuditStamp { by: &me.email, at: self.clock.now(), address: me.address };
-        let (trace, start) = (milvaion_telemetry::current(), SpanStart::now());
+        let request = NewRun { input: data, ..requested(me, reason) };
+        let start = SpanStart::now();
         let RetriedFailures { created, held } =
-            self.store.retry_failures(&wanted, data.as_ref(), reason.as_deref(), input.force, trace, edit).await?;
+            self.store.retry_failures(&wanted, &request, input.force, self.clock.now()).await?;
         if let (Some(_), [(_, holder)]) = (single, &held[..]) {
             return Err(AppError::Conflict(format!(
                 "Occurrence {holder} has the uniqueness key of this failure. Retry when the key is free."
             )));
         }
         let retried = RetryFailuresResult {
-            made: created.iter().map(|(failed, created)| (*failed, created.row.id)).collect(),
+            made: created.iter().filter_map(|run| Some((run.retry_of?, run.row.id))).collect(),
             left: wanted.len() - created.len(),
             more,
         };
-        let rows: Vec<CreatedOccurrence> = created.into_iter().map(|(_, created)| created).collect();
-        if !rows.is_empty() {
-            self.send_created(rows, start);
-        }
+        self.send_created(created, start);
         Ok(retried)
     }
 

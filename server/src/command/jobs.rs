@@ -18,13 +18,12 @@ use milvaion_protocol::{
 use milvaion_schedule::calendar::Calendar;
 use serde_json::Value;
 use tokio::sync::Notify;
-use tokio_util::task::TaskTracker;
 
 use crate::{
     broker::publisher::Publisher,
     cache::Cache,
     clock::Clock,
-    engine::{activators::EndedJobs, context::Context},
+    engine::{activators::EndedJobs, context::Context, sender::MessageSender},
     error::chain,
     live::Hub,
     store::{
@@ -48,22 +47,20 @@ pub struct JobCommands {
     pub cache: Cache,
     /// The publisher of messages to workers.
     pub publisher: Publisher,
+    /// The sender of new occurrences.
+    pub sender: MessageSender,
     /// The live events for browsers.
     pub hub: Hub,
     /// The clock of this server.
     pub clock: Clock,
     /// The activator of this server's dispatcher.
     pub activate_dispatcher: Arc<Notify>,
-    /// The activator of this server's republisher.
-    pub activate_republisher: Arc<Notify>,
     /// The activator of this server's slot granter.
     pub activate_slot_granter: Arc<Notify>,
     /// The jobs of which a run has ended, for the slot granter.
     pub ended_jobs: EndedJobs,
     /// The activator of this server's cancellation repeater.
     pub activate_cancellation_repeater: Arc<Notify>,
-    /// The publishes that are on their way to the broker. The server waits for them when it stops.
-    pub in_flight: TaskTracker,
     /// Held while this server looks for the sample job.
     pub sample_job: Arc<tokio::sync::Mutex<()>>,
 }
@@ -76,14 +73,13 @@ impl JobCommands {
             store: context.store.clone(),
             cache: context.cache.clone(),
             publisher: context.publisher.clone(),
+            sender: context.sender.clone(),
             hub: context.hub.clone(),
             clock: context.clock.clone(),
             activate_dispatcher: context.activators.dispatcher.clone(),
-            activate_republisher: context.activators.republisher.clone(),
             activate_slot_granter: context.activators.slot_granter.clone(),
             ended_jobs: context.activators.ended_jobs.clone(),
             activate_cancellation_repeater: context.activators.cancellation_repeater.clone(),
-            in_flight: context.in_flight.clone(),
             sample_job: Arc::default(),
         }
     }

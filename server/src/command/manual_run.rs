@@ -11,20 +11,16 @@ use milvaion_protocol::{
 };
 use milvaion_telemetry::occurrences::{SpanStart, record_creation};
 use serde_json::Value;
-use tracing::Instrument;
 
 use super::{
     jobs::{JobCommands, check_input, not_found},
     occurrences::reason,
 };
 use crate::{
-    broker::publisher::OutgoingMessage,
-    domain::message::message,
-    engine::sender::measure_confirms,
-    error::chain,
+    domain::message::QueuedRun,
     store::{
-        create::MAX_OPEN_RUNS_PER_JOB,
-        manual_runs::{CreatedOccurrence, ManualRunOutcome, ManualRunRefusal, NewManualRun},
+        create::{CreatedRun, MAX_OPEN_RUNS_PER_JOB, NewRun},
+        manual_runs::{ManualRunOutcome, ManualRunRefusal},
     },
 };
 
@@ -43,24 +39,21 @@ impl JobCommands {
     pub async fn run_now(&self, me: &RequestUser, id: JobId, input: TriggerInput) -> Result<OccurrenceId, AppError> {
         let reason = reason(&input.reason)?;
         let key = idempotency_key(input.idempotency_key.as_deref())?;
-        let job_data = if input.input_json.trim().is_empty() {
+        let own_input = if input.input_json.trim().is_empty() {
             None
         } else {
             let definition = self.store.job_to_show(id).await?.ok_or_else(not_found)?.definition;
             Some(self.parse_input_override(&definition.worker_id, &definition.job_type, &input.input_json).await?)
         };
         let now = self.clock.now();
-        let run = NewManualRun {
+        let run = NewRun {
             id: self.clock.occurrence_id(),
             job_id: id,
-            job_data,
-            by: me.email.clone(),
-            address: me.address,
-            reason,
+            input: own_input,
             is_script: input.is_script,
             force: input.force,
             key,
-            traceparent: milvaion_telemetry::current(),
+            ..requested(me, reason)
         };
         let start = SpanStart::now();
         match self.store.insert_manual_run(&run, now).await? {
@@ -98,46 +91,44 @@ impl JobCommands {
         Ok(data)
     }
 
-    /// Publishes new occurrences to browsers, and sends those to the broker that need not wait for a slot. The user
-    /// does not wait for the broker.
-    pub(crate) fn send_created(&self, created: Vec<CreatedOccurrence>, start: SpanStart) {
-        let now = self.clock.now();
-        for occurrence in created.iter().filter(|occurrence| occurrence.queued.traceparent.is_none()) {
-            record_creation(occurrence.row.id, "request", &occurrence.row.job_name, start);
+    /// Sends the messages of new occurrences, after [announcing](Self::announce_created) them. The user does not wait for
+    /// the broker.
+    pub(crate) fn send_created(&self, created: Vec<CreatedRun>, start: SpanStart) {
+        let queued = self.announce_created(created, "request", start);
+        self.sender.send_created_after(std::future::ready(()), queued);
+    }
+
+    /// Publishes new occurrences to browsers, activates the slot granter for those that wait for a slot or the end of a
+    /// delay, and returns what their messages need. `span` is the name of the first span of each.
+    pub(crate) fn announce_created(
+        &self,
+        created: Vec<CreatedRun>,
+        span: &'static str,
+        start: SpanStart,
+    ) -> Vec<QueuedRun> {
+        if created.is_empty() {
+            return Vec::new();
         }
-        let rows = created.iter().map(|occurrence| occurrence.row.clone()).collect();
-        self.hub.publish(now, vec![LiveEvent::Occurrences { rows }]);
-        if created.iter().any(|occurrence| occurrence.is_held) {
+        for run in created.iter().filter(|run| run.queued.traceparent.is_none()) {
+            record_creation(run.row.id, span, &run.row.job_name, start);
+        }
+        if created.iter().any(|run| run.queued.is_held) {
             self.activate_slot_granter.notify_one();
         }
-        let messages: Vec<OutgoingMessage> = created
-            .into_iter()
-            .filter(|occurrence| !occurrence.is_held)
-            .map(|occurrence| OutgoingMessage {
-                worker_id: occurrence.queued.worker_id.clone(),
-                message: message(occurrence.queued, now),
-                republished: false,
-            })
-            .collect();
-        if messages.is_empty() {
-            return;
-        }
-        let commands = self.clone();
-        let publish = async move {
-            let sent = commands.publisher.publish(&messages).await;
-            measure_confirms(&commands.store, &messages, &sent, commands.clock.now());
-            if sent.len() < messages.len() {
-                commands.activate_republisher.notify_one();
-            }
-            if let Err(error) = commands.store.mark_published(&sent, commands.clock.now()).await {
-                tracing::warn!(
-                    occurrence.count = sent.len(), error = %chain(&error),
-                    "{} published occurrences were not marked as sent; they are sent again and the worker drops the \
-                     duplicates", sent.len()
-                );
-            }
-        };
-        self.in_flight.spawn(publish.in_current_span());
+        let (rows, queued) = created.into_iter().map(|run| (run.row, run.queued)).unzip();
+        self.hub.publish(self.clock.now(), vec![LiveEvent::Occurrences { rows }]);
+        queued
+    }
+}
+
+/// Returns what the occurrences that a request of a user creates have in common.
+pub(super) fn requested(me: &RequestUser, reason: Option<String>) -> NewRun {
+    NewRun {
+        by: me.email.clone(),
+        address: me.address,
+        reason,
+        traceparent: milvaion_telemetry::current(),
+        ..NewRun::default()
     }
 }
 

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use tokio_util::task::TaskTracker;
 
 use super::{
     activators::Activators,
@@ -64,6 +63,4 @@ pub struct Context {
     pub deaf_since: DeafSince,
     /// The oldest snapshot that a session of PostgreSQL holds.
     pub oldest_snapshot: LastSnapshot,
-    /// The publishes of commands that are on their way to the broker.
-    pub in_flight: TaskTracker,
 }

@@ -14,7 +14,6 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use milvaion_protocol::trace::trace_id_text;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
@@ -22,6 +21,7 @@ use tracing::Instrument;
 use crate::{
     broker::publisher::{ConfirmedMessage, OutgoingMessage, Publisher},
     clock::Clock,
+    domain::message::{QueuedRun, message, trace_id},
     store::Store,
 };
 
@@ -39,7 +39,8 @@ pub struct MessageSender {
     store: Store,
     publisher: Publisher,
     clock: Clock,
-    activate_republisher: Arc<Notify>,
+    /// The activator of the republisher.
+    pub activate_republisher: Arc<Notify>,
     permits: Arc<Semaphore>,
     in_flight: TaskTracker,
     confirmed: Arc<Mutex<Vec<ConfirmedMessage>>>,
@@ -65,10 +66,29 @@ impl MessageSender {
         self.publisher.wait_until_up().await;
     }
 
-    /// Publishes a batch in the background. Waits for a permit while too many batches are in flight, at most one
-    /// second. A batch that cannot be published now is left to the republisher, which is activated when the broker is
-    /// back, so that the caller does not wait for the broker.
-    pub async fn send(&self, messages: Vec<OutgoingMessage>) {
+    /// Publishes the messages of committed runs in the background, except of those that are held. Waits for a permit while
+    /// too many batches are in flight, at most one second. A batch that cannot be published now is left to the
+    /// republisher, which is activated when the broker is back, so that the caller does not wait for the broker.
+    pub async fn send_created(&self, runs: Vec<QueuedRun>) {
+        self.send(self.messages(runs)).await;
+    }
+
+    /// Does the same after `moment` has completed; the caller waits for nothing.
+    pub fn send_created_after(&self, moment: impl Future<Output = ()> + Send + 'static, runs: Vec<QueuedRun>) {
+        let (this, messages) = (self.clone(), self.messages(runs));
+        let send = async move {
+            moment.await;
+            this.send(messages).await;
+        };
+        self.in_flight.spawn(send.in_current_span());
+    }
+
+    fn messages(&self, runs: Vec<QueuedRun>) -> Vec<OutgoingMessage> {
+        let now = self.clock.now();
+        runs.into_iter().filter(|run| !run.is_held).map(|run| outgoing(run, now)).collect()
+    }
+
+    async fn send(&self, messages: Vec<OutgoingMessage>) {
         if messages.is_empty() {
             return;
         }
@@ -91,16 +111,6 @@ impl MessageSender {
             this.publish_batch(&messages).await;
         };
         self.in_flight.spawn(publish.in_current_span());
-    }
-
-    /// Publishes a batch in the background after `moment` has completed.
-    pub fn send_after(&self, moment: impl Future<Output = ()> + Send + 'static, messages: Vec<OutgoingMessage>) {
-        let this = self.clone();
-        let send = async move {
-            moment.await;
-            this.send(messages).await;
-        };
-        self.in_flight.spawn(send.in_current_span());
     }
 
     /// Publishes a batch and records the confirmed messages for marking.
@@ -126,8 +136,8 @@ impl MessageSender {
         self.store.sabotage_unsent(unsent.collect(), self.clock.now()).await;
     }
 
-    /// Waits for the batches in flight and marks them. Called in an orderly stop, after all callers of `send` have
-    /// stopped.
+    /// Waits for the batches in flight and marks them. Called in an orderly stop, after all callers of
+    /// [`send_created`](Self::send_created) have stopped.
     pub async fn drain(&self) {
         self.in_flight.close();
         self.in_flight.wait().await;
@@ -152,6 +162,11 @@ impl MessageSender {
     }
 }
 
+/// Builds the message of a run, with its destination.
+pub(crate) fn outgoing(run: QueuedRun, now: DateTime<Utc>) -> OutgoingMessage {
+    OutgoingMessage { worker_id: run.worker_id.clone(), republished: run.may_be_sent, message: message(run, now) }
+}
+
 /// Records the delay of the first messages that the broker has confirmed by `at`.
 pub(crate) fn measure_confirms(
     store: &Store,
@@ -163,8 +178,7 @@ pub(crate) fn measure_confirms(
     for out in messages {
         let message = &out.message;
         if message.attempt == 1 && sent.contains(&(message.occurrence_id, 1)) {
-            let trace_id = trace_id_text(message.occurrence_id, message.traceparent.as_deref());
-            store.metrics().confirmed(trace_id, message.scheduled_for, at);
+            store.metrics().confirmed(trace_id(message), message.scheduled_for, at);
         }
     }
 }

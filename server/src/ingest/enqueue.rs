@@ -6,29 +6,23 @@
 
 use std::collections::BTreeMap;
 
-use milvaion_api::events::LiveEvent;
 use milvaion_protocol::{
     exact_json::first_rounded_number,
     message::{IngestOutcome, IngestReply, IngestResult, MAX_INGEST_OCCURRENCES, MAX_MESSAGE_BYTES, NewOccurrence},
     storable::clean_text,
 };
-use milvaion_telemetry::occurrences::{SpanStart, record_creation};
+use milvaion_telemetry::occurrences::SpanStart;
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{
     broker::{
         consumer::{BatchHandler, Channel, Delivery},
-        publisher::OutgoingMessage,
         reply,
     },
     command::{enqueue::rejected, jobs::JobCommands},
-    domain::message::message,
-    engine::{context::Context, sender::MessageSender},
+    engine::context::Context,
     faults,
-    store::{
-        dead_letters::{MAX_STORED_BODY_BYTES, NewDeadLetter},
-        manual_runs::CreatedOccurrence,
-    },
+    store::dead_letters::{MAX_STORED_BODY_BYTES, NewDeadLetter},
 };
 
 /// The longest name of a producer, in characters.
@@ -39,8 +33,6 @@ const MAX_PRODUCER_CHARS: usize = 200;
 pub struct EnqueueConsumer {
     /// The commands that create occurrences.
     pub jobs: JobCommands,
-    /// The sender of job messages.
-    pub sender: MessageSender,
     /// The name of the queue, for dead letters.
     pub queue: String,
 }
@@ -49,11 +41,7 @@ impl EnqueueConsumer {
     /// Creates the consumer of a server.
     #[must_use]
     pub fn new(context: &Context) -> Self {
-        Self {
-            jobs: JobCommands::of(context),
-            sender: context.sender.clone(),
-            queue: context.broker.topology().ingest(),
-        }
+        Self { jobs: JobCommands::of(context), queue: context.broker.topology().ingest() }
     }
 
     /// Stores the occurrences of one message, and returns the answer to it.
@@ -72,39 +60,14 @@ impl EnqueueConsumer {
         faults::crash_point("enqueue.before_commit");
         let report = self.jobs.enqueue(&readable, by).await?;
         faults::crash_point("enqueue.after_commit");
-        self.send(report.created, start).await;
+        let queued = self.jobs.announce_created(report.created, "enqueue", start);
+        self.jobs.sender.send_created(queued).await;
         let mut results = report.results.into_iter();
         let results = occurrences.into_iter().filter_map(|occurrence| match occurrence {
             Ok(_) => results.next(),
             Err(refused) => Some(refused),
         });
         Ok(IngestReply { results: results.collect(), error: None })
-    }
-
-    async fn send(&self, created: Vec<CreatedOccurrence>, start: SpanStart) {
-        if created.is_empty() {
-            return;
-        }
-        let now = self.jobs.clock.now();
-        for occurrence in created.iter().filter(|occurrence| occurrence.queued.traceparent.is_none()) {
-            record_creation(occurrence.row.id, "enqueue", &occurrence.row.job_name, start);
-        }
-        // It grants slots, and sleeps until the next delay ends.
-        if created.iter().any(|occurrence| occurrence.is_held) {
-            self.jobs.activate_slot_granter.notify_one();
-        }
-        let rows = created.iter().map(|occurrence| occurrence.row.clone()).collect();
-        self.jobs.hub.publish(now, vec![LiveEvent::Occurrences { rows }]);
-        let messages = created
-            .into_iter()
-            .filter(|occurrence| !occurrence.is_held)
-            .map(|occurrence| OutgoingMessage {
-                worker_id: occurrence.queued.worker_id.clone(),
-                message: message(occurrence.queued, now),
-                republished: false,
-            })
-            .collect();
-        self.sender.send(messages).await;
     }
 
     /// Stores what was refused as dead letters: one for each reason, so that a message with one mistake in each of its 500

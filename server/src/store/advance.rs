@@ -1,13 +1,16 @@
 //! Changes of open occurrences that stay open: a start, progress, a lost run, a further attempt.
 
 use chrono::{DateTime, Utc};
-use milvaion_api::views::{OccurrenceRow, StatusChange};
+use milvaion_api::views::StatusChange;
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
 use serde_json::Value;
 use sqlx::{Executor, Postgres};
 use uuid::Uuid;
 
-use super::{Result, occurrences::occurrence_row};
+use super::{
+    Result,
+    occurrences::{ChangedRun, changed_run},
+};
 
 /// A progress that a worker reported.
 #[derive(Clone, Debug)]
@@ -51,25 +54,6 @@ pub struct RunAdvance {
     pub is_decided: bool,
 }
 
-/// An occurrence that has just changed.
-#[derive(Clone, Debug)]
-pub struct AdvancedRun {
-    /// Its row, as it is now.
-    pub row: OccurrenceRow,
-    /// True if the row named another instance for this attempt before.
-    pub was_elsewhere: bool,
-    /// Its worker.
-    pub worker_id: String,
-    /// Its job type.
-    pub job_type: String,
-    /// True if its status is another than before.
-    pub has_new_status: bool,
-    /// True if the start of the attempt was not known before.
-    pub has_new_start: bool,
-    /// Position in the trace that it continues; none for a trace of its own.
-    pub traceparent: Option<String>,
-}
-
 /// Changes occurrences where their present status allows it. Returns those that changed.
 ///
 /// # Errors
@@ -79,7 +63,7 @@ pub(super) async fn advance_runs<'c>(
     executor: impl Executor<'c, Database = Postgres>,
     changes: &[RunAdvance],
     now: DateTime<Utc>,
-) -> Result<Vec<AdvancedRun>> {
+) -> Result<Vec<ChangedRun>> {
     let mut changes: Vec<&RunAdvance> = changes.iter().collect();
     changes.sort_by_key(|change| change.id);
     let ids: Vec<Uuid> = changes.iter().map(|change| change.id.0).collect();
@@ -121,17 +105,5 @@ pub(super) async fn advance_runs<'c>(
     )
     .fetch_all(executor)
     .await?;
-    rows.into_iter()
-        .map(|row| {
-            Ok(AdvancedRun {
-                was_elsewhere: row.was_elsewhere,
-                worker_id: row.worker_id,
-                job_type: row.job_type,
-                has_new_status: row.has_new_status,
-                has_new_start: row.has_new_start,
-                traceparent: row.traceparent,
-                row: occurrence_row!(row)?,
-            })
-        })
-        .collect()
+    rows.into_iter().map(|row| Ok(changed_run!(row))).collect()
 }

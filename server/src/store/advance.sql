@@ -95,5 +95,6 @@ SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", status::text A
        trigger AS "trigger!", attempt AS "attempt!", scheduled_for AS "scheduled_for!", started_at,
        NULL::timestamptz AS ended_at, NULL::bigint AS duration_ms, instance_id, progress, note, not_before AS waits_until,
        cancel_requested_at, traceparent, was_elsewhere AS "was_elsewhere!", worker_id AS "worker_id!", job_type AS "job_type!",
-       status <> was AS "has_new_status!", has_new_start AS "has_new_start!"
+       status <> was AS "has_new_status!", has_new_start AS "has_new_start!", false AS "frees_slot!",
+       false AS "starts_pause!", NULL::text AS failure_cause
   FROM locked

@@ -198,7 +198,7 @@ impl Store {
             .fetch_all(&mut tx)
             .await?;
             for row in asked {
-                rows.push(occurrence_row!(row)?);
+                rows.push(occurrence_row!(row));
             }
         }
         let outcomes: Vec<CancelOutcome> =
@@ -225,7 +225,7 @@ impl Store {
         .execute(&mut tx)
         .await?;
         tx.commit().await?;
-        self.measure_ended(&ended);
+        self.measure_changed(&ended);
         Ok(outcomes)
     }
 

@@ -157,7 +157,7 @@ counted AS (
 )
 SELECT id AS "id!", job_id AS "job_id!", display_name AS "job_name!", worker_id AS "worker_id!", job_type AS "job_type!",
        CASE WHEN is_asked THEN coalesce(own_input, job_data) END AS job_data, scheduled_for AS "scheduled_for!",
-       trigger AS "trigger!", priority AS "priority!", max_retries AS "max_retries!", timeout_seconds,
-       NOT has_slot AS "is_held!", retry_of, skip_note, traceparent,
-       NULL::timestamptz AS not_before, NULL::uuid AS parent_id
+       1 AS "attempt!", 0::smallint AS "failures!", max_retries AS "max_retries!", priority AS "priority!",
+       timeout_seconds AS "timeout_seconds?", traceparent, NULL::uuid AS parent_id, NULL::jsonb AS checkpoint,
+       NOT has_slot AS "is_held!", trigger AS "trigger!", retry_of, skip_note
   FROM judged

@@ -137,7 +137,7 @@ impl Store {
         };
         let ended = finish_runs(&mut tx, &[end], now).await?;
         tx.commit().await?;
-        self.measure_ended(&ended);
+        self.measure_changed(&ended);
         Ok(ended
             .into_iter()
             .next()

@@ -104,7 +104,7 @@ impl DefinitionBatch {
     ) -> Result<bool> {
         let version = jobs::update_job(&mut self.0, before, job, next_fire_at, JobSourceKind::File, edit).await?;
         if version.is_some() {
-            slots::apply_limits(&mut self.0, before, job).await?;
+            slots::apply_limits(&mut self.0, before.id, &before.definition.rules, &job.rules).await?;
         }
         Ok(version.is_some())
     }

@@ -1,37 +1,12 @@
-//! Delayed occurrences, whose next attempt must not start yet, and the conversion of rows to [`QueuedOccurrence`].
+//! Delayed occurrences, whose next attempt must not start yet.
 //!
 //! A quarantined occurrence is delayed too, until no other quarantined run of its worker is under way
 //! (`domain::quarantine`).
 
 use chrono::{DateTime, Utc};
 
-use super::{Result, Store};
-use crate::domain::{message::QueuedOccurrence, quarantine::MAX_RELEASE_WAIT};
-
-/// Converts a row of a statement to a [`QueuedOccurrence`]. It is a macro because every checked statement has its own
-/// row type.
-macro_rules! queued_occurrence {
-    ($row:expr) => {
-        $crate::domain::message::QueuedOccurrence {
-            id: milvaion_protocol::id::OccurrenceId($row.id),
-            job_id: milvaion_protocol::id::JobId($row.job_id),
-            job_name: $row.job_name,
-            worker_id: $row.worker_id,
-            job_type: $row.job_type,
-            job_data: $row.job_data.unwrap_or_default(),
-            scheduled_for: $row.scheduled_for,
-            attempt: $row.attempt,
-            failures: $row.failures,
-            max_retries: $row.max_retries,
-            priority: $row.priority,
-            timeout_seconds: $row.timeout_seconds,
-            traceparent: $row.traceparent,
-            parent_id: $row.parent_id.map(milvaion_protocol::id::OccurrenceId),
-            checkpoint: $row.checkpoint,
-        }
-    };
-}
-pub(super) use queued_occurrence;
+use super::{Result, Store, create::update_queued_runs};
+use crate::domain::{message::QueuedRun, quarantine::MAX_RELEASE_WAIT};
 
 /// The next instants at which delayed occurrences can be released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,10 +25,11 @@ impl Store {
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then nothing was released.
-    pub async fn release_delayed(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<QueuedOccurrence>> {
+    pub async fn release_delayed(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<QueuedRun>> {
         // An enqueued occurrence of a job with a limit joins the queue of its group now; see enqueue.sql. It gets the limits
         // that its job has by now, or keeps its own if the job was deleted.
-        let rows = sqlx::query!(
+        let mut released = update_queued_runs!(
+            self.pool(),
             "UPDATE runs r
                 SET not_before = NULL, publish_after = CASE WHEN has_slot THEN $1 END, version = version + 1,
                     slot_group = CASE WHEN has_slot THEN slot_group ELSE job_id END,
@@ -67,17 +43,12 @@ impl Store {
               WHERE id = ANY (ARRAY (
                     SELECT id FROM runs
                      WHERE not_before <= $1 AND NOT is_quarantined AND NOT EXISTS (SELECT 1 FROM cluster_pause)
-                     ORDER BY not_before LIMIT $2 FOR UPDATE SKIP LOCKED))
-            RETURNING id, job_id, job_name, worker_id, job_type,
-                      run_input(id, own_input, has_long_input, job_id, job_version) AS job_data, scheduled_for, attempt,
-                      failures, max_retries, priority, timeout_seconds, traceparent, parent_id,
-                      run_checkpoint(id, attempt) AS checkpoint, has_slot",
+                     ORDER BY not_before LIMIT $2 FOR UPDATE SKIP LOCKED))",
             now,
             limit
-        )
-        .fetch_all(self.pool())
-        .await?;
-        Ok(rows.into_iter().filter(|row| row.has_slot).map(|row| queued_occurrence!(row)).collect())
+        );
+        released.retain(|queued| !queued.is_held);
+        Ok(released)
     }
 
     /// Releases the oldest quarantined occurrence of each worker that has no other quarantined run under way. Releases
@@ -86,13 +57,14 @@ impl Store {
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then nothing was released.
-    pub async fn release_quarantined(&self, now: DateTime<Utc>) -> Result<Vec<QueuedOccurrence>> {
+    pub async fn release_quarantined(&self, now: DateTime<Utc>) -> Result<Vec<QueuedRun>> {
         let mut tx = self.pool().begin().await?;
         // A separate statement, so that the next one sees the changes of the server that held the lock before.
         sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('milvaion.quarantine'))").execute(&mut tx).await?;
         // Rows are locked in the order of ids, as everywhere. `coalesce` keeps the planner from reading every delayed
         // occurrence for a few ids, as in `mark_published`.
-        let rows = sqlx::query!(
+        let released = update_queued_runs!(
+            &mut tx,
             "WITH oldest AS (
                 SELECT DISTINCT ON (w.worker_id) w.id FROM runs w
                  WHERE w.not_before <= $1 AND w.is_quarantined AND NOT EXISTS (SELECT 1 FROM cluster_pause)
@@ -109,18 +81,12 @@ impl Store {
               WHERE id = ANY (ARRAY (
                     SELECT id FROM runs
                      WHERE id = ANY (ARRAY (SELECT id FROM oldest)) AND coalesce(not_before, 'infinity') < 'infinity'
-                     ORDER BY id FOR UPDATE))
-            RETURNING id, job_id, job_name, worker_id, job_type,
-                      run_input(id, own_input, has_long_input, job_id, job_version) AS job_data, scheduled_for, attempt,
-                      failures, max_retries, priority, timeout_seconds, traceparent, parent_id,
-                      run_checkpoint(id, attempt) AS checkpoint",
+                     ORDER BY id FOR UPDATE))",
             now,
             now - MAX_RELEASE_WAIT
-        )
-        .fetch_all(&mut tx)
-        .await?;
+        );
         tx.commit().await?;
-        Ok(rows.into_iter().map(|row| queued_occurrence!(row)).collect())
+        Ok(released)
     }
 
     /// Returns the next instants at which delayed occurrences can be released, outside quarantine and in it; `None`

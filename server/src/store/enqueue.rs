@@ -1,25 +1,22 @@
-//! Enqueued occurrences: the statement that creates those of one message, and the jobs that they belong to.
+//! Enqueued occurrences: the transaction that creates those of one message, and the jobs that they belong to.
 //!
 //! Nothing here counts the open occurrences of a job, so the cost of a message depends on its length alone.
 
 use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Duration, Utc};
-use milvaion_api::{requests::JobInput, sources::JobSourceKind, views::TriggerSource};
+use milvaion_api::{requests::JobInput, sources::JobSourceKind};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     message::JobDefaults,
-    trace::Traceparent,
 };
-use serde_json::Value;
 use sqlx::{Executor, Postgres};
 use uuid::Uuid;
 
 use super::{
     Result, Store,
-    create::CreatedRun,
+    create::{EnqueueOutcome, NewRun, enqueue_runs},
     jobs::{AuditStamp, insert_job},
-    manual_runs::CreatedOccurrence,
 };
 
 /// The age from which on the partitions of an occurrence's creation day may never have been created.
@@ -40,42 +37,6 @@ pub struct EnqueueTarget {
     pub is_active: bool,
     /// The rules that the code declares for the job type, if the occurrence names it.
     pub defaults: JobDefaults,
-}
-
-/// An occurrence to create, whose values were checked.
-#[derive(Clone, Debug)]
-pub struct EnqueuedRun {
-    /// Identifier.
-    pub id: OccurrenceId,
-    /// The job.
-    pub job_id: JobId,
-    /// Input; none means the job's input.
-    pub input: Option<Value>,
-    /// Time before which it does not start; none means at once.
-    pub not_before: Option<DateTime<Utc>>,
-    /// Priority, from 1 to 5; none means the job's.
-    pub priority: Option<u8>,
-    /// Uniqueness key.
-    pub uniqueness_key: Option<String>,
-    /// Time until which the key is taken even if the occurrence has ended.
-    pub unique_until: Option<DateTime<Utc>>,
-    /// The occurrence that enqueues it.
-    pub parent_id: Option<OccurrenceId>,
-    /// Position in the trace that it continues; none for a trace of its own.
-    pub traceparent: Option<Traceparent>,
-}
-
-/// The result for one occurrence.
-#[derive(Clone, Debug)]
-pub enum EnqueueOutcome {
-    /// It was created now.
-    Created(Box<CreatedOccurrence>),
-    /// An earlier request with the same id has created it.
-    Known,
-    /// This occurrence has the same uniqueness key, so nothing was created.
-    Duplicate(OccurrenceId),
-    /// The job was deleted meanwhile.
-    JobNotFound,
 }
 
 impl Store {
@@ -188,7 +149,7 @@ impl Store {
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then none was created.
     pub async fn enqueue_runs(
         &self,
-        runs: &[EnqueuedRun],
+        runs: &[NewRun],
         by: Option<&str>,
         now: DateTime<Utc>,
     ) -> Result<Vec<EnqueueOutcome>> {
@@ -208,34 +169,28 @@ impl Store {
 
     async fn try_enqueue_runs(
         &self,
-        runs: &[EnqueuedRun],
+        runs: &[NewRun],
         by: Option<&str>,
         now: DateTime<Utc>,
     ) -> Result<Vec<EnqueueOutcome>> {
-        if runs.iter().all(|run| run.uniqueness_key.is_none()) {
+        let outcomes = if runs.iter().all(|run| run.uniqueness_key.is_none()) {
             // The statement is a transaction by itself.
-            return self.outcomes(enqueue(self.pool(), runs, by, now).await?);
-        }
-        let mut tx = self.pool().begin().await?;
-        // A separate statement: the next one sees what the transactions that held the rows before have created.
-        let (jobs, keys): (Vec<Uuid>, Vec<String>) =
-            runs.iter().filter_map(|run| Some((run.job_id.0, run.uniqueness_key.clone()?))).unzip();
-        lock_uniqueness_keys(&mut tx, &jobs, &keys, now).await?;
-        let rows = enqueue(&mut tx, runs, by, now).await?;
-        tx.commit().await?;
-        self.outcomes(rows)
-    }
-
-    fn outcomes(&self, rows: Vec<EnqueuedRow>) -> Result<Vec<EnqueueOutcome>> {
-        rows.into_iter()
-            .map(|row| match row {
-                EnqueuedRow::Created(run) => {
-                    self.measure_created(std::slice::from_ref(&*run));
-                    Ok(EnqueueOutcome::Created(Box::new(CreatedOccurrence::try_from(*run)?)))
-                }
-                EnqueuedRow::Other(outcome) => Ok(outcome),
-            })
-            .collect()
+            enqueue_runs(self.pool(), runs, by, now).await?
+        } else {
+            let mut tx = self.pool().begin().await?;
+            // A separate statement: the next one sees what the transactions that held the rows before have created.
+            let (jobs, keys): (Vec<Uuid>, Vec<String>) =
+                runs.iter().filter_map(|run| Some((run.job_id.0, run.uniqueness_key.clone()?))).unzip();
+            lock_uniqueness_keys(&mut tx, &jobs, &keys, now).await?;
+            let outcomes = enqueue_runs(&mut tx, runs, by, now).await?;
+            tx.commit().await?;
+            outcomes
+        };
+        self.measure_created(outcomes.iter().filter_map(|outcome| match outcome {
+            EnqueueOutcome::Created(run) => Some(&**run),
+            _ => None,
+        }));
+        Ok(outcomes)
     }
 
     /// Deletes uniqueness keys that are free for an hour or longer. Returns their number.
@@ -291,74 +246,4 @@ pub(super) async fn lock_uniqueness_keys<'c>(
     .execute(executor)
     .await?;
     Ok(())
-}
-
-/// The result of the statement for one occurrence.
-enum EnqueuedRow {
-    Created(Box<CreatedRun>),
-    Other(EnqueueOutcome),
-}
-
-async fn enqueue<'c>(
-    executor: impl Executor<'c, Database = Postgres>,
-    runs: &[EnqueuedRun],
-    by: Option<&str>,
-    now: DateTime<Utc>,
-) -> Result<Vec<EnqueuedRow>> {
-    let ids: Vec<Uuid> = runs.iter().map(|run| run.id.0).collect();
-    let created: Vec<DateTime<Utc>> = runs.iter().map(|run| run.id.created_at()).collect();
-    let jobs: Vec<Uuid> = runs.iter().map(|run| run.job_id.0).collect();
-    let inputs: Vec<Option<&Value>> = runs.iter().map(|run| run.input.as_ref()).collect();
-    let not_before: Vec<Option<DateTime<Utc>>> = runs.iter().map(|run| run.not_before).collect();
-    let priorities: Vec<Option<i16>> = runs.iter().map(|run| run.priority.map(i16::from)).collect();
-    let keys: Vec<Option<&str>> = runs.iter().map(|run| run.uniqueness_key.as_deref()).collect();
-    let until: Vec<Option<DateTime<Utc>>> = runs.iter().map(|run| run.unique_until).collect();
-    let parents: Vec<Option<Uuid>> = runs.iter().map(|run| run.parent_id.map(|id| id.0)).collect();
-    let traces: Vec<Option<String>> = runs.iter().map(|run| run.traceparent.map(|trace| trace.to_string())).collect();
-    let rows = sqlx::query_file!(
-        "src/store/enqueue.sql",
-        &ids,
-        &created,
-        &jobs,
-        &inputs as &[Option<&Value>],
-        &not_before as &[Option<DateTime<Utc>>],
-        &priorities as &[Option<i16>],
-        &keys as &[Option<&str>],
-        &until as &[Option<DateTime<Utc>>],
-        &parents as &[Option<Uuid>],
-        &traces as &[Option<String>],
-        now,
-        by
-    )
-    .fetch_all(executor)
-    .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| match row.holder {
-            _ if row.is_created => EnqueuedRow::Created(Box::new(CreatedRun {
-                id: row.id,
-                job_id: row.job_id,
-                job_name: row.job_name.unwrap_or_default(),
-                worker_id: row.worker_id.unwrap_or_default(),
-                job_type: row.job_type.unwrap_or_default(),
-                job_data: row.job_data,
-                scheduled_for: row.scheduled_for.unwrap_or(now),
-                trigger: TriggerSource::Enqueue.as_str().to_owned(),
-                priority: row.priority.unwrap_or(3),
-                max_retries: row.max_retries.unwrap_or(0),
-                timeout_seconds: row.timeout_seconds,
-                is_held: row.needs_slot.unwrap_or(false) || row.not_before.is_some(),
-                retry_of: None,
-                skip_note: None,
-                traceparent: row.traceparent,
-                not_before: row.not_before,
-                parent_id: row.parent_id,
-            })),
-            _ if row.is_known => EnqueuedRow::Other(EnqueueOutcome::Known),
-            Some(holder) => EnqueuedRow::Other(EnqueueOutcome::Duplicate(OccurrenceId(holder))),
-            None if !row.job_exists => EnqueuedRow::Other(EnqueueOutcome::JobNotFound),
-            // A concurrent request with the same id was first.
-            None => EnqueuedRow::Other(EnqueueOutcome::Known),
-        })
-        .collect())
 }

@@ -1,4 +1,4 @@
--- enqueue_runs: Creates the occurrences of one ingest message, in one round trip, all or nothing. Called by enqueue.rs.
+-- enqueue_runs: Creates the occurrences of one ingest message, in one round trip, all or nothing. Called by create.rs.
 --
 -- $1 to $10 are arrays with one element per occurrence, in the order of the message; their names are in `wanted` below.
 -- $11: now. $12: the author.
@@ -87,10 +87,13 @@ counted AS (
 SELECT w.id AS "id!", w.job_id AS "job_id!", j.id IS NOT NULL AS "is_created!", k.id IS NOT NULL AS "is_known!",
        coalesce(h.run_id, f.id) AS holder,
        EXISTS (SELECT 1 FROM jobs g WHERE g.id = w.job_id OFFSET 0) AS "job_exists!",
-       j.display_name AS "job_name?", j.worker_id AS "worker_id?", j.job_type AS "job_type?",
-       coalesce(j.own_input, j.job_data) AS job_data, j.scheduled_for AS "scheduled_for?", j.priority AS "priority?",
-       j.max_retries AS "max_retries?", j.timeout_seconds AS "timeout_seconds?", j.needs_slot AS "needs_slot?",
-       j.not_before AS "not_before?", w.parent_id, w.traceparent
+       -- Of one that was not created, the rest says nothing.
+       coalesce(j.display_name, '') AS "job_name!", coalesce(j.worker_id, '') AS "worker_id!",
+       coalesce(j.job_type, '') AS "job_type!", coalesce(j.own_input, j.job_data) AS job_data,
+       coalesce(j.scheduled_for, $11::timestamptz) AS "scheduled_for!", 1 AS "attempt!", 0::smallint AS "failures!",
+       coalesce(j.max_retries, 0::smallint) AS "max_retries!", coalesce(j.priority, 3::smallint) AS "priority!",
+       j.timeout_seconds AS "timeout_seconds?", w.traceparent, w.parent_id, NULL::jsonb AS checkpoint,
+       coalesce(j.needs_slot OR j.not_before IS NOT NULL, false) AS "is_held!", j.not_before AS "not_before?"
   FROM wanted w
   LEFT JOIN judged j ON j.id = w.id
   LEFT JOIN known k ON k.id = w.id

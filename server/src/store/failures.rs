@@ -10,7 +10,6 @@ use milvaion_api::{
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     storable::clean_text,
-    trace::Traceparent,
 };
 use serde_json::Value;
 use sqlx::{Postgres, QueryBuilder};
@@ -18,10 +17,9 @@ use uuid::Uuid;
 
 use super::{
     Result, Store, StoreError,
-    create::{BirthCause, RunBirth, RunRequest, create_runs},
+    create::{CreatedRun, NewRun, create_runs},
     enqueue::lock_uniqueness_keys,
     jobs::{AuditStamp, like},
-    manual_runs::CreatedOccurrence,
     partitions::with_partitions,
     pool::StoreTransaction,
 };
@@ -33,8 +31,8 @@ const MAX_GROUPED_FAILURES: i64 = 20_000;
 /// The result of retrying failures.
 #[derive(Clone, Debug, Default)]
 pub struct RetriedFailures {
-    /// Each retried failure, with its new occurrence.
-    pub created: Vec<(OccurrenceId, CreatedOccurrence)>,
+    /// The new occurrence of each failure that was retried.
+    pub created: Vec<CreatedRun>,
     /// Each failure whose uniqueness key is taken, with the occurrence that has the key.
     pub held: Vec<(OccurrenceId, OccurrenceId)>,
 }
@@ -189,10 +187,9 @@ impl Store {
         Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
     }
 
-    /// Inserts a new occurrence for each failure, with its job's present definition and the input of the failed
-    /// occurrence, or `input`; this resolves the failure. Failures that were retried before are skipped unless `force`,
-    /// and failures without a job, or with a uniqueness key that is taken, always. The new occurrences continue the trace of
-    /// `traceparent`.
+    /// Inserts a new occurrence for each failure, as the `request` says, with its job's present definition and the input of
+    /// the failed occurrence, unless the request has one; this resolves the failure. Failures that were retried before are
+    /// skipped unless `again`, and failures without a job, or with a uniqueness key that is taken, always.
     ///
     /// # Errors
     ///
@@ -200,23 +197,19 @@ impl Store {
     pub async fn retry_failures(
         &self,
         wanted: &[(OccurrenceId, OccurrenceId)],
-        input: Option<&Value>,
-        reason: Option<&str>,
-        force: bool,
-        traceparent: Option<Traceparent>,
-        edit: AuditStamp<'_>,
+        request: &NewRun,
+        again: bool,
+        now: DateTime<Utc>,
     ) -> Result<RetriedFailures> {
-        with_partitions!(self, edit.at, self.try_retry_failures(wanted, input, reason, force, traceparent, edit))
+        with_partitions!(self, now, self.try_retry_failures(wanted, request, again, now))
     }
 
     async fn try_retry_failures(
         &self,
         wanted: &[(OccurrenceId, OccurrenceId)],
-        input: Option<&Value>,
-        reason: Option<&str>,
-        force: bool,
-        traceparent: Option<Traceparent>,
-        edit: AuditStamp<'_>,
+        request: &NewRun,
+        again: bool,
+        now: DateTime<Utc>,
     ) -> Result<RetriedFailures> {
         let old: Vec<Uuid> = wanted.iter().map(|(old, _)| old.0).collect();
         let new: HashMap<Uuid, OccurrenceId> = wanted.iter().map(|(old, new)| (old.0, *new)).collect();
@@ -227,7 +220,7 @@ impl Store {
               WHERE occurrence_id = ANY($1) AND (retried_as IS NULL OR $2)
               ORDER BY occurrence_id FOR UPDATE",
             &old,
-            force
+            again
         )
         .fetch_all(&mut tx)
         .await?;
@@ -235,7 +228,7 @@ impl Store {
             .iter()
             .filter_map(|failure| Some((failure.occurrence_id, failure.job_id, failure.uniqueness_key.clone()?)))
             .collect();
-        let holders = key_holders(&mut tx, &keyed, edit.at).await?;
+        let holders = key_holders(&mut tx, &keyed, now).await?;
         let (mut births, mut held) = (Vec::with_capacity(failures.len()), Vec::new());
         let mut taken: HashMap<(Uuid, String), Uuid> = HashMap::new();
         for failure in failures {
@@ -250,28 +243,18 @@ impl Store {
                 }
                 taken.insert(key, id.0);
             }
-            births.push(RunBirth {
+            births.push(NewRun {
                 id,
                 job_id: JobId(failure.job_id),
-                cause: BirthCause::Request(RunRequest {
-                    is_script: false,
-                    by: edit.by.to_owned(),
-                    reason: reason.map(str::to_owned),
-                    input: Some(input.unwrap_or(&failure.job_data).clone()),
-                    retry_of: Some(OccurrenceId(failure.occurrence_id)),
-                    is_checked: false,
-                    has_lock: false,
-                    takes_slot: false,
-                    key: None,
-                    address: edit.address,
-                    traceparent,
-                }),
+                input: Some(request.input.clone().unwrap_or(failure.job_data)),
+                retry_of: Some(OccurrenceId(failure.occurrence_id)),
+                ..request.clone()
             });
         }
-        let runs = create_runs(&mut tx, &births, None, edit.at).await?;
-        take_keys(&mut tx, &taken, edit.at).await?;
-        let old: Vec<Option<Uuid>> = runs.iter().map(|run| run.retry_of).collect();
-        let made: Vec<Uuid> = runs.iter().map(|run| run.id).collect();
+        let created = create_runs(&mut tx, &births, false, None, now).await?;
+        take_keys(&mut tx, &taken, now).await?;
+        let old: Vec<Option<Uuid>> = created.iter().map(|run| run.retry_of.map(|id| id.0)).collect();
+        let made: Vec<Uuid> = created.iter().map(|run| run.row.id.0).collect();
         sqlx::query!(
             "WITH m AS (SELECT * FROM unnest($1::uuid[], $2::uuid[]) AS m (old, id)),
              settled AS (
@@ -286,21 +269,16 @@ impl Store {
                FROM m",
             &old as &[Option<Uuid>],
             &made,
-            edit.at,
-            edit.by,
-            reason,
-            input.is_some(),
-            edit.address.map(|address| address.to_string())
+            now,
+            request.by,
+            request.reason.as_deref(),
+            request.input.is_some(),
+            request.address.map(|address| address.to_string())
         )
         .execute(&mut tx)
         .await?;
         tx.commit().await?;
-        self.measure_created(&runs);
-        let created = runs
-            .into_iter()
-            .filter_map(|run| Some((OccurrenceId(run.retry_of?), run)))
-            .map(|(old, run)| Ok((old, CreatedOccurrence::try_from(run)?)))
-            .collect::<Result<_>>()?;
+        self.measure_created(&created);
         Ok(RetriedFailures { created, held })
     }
 }

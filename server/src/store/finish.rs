@@ -4,13 +4,18 @@
 //! occurrence holds is not needed: its slot is a column of the row that is gone.
 
 use chrono::{DateTime, Utc};
-use milvaion_api::views::{OccurrenceRow, StatusChange};
+use milvaion_api::views::StatusChange;
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
 use serde_json::Value;
 use sqlx::{Executor, Postgres};
 use uuid::Uuid;
 
-use super::{Result, Store, advance::ReportedProgress, occurrences::occurrence_row, partitions::with_partitions};
+use super::{
+    Result, Store,
+    advance::ReportedProgress,
+    occurrences::{ChangedRun, changed_run},
+    partitions::with_partitions,
+};
 
 /// The end of an occurrence.
 #[derive(Clone, Debug)]
@@ -75,29 +80,6 @@ impl RunEnd {
     }
 }
 
-/// An occurrence that has just ended.
-#[derive(Clone, Debug)]
-pub struct EndedRun {
-    /// Its row, as it is now.
-    pub row: OccurrenceRow,
-    /// True if it counted against a concurrency limit.
-    pub frees_slot: bool,
-    /// True if its job counts its pause from the end of a run.
-    pub starts_pause: bool,
-    /// True if the row named another instance for this attempt before.
-    pub was_elsewhere: bool,
-    /// Its worker.
-    pub worker_id: String,
-    /// Its job type.
-    pub job_type: String,
-    /// True if the start of the attempt became known with its end.
-    pub has_new_start: bool,
-    /// The cause, if it failed.
-    pub failure_cause: Option<String>,
-    /// Position in the trace that it continues; none for a trace of its own.
-    pub traceparent: Option<String>,
-}
-
 /// Ends occurrences that are open and in the given attempt. Returns those that ended.
 ///
 /// # Errors
@@ -107,7 +89,7 @@ pub(super) async fn finish_runs<'c>(
     executor: impl Executor<'c, Database = Postgres>,
     ends: &[RunEnd],
     now: DateTime<Utc>,
-) -> Result<Vec<EndedRun>> {
+) -> Result<Vec<ChangedRun>> {
     let mut ends: Vec<&RunEnd> = ends.iter().collect();
     ends.sort_by_key(|end| end.id);
     let ids: Vec<Uuid> = ends.iter().map(|end| end.id.0).collect();
@@ -152,21 +134,7 @@ pub(super) async fn finish_runs<'c>(
     )
     .fetch_all(executor)
     .await?;
-    rows.into_iter()
-        .map(|row| {
-            Ok(EndedRun {
-                frees_slot: row.frees_slot,
-                starts_pause: row.starts_pause,
-                was_elsewhere: row.was_elsewhere,
-                worker_id: row.worker_id,
-                job_type: row.job_type,
-                has_new_start: row.has_new_start,
-                failure_cause: row.failure_cause,
-                traceparent: row.traceparent,
-                row: occurrence_row!(row)?,
-            })
-        })
-        .collect()
+    rows.into_iter().map(|row| Ok(changed_run!(row))).collect()
 }
 
 impl Store {
@@ -181,7 +149,7 @@ impl Store {
         expiry: chrono::Duration,
         limit: i64,
         now: DateTime<Utc>,
-    ) -> Result<Vec<EndedRun>> {
+    ) -> Result<Vec<ChangedRun>> {
         with_partitions!(self, now, self.try_expire_queued(expiry, limit, now))
     }
 
@@ -190,7 +158,7 @@ impl Store {
         expiry: chrono::Duration,
         limit: i64,
         now: DateTime<Utc>,
-    ) -> Result<Vec<EndedRun>> {
+    ) -> Result<Vec<ChangedRun>> {
         let before = now - expiry;
         let mut tx = self.pool().begin().await?;
         let waiting = sqlx::query!(
@@ -218,7 +186,7 @@ impl Store {
         let ends: Vec<RunEnd> = waiting.into_iter().map(|row| skip(row.id, row.attempt)).collect();
         let ended = finish_runs(&mut tx, &ends, now).await?;
         tx.commit().await?;
-        self.measure_ended(&ended);
+        self.measure_changed(&ended);
         Ok(ended)
     }
 }

@@ -98,6 +98,6 @@ SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", status::text A
        trigger AS "trigger!", attempt AS "attempt!", scheduled_for AS "scheduled_for!", started_at, ended_at,
        duration_ms, instance_id, progress, note, NULL::timestamptz AS waits_until, cancel_requested_at,
        frees_slot AS "frees_slot!", starts_pause AS "starts_pause!", was_elsewhere AS "was_elsewhere!",
-       worker_id AS "worker_id!", job_type AS "job_type!", has_new_start AS "has_new_start!", failure_cause,
-       traceparent
+       worker_id AS "worker_id!", job_type AS "job_type!", true AS "has_new_status!", has_new_start AS "has_new_start!",
+       failure_cause, traceparent
   FROM ended

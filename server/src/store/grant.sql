@@ -72,4 +72,5 @@ UPDATE runs
             ORDER BY r.id FOR UPDATE))
 RETURNING id, job_id, job_name, worker_id, job_type,
           run_input(id, own_input, has_long_input, job_id, job_version) AS job_data, scheduled_for, attempt, failures,
-          max_retries, priority, timeout_seconds, traceparent, parent_id, run_checkpoint(id, attempt) AS checkpoint
+          max_retries, priority, timeout_seconds, traceparent, parent_id, run_checkpoint(id, attempt) AS checkpoint,
+          NOT has_slot AS "is_held!"

@@ -202,7 +202,7 @@ impl Store {
         let version = update_job(&mut tx, before, job, next_fire_at, source, edit).await?;
         if version.is_some() {
             if !keeps_limits {
-                apply_limits(&mut tx, before, job).await?;
+                apply_limits(&mut tx, before.id, &before.definition.rules, &job.rules).await?;
             }
             tx.commit().await?;
         }

@@ -13,12 +13,11 @@ use milvaion_api::{
     views::{OccurrenceRow, StatusChange},
 };
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
-use serde_json::Value;
 use uuid::Uuid;
 
 use super::{
-    Result, Store, StoreError,
-    occurrences::{RawOccurrenceRow, status},
+    Result, Store,
+    occurrences::{RunRow, filed_since, status, status_history},
     pool::StoreTransaction,
 };
 use crate::domain::duplicates::{LateRun, RecordedEnd, ReportedStart};
@@ -51,7 +50,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError`] if PostgreSQL fails; then the starts found so far are recorded, and the rest is not.
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then the starts found so far are recorded, and the rest is not.
     pub async fn record_late_starts(&self, starts: &[ReportedStart]) -> Result<LateStarts> {
         let mut found = LateStarts::default();
         for chunk in starts.chunks(LATE_START_BATCH_SIZE) {
@@ -115,7 +114,7 @@ impl Store {
         changed.dedup();
         sqlx::query!("UPDATE runs SET version = version + 1 WHERE id = ANY($1)", &changed).execute(&mut tx).await?;
         let rows = sqlx::query_as!(
-            RawOccurrenceRow,
+            RunRow,
             r#"SELECT o.id AS "id!", o.job_id AS "job_id!", o.job_name AS "job_name!", o.status::text AS "status!",
                       o.version + (SELECT count(*) FROM late_starts l WHERE l.run_id = o.id AND l.is_after_end)::int
                           AS "version!",
@@ -208,16 +207,7 @@ async fn recorded_runs(connection: &mut StoreTransaction, ids: &[Uuid]) -> Resul
         .collect()
 }
 
-/// Reads a stored status history.
-pub(super) fn status_history(stored: Value) -> Result<Vec<StatusChange>> {
-    serde_json::from_value(stored).map_err(|error| StoreError::Corrupt {
-        table: "occurrences",
-        column: "status_changes",
-        detail: error.to_string(),
-    })
-}
-
 /// Returns the instant before which none of these occurrences was filed.
 fn filed_since_first(ids: &[Uuid]) -> DateTime<Utc> {
-    ids.iter().min().map_or(DateTime::UNIX_EPOCH, |first| super::occurrences::filed_since(OccurrenceId(*first)))
+    ids.iter().min().map_or(DateTime::UNIX_EPOCH, |first| filed_since(OccurrenceId(*first)))
 }

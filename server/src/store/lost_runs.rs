@@ -303,20 +303,16 @@ impl Store {
             lost_runs.into_iter().partition(|lost| lost.status.is_final());
         let ends: Vec<RunEnd> = ends.into_iter().map(|lost| end(lost, now)).collect();
         let advances: Vec<RunAdvance> = advances.into_iter().map(|lost| advance(lost, now)).collect();
-        let (mut ended, mut advanced) = (Vec::new(), Vec::new());
+        let mut changed = Vec::with_capacity(ends.len() + advances.len());
         if !ends.is_empty() {
-            ended = finish_runs(&mut tx, &ends, now).await?;
+            changed.extend(finish_runs(&mut tx, &ends, now).await?);
         }
         if !advances.is_empty() {
-            advanced = advance_runs(&mut tx, &advances, now).await?;
+            changed.extend(advance_runs(&mut tx, &advances, now).await?);
         }
         tx.commit().await?;
-        self.measure_ended(&ended);
-        self.measure_advanced(&advanced);
-        let mut updated = UpdatedLostRuns::default();
-        updated.rows.extend(ended.into_iter().map(|run| run.row));
-        updated.rows.extend(advanced.into_iter().map(|run| run.row));
-        Ok(updated)
+        self.measure_changed(&changed);
+        Ok(UpdatedLostRuns { rows: changed.into_iter().map(|run| run.row).collect() })
     }
 }
 

@@ -5,22 +5,18 @@ use milvaion_api::{
     duplicates,
     page::{self, ListPage, OccurrenceFilter},
     report_notes,
-    views::{OccurrenceRow, OccurrenceView, TriggerSource},
+    views::{OccurrenceRow, OccurrenceView, StatusChange},
 };
-use milvaion_protocol::{
-    id::{JobId, OccurrenceId},
-    status::OccurrenceStatus,
-    trace::trace_id_text,
-};
+use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus, trace::trace_id_text};
 use serde_json::Value;
 use sqlx::{Postgres, QueryBuilder};
 use uuid::Uuid;
 
-use super::{Result, Store, StoreError, late_starts::status_history};
+use super::{Result, Store, StoreError};
 
-/// A row of the list as the database returns it.
+/// A row of lists and pages as PostgreSQL returns it. It has no input, which would cost a look-up for each row.
 #[derive(Debug, sqlx::FromRow)]
-pub struct RawOccurrenceRow {
+pub struct RunRow {
     pub(super) id: Uuid,
     pub(super) job_id: Uuid,
     pub(super) job_name: String,
@@ -39,57 +35,92 @@ pub struct RawOccurrenceRow {
     pub(super) cancel_requested_at: Option<DateTime<Utc>>,
 }
 
-/// Converts a row of a statement, with the columns of [`ROW_COLUMNS`], to a list row. It is a macro because every
-/// checked statement has its own row type.
+/// Converts a row of a statement, with the columns of [`ROW_COLUMNS`], to a list row, or returns an error from the function
+/// around it. It is a macro because every checked statement has its own row type.
 macro_rules! occurrence_row {
     ($row:expr) => {
-        milvaion_api::views::OccurrenceRow::try_from($crate::store::occurrences::RawOccurrenceRow {
-            id: $row.id,
-            job_id: $row.job_id,
+        milvaion_api::views::OccurrenceRow {
+            id: milvaion_protocol::id::OccurrenceId($row.id),
+            job_id: milvaion_protocol::id::JobId($row.job_id),
             job_name: $row.job_name,
-            status: $row.status,
+            status: $crate::store::occurrences::status(&$row.status)?,
             version: $row.version,
-            trigger: $row.trigger,
+            // The trigger of a newer server is display only, and must not keep a run from ending.
+            trigger: milvaion_api::views::TriggerSource::parse(&$row.trigger)
+                .unwrap_or(milvaion_api::views::TriggerSource::Api),
             attempt: $row.attempt,
             scheduled_for: $row.scheduled_for,
             started_at: $row.started_at,
             ended_at: $row.ended_at,
             duration_ms: $row.duration_ms,
             instance_id: $row.instance_id,
-            progress: $row.progress,
+            progress: $row.progress.and_then(|value| serde_json::from_value(value).ok()),
             note: $row.note,
             waits_until: $row.waits_until,
             cancel_requested_at: $row.cancel_requested_at,
-        })
+        }
     };
 }
 pub(super) use occurrence_row;
 
-impl TryFrom<RawOccurrenceRow> for OccurrenceRow {
+impl TryFrom<RunRow> for OccurrenceRow {
     type Error = StoreError;
 
-    fn try_from(row: RawOccurrenceRow) -> Result<Self> {
-        Ok(Self {
-            id: OccurrenceId(row.id),
-            job_id: JobId(row.job_id),
-            job_name: row.job_name,
-            status: status(&row.status)?,
-            version: row.version,
-            // The trigger of a newer server is display only, and must not keep a run from ending.
-            trigger: TriggerSource::parse(&row.trigger).unwrap_or(TriggerSource::Api),
-            attempt: row.attempt,
-            scheduled_for: row.scheduled_for,
-            started_at: row.started_at,
-            ended_at: row.ended_at,
-            duration_ms: row.duration_ms,
-            instance_id: row.instance_id,
-            progress: row.progress.and_then(|value| serde_json::from_value(value).ok()),
-            note: row.note,
-            waits_until: row.waits_until,
-            cancel_requested_at: row.cancel_requested_at,
-        })
+    fn try_from(row: RunRow) -> Result<Self> {
+        Ok(occurrence_row!(row))
     }
 }
+
+/// An open occurrence that has just changed or ended.
+#[derive(Clone, Debug)]
+pub struct ChangedRun {
+    /// Its row, as it is now.
+    pub row: OccurrenceRow,
+    /// Its worker.
+    pub worker_id: String,
+    /// Its job type.
+    pub job_type: String,
+    /// Position in the trace that it continues; none for a trace of its own.
+    pub traceparent: Option<String>,
+    /// True if the row named another instance for this attempt before.
+    pub was_elsewhere: bool,
+    /// True if its status is another than before.
+    pub has_new_status: bool,
+    /// True if the start of the attempt was not known before.
+    pub has_new_start: bool,
+    /// True if it ended and counted against a concurrency limit.
+    pub frees_slot: bool,
+    /// True if it ended and its job counts its pause from the end of a run.
+    pub starts_pause: bool,
+    /// The cause, if it failed.
+    pub failure_cause: Option<String>,
+}
+
+impl ChangedRun {
+    /// Returns the id of its trace.
+    pub(super) fn trace_id(&self) -> String {
+        trace_id_text(self.row.id, self.traceparent.as_deref())
+    }
+}
+
+/// Converts a row of advance.sql or finish.sql to a [`ChangedRun`], as [`occurrence_row`].
+macro_rules! changed_run {
+    ($row:expr) => {
+        $crate::store::occurrences::ChangedRun {
+            worker_id: $row.worker_id,
+            job_type: $row.job_type,
+            traceparent: $row.traceparent,
+            was_elsewhere: $row.was_elsewhere,
+            has_new_status: $row.has_new_status,
+            has_new_start: $row.has_new_start,
+            frees_slot: $row.frees_slot,
+            starts_pause: $row.starts_pause,
+            failure_cause: $row.failure_cause,
+            row: $crate::store::occurrences::occurrence_row!($row),
+        }
+    };
+}
+pub(super) use changed_run;
 
 /// Returns the status for a stored word.
 pub(super) fn status(word: &str) -> Result<OccurrenceStatus> {
@@ -97,6 +128,15 @@ pub(super) fn status(word: &str) -> Result<OccurrenceStatus> {
         table: "occurrences",
         column: "status",
         detail: word.to_owned(),
+    })
+}
+
+/// Reads a stored status history.
+pub(super) fn status_history(stored: Value) -> Result<Vec<StatusChange>> {
+    serde_json::from_value(stored).map_err(|error| StoreError::Corrupt {
+        table: "occurrences",
+        column: "status_changes",
+        detail: error.to_string(),
     })
 }
 
@@ -208,7 +248,7 @@ impl Store {
             }
         };
         query.push(" ORDER BY id DESC LIMIT ").push_bind(fetched);
-        let mut rows: Vec<RawOccurrenceRow> = query.build_query_as().fetch_all(self.pool()).await?;
+        let mut rows: Vec<RunRow> = query.build_query_as().fetch_all(self.pool()).await?;
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
         let next = if more { rows.last().map(|row| row.id.to_string()) } else { None };
@@ -298,7 +338,7 @@ impl Store {
             OccurrenceFilter { parent_id: Some(id), limit: MAX_SHOWN_CHILDREN, ..OccurrenceFilter::default() };
         let children = self.occurrences(&enqueued).await?;
         Ok(Some(OccurrenceView {
-            row: occurrence_row!(row)?,
+            row: occurrence_row!(row),
             worker_id: row.worker_id,
             job_type: row.job_type,
             job_version: row.job_version,

@@ -3,25 +3,21 @@
 use std::time::Instant;
 
 use chrono::{DateTime, Utc};
-use milvaion_protocol::{
-    id::{JobId, OccurrenceId},
-    status::OccurrenceStatus,
-};
+use milvaion_api::views::TriggerSource;
+use milvaion_protocol::id::{JobId, OccurrenceId};
 use milvaion_schedule::{rules::Rules, schedule::Schedule};
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::{
     Result, Store,
-    create::{BirthCause, RunBirth, create_runs},
-    delayed::queued_occurrence,
+    create::{CreatedRun, NewRun, create_runs, update_queued_runs},
     occurrences::status,
     partitions::with_partitions,
     readable,
     rules::rules_in,
 };
-use crate::{domain::message::QueuedOccurrence, faults};
-use milvaion_schedule::due::DueAction;
+use crate::{domain::message::QueuedRun, faults};
 
 /// The age of a statement whose answer was lost; longer than it can take.
 const CREATED_SINCE: chrono::Duration = chrono::Duration::hours(1);
@@ -55,40 +51,6 @@ pub struct DueJob {
     pub priority: i16,
     /// Run timeout in seconds; none means the job type's default.
     pub timeout_seconds: Option<i32>,
-}
-
-/// A scheduled occurrence to insert, with the move of its job's due time.
-#[derive(Clone, Debug)]
-pub struct NewScheduledRun {
-    /// The job.
-    pub job_id: JobId,
-    /// The job's version as it was read.
-    pub version: i32,
-    /// The job's due time as it was read, which is also the due time of the occurrence.
-    pub due: DateTime<Utc>,
-    /// The job's next due time.
-    pub next_fire_at: Option<DateTime<Utc>>,
-    /// Identifier of the occurrence.
-    pub occurrence_id: OccurrenceId,
-    /// The decision to run or to skip it.
-    pub action: DueAction,
-    /// Reason for a skip, or the misfires that the occurrence stands for.
-    pub note: Option<String>,
-}
-
-/// A scheduled occurrence that was inserted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScheduledRunResult {
-    /// Identifier.
-    pub id: OccurrenceId,
-    /// Queued or Skipped.
-    pub status: OccurrenceStatus,
-    /// True if it is queued and waits for a slot.
-    pub is_held: bool,
-    /// Reason for a skip.
-    pub note: Option<String>,
-    /// True if it was looked up after its answer was lost: the republisher may have sent its message.
-    pub may_be_sent: bool,
 }
 
 impl Store {
@@ -156,28 +118,14 @@ impl Store {
     /// found nothing; the republisher sends what was dispatched all the same.
     pub async fn create_scheduled_runs(
         &self,
-        runs: &[NewScheduledRun],
+        runs: &[NewRun],
         epoch: Option<i64>,
         now: DateTime<Utc>,
-    ) -> Result<Vec<ScheduledRunResult>> {
+    ) -> Result<Vec<CreatedRun>> {
         #[cfg(feature = "faults")]
         self.sabotage_swap(runs).await?;
-        let births: Vec<RunBirth> = runs
-            .iter()
-            .map(|run| RunBirth {
-                id: run.occurrence_id,
-                job_id: run.job_id,
-                cause: BirthCause::Schedule {
-                    due: run.due,
-                    version: run.version,
-                    next_fire_at: run.next_fire_at,
-                    is_skipped: run.action == DueAction::Skip,
-                    remark: run.note.clone(),
-                },
-            })
-            .collect();
         let since = Instant::now();
-        let created = match with_partitions!(self, now, create_runs(self.pool(), &births, epoch, now)) {
+        let created = match with_partitions!(self, now, create_runs(self.pool(), runs, false, epoch, now)) {
             Err(error) if error.is_unanswered() => {
                 let found = self.created_runs(runs, now).await?;
                 return if found.is_empty() { Err(error) } else { Ok(found) };
@@ -186,23 +134,17 @@ impl Store {
         };
         self.measure_created(&created);
         self.measure_dispatched(&created, now + since.elapsed());
-        Ok(created
-            .into_iter()
-            .map(|run| ScheduledRunResult {
-                id: OccurrenceId(run.id),
-                status: if run.skip_note.is_some() { OccurrenceStatus::Skipped } else { OccurrenceStatus::Queued },
-                is_held: run.skip_note.is_none() && run.is_held,
-                note: run.skip_note,
-                may_be_sent: false,
-            })
-            .collect())
+        Ok(created)
     }
 
-    /// Returns those of the occurrences that exist and are still in their first attempt.
-    async fn created_runs(&self, runs: &[NewScheduledRun], now: DateTime<Utc>) -> Result<Vec<ScheduledRunResult>> {
-        let ids: Vec<Uuid> = runs.iter().map(|run| run.occurrence_id.0).collect();
+    /// Returns those of the occurrences that exist and are still in their first attempt. The republisher may have sent
+    /// their messages.
+    async fn created_runs(&self, runs: &[NewRun], now: DateTime<Utc>) -> Result<Vec<CreatedRun>> {
+        let ids: Vec<Uuid> = runs.iter().map(|run| run.id.0).collect();
         let rows = sqlx::query!(
-            r#"SELECT id AS "id!", status::text AS "status!", is_held AS "is_held!", note
+            r#"SELECT id AS "id!", job_id AS "job_id!", job_name AS "job_name!", worker_id AS "worker_id!",
+                      job_type AS "job_type!", scheduled_for AS "scheduled_for!", max_retries AS "max_retries!",
+                      priority AS "priority!", timeout_seconds, status::text AS "status!", is_held AS "is_held!", note
                  FROM occurrences WHERE id = ANY($1) AND filed_at >= $2 AND attempt = 1"#,
             &ids,
             now - CREATED_SINCE
@@ -211,13 +153,22 @@ impl Store {
         .await?;
         rows.into_iter()
             .map(|row| {
-                Ok(ScheduledRunResult {
+                let queued = QueuedRun {
                     id: OccurrenceId(row.id),
-                    status: status(&row.status)?,
+                    job_id: JobId(row.job_id),
+                    job_name: row.job_name,
+                    worker_id: row.worker_id,
+                    job_type: row.job_type,
+                    scheduled_for: row.scheduled_for,
+                    attempt: 1,
+                    max_retries: row.max_retries,
+                    priority: row.priority,
+                    timeout_seconds: row.timeout_seconds,
                     is_held: row.is_held,
-                    note: row.note,
                     may_be_sent: true,
-                })
+                    ..QueuedRun::default()
+                };
+                Ok(CreatedRun::new(queued, TriggerSource::Schedule, status(&row.status)?, row.note))
             })
             .collect()
     }
@@ -268,10 +219,11 @@ impl Store {
         parked: &[(String, String)],
         limit: i64,
         now: DateTime<Utc>,
-    ) -> Result<Vec<QueuedOccurrence>> {
+    ) -> Result<Vec<QueuedRun>> {
         let known_unsent: Vec<Uuid> = known_unsent.iter().map(|id| id.0).collect();
         let (workers, job_types): (Vec<String>, Vec<String>) = parked.iter().cloned().unzip();
-        let rows = sqlx::query!(
+        let mut claimed = update_queued_runs!(
+            self.pool(),
             "WITH unsent AS (
                  SELECT id FROM runs
                   WHERE publish_after IS NOT NULL AND (publish_after < $1 OR id = ANY($3))
@@ -282,21 +234,15 @@ impl Store {
                   LIMIT $2
                     FOR UPDATE SKIP LOCKED
              )
-             UPDATE runs r SET publish_after = $6 WHERE id = ANY (ARRAY (SELECT id FROM unsent))
-             RETURNING id, job_id, job_name, worker_id, job_type,
-                       run_input(id, own_input, has_long_input, job_id, job_version) AS job_data,
-                       scheduled_for, attempt, failures, max_retries, priority, timeout_seconds, traceparent,
-                       parent_id, run_checkpoint(id, attempt) AS checkpoint",
+             UPDATE runs r SET publish_after = $6 WHERE id = ANY (ARRAY (SELECT id FROM unsent))",
             before,
             limit,
             &known_unsent,
             &workers,
             &job_types,
             now
-        )
-        .fetch_all(self.pool())
-        .await?;
-        let mut claimed: Vec<QueuedOccurrence> = rows.into_iter().map(|row| queued_occurrence!(row)).collect();
+        );
+        claimed.iter_mut().for_each(|queued| queued.may_be_sent = true);
         claimed.sort_unstable_by_key(|queued| queued.id);
         Ok(claimed)
     }

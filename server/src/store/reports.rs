@@ -47,15 +47,6 @@ pub struct AppliedChanges {
     pub has_delayed: bool,
 }
 
-impl AppliedChanges {
-    fn add(&mut self, row: OccurrenceRow, was_elsewhere: bool) {
-        if was_elsewhere {
-            self.taken_over.insert(row.id);
-        }
-        self.rows.push(row);
-    }
-}
-
 impl Store {
     /// Applies changes where the row's present status allows them, and updates the statistics. Returns the effects; a
     /// late or repeated change, or one about an unknown occurrence, has none.
@@ -98,22 +89,22 @@ impl Store {
                 (advanced, ended)
             }
         };
-        self.measure_advanced(&advanced);
-        self.measure_ended(&ended);
+        self.measure_changed(&advanced);
+        self.measure_changed(&ended);
         self.measure_stored(changes, &ended, now + since.elapsed());
         let mut applied = AppliedChanges::default();
-        for run in advanced {
+        for run in advanced.into_iter().chain(ended) {
             applied.has_delayed |= run.row.waits_until.is_some();
             if run.row.status == OccurrenceStatus::Running && !run.has_new_start {
                 applied.known_starts.insert(run.row.id);
             }
-            applied.add(run.row, run.was_elsewhere);
-        }
-        for run in ended {
+            if run.was_elsewhere {
+                applied.taken_over.insert(run.row.id);
+            }
             applied.slot_freed |= run.frees_slot;
             applied.ended_jobs.extend(run.starts_pause.then_some(run.row.job_id));
             applied.has_failures |= matches!(run.row.status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut);
-            applied.add(run.row, run.was_elsewhere);
+            applied.rows.push(run.row);
         }
         Ok(applied)
     }

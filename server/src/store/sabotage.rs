@@ -6,12 +6,12 @@ use chrono::{DateTime, Utc};
 use milvaion_api::failures::FailureCause;
 use milvaion_protocol::id::OccurrenceId;
 
-use super::{Result, Store, dead_letters::DeadLetteredRun, enqueue::EnqueuedRun, plan::NewScheduledRun};
+use super::{Result, Store, create::NewRun, dead_letters::DeadLetteredRun};
 use crate::{domain::transition::AttemptChange, faults::is_sabotaged};
 
 impl Store {
     /// Writes back the due times that were read, so that every compare matches.
-    pub(super) async fn sabotage_swap(&self, runs: &[NewScheduledRun]) -> Result<()> {
+    pub(super) async fn sabotage_swap(&self, runs: &[NewRun]) -> Result<()> {
         if !is_sabotaged("skip_compare_and_swap") {
             return Ok(());
         }
@@ -31,7 +31,7 @@ impl Store {
     }
 
     /// Deletes the receipts of earlier deliveries, so that nothing shows that an occurrence exists.
-    pub(crate) async fn sabotage_receipts(&self, runs: &[EnqueuedRun]) -> Result<()> {
+    pub(crate) async fn sabotage_receipts(&self, runs: &[NewRun]) -> Result<()> {
         if is_sabotaged("skip_receipts") {
             let ids: Vec<uuid::Uuid> = runs.iter().map(|run| run.id.0).collect();
             sqlx::query("DELETE FROM receipts WHERE run_id = ANY($1)").bind(ids).execute(self.pool()).await?;

@@ -8,15 +8,17 @@
 //! those that still wait, in its transaction.
 
 use chrono::{DateTime, Utc};
-use milvaion_api::requests::JobInput;
 use milvaion_protocol::id::{JobId, OccurrenceId};
+use milvaion_schedule::rules::Rules;
 use sqlx::PgExecutor;
 use uuid::Uuid;
 
 use super::{
-    Result, Store, create::MAX_OPEN_RUNS_PER_JOB, delayed::queued_occurrence, jobs::StoredJob, rules::RuleColumns,
+    Result, Store,
+    create::{MAX_OPEN_RUNS_PER_JOB, queued_run},
+    rules::RuleColumns,
 };
-use crate::domain::message::QueuedOccurrence;
+use crate::domain::message::QueuedRun;
 
 impl Store {
     /// Grants at most `limit` slots to waiting occurrences. Grants none while the cluster is paused.
@@ -24,7 +26,7 @@ impl Store {
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then no slot was granted.
-    pub async fn grant_slots(&self, limit: i64, now: DateTime<Utc>) -> Result<Vec<QueuedOccurrence>> {
+    pub async fn grant_slots(&self, limit: i64, now: DateTime<Utc>) -> Result<Vec<QueuedRun>> {
         let has_waiting = sqlx::query_scalar!(
             r#"SELECT EXISTS (SELECT 1 FROM runs WHERE NOT has_slot AND slot_group IS NOT NULL) AND NOT EXISTS (SELECT 1 FROM cluster_pause) AS "waits!""#
         )
@@ -44,7 +46,7 @@ impl Store {
         .await?;
         let rows = sqlx::query_file!("src/store/grant.sql", limit, now).fetch_all(&mut tx).await?;
         tx.commit().await?;
-        Ok(rows.into_iter().map(|row| queued_occurrence!(row)).collect())
+        Ok(rows.into_iter().map(|row| queued_run!(row)).collect())
     }
 
     /// Returns open occurrences, oldest first, each with the newer waiting occurrence of its job that replaces it.
@@ -114,15 +116,20 @@ impl Store {
     }
 }
 
-/// Gives the occurrences of a job that wait for a slot its new limits, if the edit from `before` to `job` changes them. At
+/// Gives the occurrences of a job that wait for a slot its new limits, if the edit from `before` to `after` changes them. At
 /// most [`MAX_OPEN_RUNS_PER_JOB`] occurrences get them, in the order in which they are granted slots; more can only wait if
 /// programs have enqueued them.
 ///
 /// An edit never makes waiting occurrences replace each other: those that were created under another overlap policy would
 /// be cancelled.
-pub(super) async fn apply_limits(executor: impl PgExecutor<'_>, before: &StoredJob, job: &JobInput) -> Result<()> {
-    let rules = RuleColumns::of(&job.rules);
-    if rules.limits() == RuleColumns::of(&before.definition.rules).limits() {
+pub(super) async fn apply_limits(
+    executor: impl PgExecutor<'_>,
+    id: JobId,
+    before: &Rules,
+    after: &Rules,
+) -> Result<()> {
+    let rules = RuleColumns::of(after);
+    if rules.limits() == RuleColumns::of(before).limits() {
         return Ok(());
     }
     // What is locked is being granted a slot or ended, so it is skipped. Waiting for it could end in a deadlock, because one
@@ -134,7 +141,7 @@ pub(super) async fn apply_limits(executor: impl PgExecutor<'_>, before: &StoredJ
           WHERE id = ANY (ARRAY (
                 SELECT id FROM runs WHERE slot_group = $1 AND NOT has_slot
                  ORDER BY priority DESC, id LIMIT $2 FOR UPDATE SKIP LOCKED))",
-        before.id.0,
+        id.0,
         MAX_OPEN_RUNS_PER_JOB,
         rules.overlap,
         rules.max_concurrent,

@@ -17,7 +17,7 @@ use milvaion_server::{
     domain::transition::fold,
     engine::Service,
     lifecycle::Server,
-    store::{jobs::StoredJob, manual_runs::NewManualRun},
+    store::{create::NewRun, jobs::StoredJob},
 };
 use milvaion_test_support::{database::TestConnection, jobs, server_env, wait};
 
@@ -54,13 +54,8 @@ async fn run_at(
     copies: usize,
     at: DateTime<Utc>,
 ) -> OccurrenceId {
-    let forced = NewManualRun {
-        id: server.clock.occurrence_id(),
-        job_id,
-        by: "test".into(),
-        force: true,
-        ..NewManualRun::default()
-    };
+    let forced =
+        NewRun { id: server.clock.occurrence_id(), job_id, by: "test".into(), force: true, ..NewRun::default() };
     let outcome = server.store.insert_manual_run(&forced, server.clock.now()).await.expect("the query succeeds");
     outcome.into_created().expect("it is created");
     let report = StatusReport { exception: Some("boom".into()), ..StatusReport::new(forced.id, 1, "w-1", status, at) };

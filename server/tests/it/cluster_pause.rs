@@ -12,7 +12,7 @@ use milvaion_server::{
     clock::Clock,
     command::cluster::ClusterCommands,
     live::Hub,
-    store::{Store, manual_runs::NewManualRun},
+    store::{Store, create::NewRun},
 };
 use milvaion_test_support::{database, jobs, server_env};
 use tokio::sync::Notify;
@@ -99,13 +99,7 @@ async fn cluster_pause_withholds_unsent_scheduled_runs() {
     let job_id = jobs::insert(store, clock, Schedule::Manual, None).await;
     let mut ids = Vec::new();
     for trigger in ["schedule", "manual"] {
-        let run = NewManualRun {
-            id: clock.occurrence_id(),
-            job_id,
-            by: "test".into(),
-            force: true,
-            ..NewManualRun::default()
-        };
+        let run = NewRun { id: clock.occurrence_id(), job_id, by: "test".into(), force: true, ..NewRun::default() };
         let outcome = store.insert_manual_run(&run, clock.now()).await.expect("the query succeeds");
         outcome.into_created().expect("it is created");
         sqlx::query("UPDATE runs SET trigger = $1 WHERE id = $2")

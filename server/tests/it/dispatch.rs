@@ -12,15 +12,11 @@ use milvaion_schedule::{
 };
 use milvaion_server::{
     background::{due_index::DueIndexRebuilder, publish_marker::PublishMarker},
-    broker::{
-        Broker,
-        publisher::{OutgoingMessage, Publisher},
-    },
+    broker::{Broker, publisher::Publisher},
     cache::Cache,
     clock::Clock,
-    domain::message::message,
     engine::{Service, sender::MessageSender},
-    store::{Store, jobs::AuditStamp, manual_runs::NewManualRun, plan::NewScheduledRun},
+    store::{Store, create::NewRun, jobs::AuditStamp},
 };
 use milvaion_test_support::{
     database::{self, TestConnection},
@@ -40,20 +36,21 @@ async fn dispatch_all(store: &Store, clock: &Clock, now: DateTime<Utc>, batch: i
         if jobs.is_empty() {
             return created;
         }
-        let planned: Vec<NewScheduledRun> = jobs
+        let planned: Vec<NewRun> = jobs
             .iter()
             .map(|job| {
                 let schedule = job.schedule.as_ref().expect("a schedule");
                 let decision =
                     EffectiveSchedule::new(job.id, schedule, &job.rules, &[]).decide(job.next_fire_at, now, None);
-                NewScheduledRun {
+                NewRun {
                     job_id: job.id,
                     version: job.version,
-                    due: job.next_fire_at,
+                    due: Some(job.next_fire_at),
                     next_fire_at: decision.next_fire_at,
-                    occurrence_id: clock.occurrence_id(),
-                    action: decision.action,
+                    id: clock.occurrence_id(),
+                    is_skipped: decision.action == DueAction::Skip,
                     note: decision.note,
+                    ..NewRun::default()
                 }
             })
             .collect();
@@ -107,14 +104,12 @@ async fn due_job_read_before_an_edit_is_not_dispatched() {
     let before = store.job(id).await.expect("the query succeeds").expect("it exists");
     let next = Some(now - Duration::seconds(1));
     store.update_job(&before, &edited, next, edit).await.expect("stored").expect("the version is current");
-    let run = NewScheduledRun {
+    let run = NewRun {
         job_id: id,
         version: read.version,
-        due: read.next_fire_at,
-        next_fire_at: None,
-        occurrence_id: clock.occurrence_id(),
-        action: DueAction::Run,
-        note: None,
+        due: Some(read.next_fire_at),
+        id: clock.occurrence_id(),
+        ..NewRun::default()
     };
     assert_eq!(store.create_scheduled_runs(&[run], None, now).await.expect("the query succeeds"), []);
 }
@@ -141,14 +136,13 @@ async fn edit_does_not_reset_the_due_time() {
     let before = store.job(id).await.expect("the query succeeds").expect("it exists");
     let due = store.due_jobs(now, 10, &[]).await.expect("the due jobs can be read").remove(0);
     let next = now + Duration::seconds(60);
-    let run = NewScheduledRun {
+    let run = NewRun {
         job_id: id,
         version: due.version,
-        due: due.next_fire_at,
+        due: Some(due.next_fire_at),
         next_fire_at: Some(next),
-        occurrence_id: clock.occurrence_id(),
-        action: DueAction::Run,
-        note: None,
+        id: clock.occurrence_id(),
+        ..NewRun::default()
     };
     assert_eq!(store.create_scheduled_runs(&[run], None, now).await.expect("the query succeeds").len(), 1);
     let edit = AuditStamp { by: "test", at: now, address: None };
@@ -239,16 +233,14 @@ async fn confirmed_messages_are_marked_after_postgresql_has_failed() {
     let connection = tokio::spawn(keep_open(stop.clone()));
     let sender = MessageSender::new(store.clone(), publisher, clock.clone(), Default::default());
     let job_id = jobs::insert(&store, &clock, Schedule::Manual, None).await;
-    let run = NewManualRun { id: clock.occurrence_id(), job_id, by: "test".into(), ..NewManualRun::default() };
+    let run = NewRun { id: clock.occurrence_id(), job_id, by: "test".into(), ..NewRun::default() };
     let created = store.insert_manual_run(&run, clock.now()).await.expect("the query succeeds");
     let queued = created.into_created().expect("created").queued;
-    let worker_id = queued.worker_id.clone();
-    let sent = OutgoingMessage { worker_id, message: message(queued, clock.now()), republished: false };
 
     let mut admin = TestConnection::open(&config.database.url).await;
     admin.execute("ALTER TABLE runs RENAME TO gone").await;
     sender.wait_until_ready().await;
-    sender.send(vec![sent]).await;
+    sender.send_created(vec![queued]).await;
     let marker = || PublishMarker { sender: sender.clone() };
     wait::eventually("a failed mark", async || marker().tick().await.err()).await;
     admin.execute("ALTER TABLE gone RENAME TO runs").await;

@@ -18,7 +18,7 @@ use milvaion_server::{
     store::{
         Store,
         create::MAX_OPEN_RUNS_PER_JOB,
-        enqueue::{EnqueueOutcome, EnqueuedRun},
+        create::{EnqueueOutcome, NewRun},
         jobs::AuditStamp,
     },
 };
@@ -243,18 +243,8 @@ async fn store_with_job(rules: Rules) -> (String, Store, Clock, JobId) {
     (url, store, clock, job)
 }
 
-fn run(clock: &Clock, job_id: JobId) -> EnqueuedRun {
-    EnqueuedRun {
-        id: clock.occurrence_id(),
-        job_id,
-        input: None,
-        not_before: None,
-        priority: None,
-        uniqueness_key: None,
-        unique_until: None,
-        parent_id: None,
-        traceparent: None,
-    }
+fn run(clock: &Clock, job_id: JobId) -> NewRun {
+    NewRun { id: clock.occurrence_id(), job_id, ..NewRun::default() }
 }
 
 #[tokio::test]
@@ -262,7 +252,7 @@ async fn id_of_last_week_is_stored_in_a_new_installation() {
     let (_, store, clock, job) = store_with_job(Rules::default()).await;
     let old = OccurrenceId::from_parts(clock.now() - TimeDelta::days(6), [3; 10]);
     for is_first in [true, false] {
-        let outcomes = store.enqueue_runs(&[EnqueuedRun { id: old, ..run(&clock, job) }], None, clock.now()).await;
+        let outcomes = store.enqueue_runs(&[NewRun { id: old, ..run(&clock, job) }], None, clock.now()).await;
         let outcome = outcomes.expect("stored").remove(0);
         assert_eq!(matches!(outcome, EnqueueOutcome::Created(_)), is_first, "{outcome:?}");
     }
@@ -271,7 +261,7 @@ async fn id_of_last_week_is_stored_in_a_new_installation() {
 #[tokio::test]
 async fn delayed_occurrence_takes_its_slot_after_the_delay() {
     let (_, store, clock, job) = store_with_job(Rules { max_concurrent: Some(1), ..Rules::default() }).await;
-    let delayed = EnqueuedRun { not_before: Some(clock.now() + TimeDelta::hours(1)), ..run(&clock, job) };
+    let delayed = NewRun { not_before: Some(clock.now() + TimeDelta::hours(1)), ..run(&clock, job) };
     let due = run(&clock, job);
     store.enqueue_runs(&[delayed.clone(), due.clone()], None, clock.now()).await.expect("stored");
     let granted = async || {
@@ -296,7 +286,7 @@ async fn delayed_occurrence_takes_its_slot_after_the_delay() {
     // An edit of the limit applies to what waits, unless the setting of the save keeps the old limit.
     let mut waiting = [run(&clock, job), run(&clock, job)];
     waiting.sort_by_key(|run| run.id);
-    let last = EnqueuedRun { not_before: Some(clock.now() + TimeDelta::hours(1)), ..run(&clock, job) };
+    let last = NewRun { not_before: Some(clock.now() + TimeDelta::hours(1)), ..run(&clock, job) };
     store.enqueue_runs(&waiting, None, clock.now()).await.expect("stored");
     store.enqueue_runs(std::slice::from_ref(&last), None, clock.now()).await.expect("stored");
     let edit = async |max_concurrent, keeps_limits| {
@@ -367,7 +357,7 @@ async fn checkpoint_is_in_the_message_of_the_next_attempt() {
 #[tokio::test]
 async fn key_of_an_open_occurrence_is_kept() {
     let (_, store, clock, job) = store_with_job(Rules::default()).await;
-    let keyed = |key: &str| EnqueuedRun { uniqueness_key: Some(key.into()), ..run(&clock, job) };
+    let keyed = |key: &str| NewRun { uniqueness_key: Some(key.into()), ..run(&clock, job) };
     let (open, ended) = (keyed("open"), keyed("ended"));
     store.enqueue_runs(&[open, ended.clone()], None, clock.now()).await.expect("stored");
     let end = StatusReport::new(ended.id, 1, "w-1", OccurrenceStatus::Completed, clock.now());

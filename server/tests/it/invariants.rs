@@ -254,17 +254,17 @@ fn arrows_of_the_server_go_one_way() {
 
 #[test]
 fn rows_are_committed_before_messages_are_sent() {
-    // One module publishes job messages, for four callers: each calls it after the row is committed. The others publish
+    // One module publishes job messages, and one builds them: each caller has committed the row before. The others publish
     // replies, echoes, and what a worker has sent as a dead letter.
     let others = ["server/src/broker/reply.rs", "server/src/broker/consumer.rs", "server/src/broker/echo.rs"];
     let publishers = [&["server/src/broker/publisher.rs"], &others[..]].concat();
     only_in("server/src", "basic_publish", &publishers);
     for (file, row, message) in [
-        ("server/src/background/dispatcher/batch.rs", ".create_scheduled_runs(", "self.sender.send("),
+        ("server/src/background/dispatcher/batch.rs", ".create_scheduled_runs(", "self.sender.send_created"),
         ("server/src/background/republisher.rs", ".claim_unsent(", "self.publisher.publish("),
-        ("server/src/background/slot_granter.rs", ".grant_slots(", "self.sender.send("),
+        ("server/src/background/slot_granter.rs", ".release_quarantined(", "self.sender.send_created("),
         ("server/src/command/manual_run.rs", ".insert_manual_run(", "self.send_created("),
-        ("server/src/ingest/enqueue.rs", ".enqueue(", "self.send("),
+        ("server/src/ingest/enqueue.rs", ".enqueue(", ".send_created("),
         ("server/src/http/rest/occurrences.rs", ".enqueue(", ".send_created("),
     ] {
         let code = without_comments(&read(file));
@@ -273,18 +273,7 @@ fn rows_are_committed_before_messages_are_sent() {
         };
         assert!(position(row) < position(message), "{file} sends the message before the row is committed");
     }
-    only_in(
-        "server/src",
-        "OutgoingMessage {",
-        &[
-            "server/src/broker/",
-            "server/src/background/dispatcher/batch.rs",
-            "server/src/background/slot_granter.rs",
-            "server/src/background/republisher.rs",
-            "server/src/command/manual_run.rs",
-            "server/src/ingest/enqueue.rs",
-        ],
-    );
+    only_in("server/src", "OutgoingMessage {", &["server/src/broker/", "server/src/engine/sender.rs"]);
 }
 
 #[test]

@@ -5,13 +5,13 @@ use std::time::Duration;
 use futures::StreamExt;
 use milvaion_api::page::OccurrenceFilter;
 use milvaion_protocol::status::OccurrenceStatus;
-use milvaion_schedule::{due::DueAction, schedule::Schedule};
+use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
     cache::Cache,
     clock::{Clock, machine_now},
     config::{cache::CacheConfig, database::DatabaseConfig},
     error::chain,
-    store::{PoolUse, Store, StoreError, jobs::AuditStamp, plan::NewScheduledRun},
+    store::{PoolUse, Store, StoreError, create::NewRun, jobs::AuditStamp},
 };
 use milvaion_test_support::{
     database::{self, TestConnection},
@@ -36,32 +36,31 @@ async fn occurrences_whose_answer_was_lost_are_sent_at_once() {
     let mut planned = Vec::new();
     for _ in 0..4 {
         let job_id = jobs::insert(&store, &clock, Schedule::every(60), Some(now)).await;
-        planned.push(NewScheduledRun {
+        planned.push(NewRun {
             job_id,
             version: 1,
-            due: now,
+            due: Some(now),
             next_fire_at: Some(now + chrono::Duration::seconds(60)),
-            occurrence_id: clock.occurrence_id(),
-            action: DueAction::Run,
-            note: None,
+            id: clock.occurrence_id(),
+            ..NewRun::default()
         });
     }
     // The statement is prepared by another batch, so that its next answer says that it has committed.
     let first = store.create_scheduled_runs(&planned[..1], None, now).await.expect("the statement succeeds");
-    assert_eq!(first.iter().map(|run| run.may_be_sent).collect::<Vec<_>>(), [false]);
+    assert_eq!(first.iter().map(|run| run.queued.may_be_sent).collect::<Vec<_>>(), [false]);
 
     network.lose_next_answer();
     let created = store.create_scheduled_runs(&planned[1..], None, now).await.expect("the look-up succeeds");
     assert!(network.has_lost_answer(), "an answer was lost");
-    assert!(created.iter().all(|run| run.may_be_sent), "a worker must learn that there may be another message");
-    let mut created: Vec<_> = created.iter().map(|run| (run.id, run.status)).collect();
+    assert!(created.iter().all(|run| run.queued.may_be_sent), "a worker must learn that there may be another message");
+    let mut created: Vec<_> = created.iter().map(|run| (run.row.id, run.row.status)).collect();
     created.sort_unstable_by_key(|(id, _)| *id);
-    let mut expected: Vec<_> = planned[1..].iter().map(|run| (run.occurrence_id, OccurrenceStatus::Queued)).collect();
+    let mut expected: Vec<_> = planned[1..].iter().map(|run| (run.id, OccurrenceStatus::Queued)).collect();
     expected.sort_unstable_by_key(|(id, _)| *id);
     assert_eq!(created, expected);
 
     network.lose_next_answer();
-    let nothing = [NewScheduledRun { occurrence_id: clock.occurrence_id(), ..planned[1].clone() }];
+    let nothing = [NewRun { id: clock.occurrence_id(), ..planned[1].clone() }];
     let error = store.create_scheduled_runs(&nothing, None, now).await.expect_err("nothing was created");
     assert!(error.is_unanswered(), "{error:?}");
 }

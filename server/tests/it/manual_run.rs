@@ -23,10 +23,10 @@ use milvaion_server::{
     store::{
         Store,
         cancel::CancelPosition,
-        create::IDEMPOTENCY_KEY_RETENTION,
+        create::{CreatedRun, IDEMPOTENCY_KEY_RETENTION, NewRun},
         jobs::AuditStamp,
         lost_runs::LostRunUpdate,
-        manual_runs::{CreatedOccurrence, ManualRunOutcome, ManualRunRefusal, NewManualRun},
+        manual_runs::{ManualRunOutcome, ManualRunRefusal},
         retention::ExpiringTable,
     },
 };
@@ -41,15 +41,15 @@ async fn job(store: &Store, clock: &Clock, schedule: Schedule, rules: Rules) -> 
     jobs::insert_job(store, clock, &JobInput { rules, ..jobs::echo_job(schedule) }, None).await
 }
 
-fn request(clock: &Clock, job_id: JobId) -> NewManualRun {
-    NewManualRun { id: clock.occurrence_id(), job_id, by: "ana".into(), ..NewManualRun::default() }
+fn request(clock: &Clock, job_id: JobId) -> NewRun {
+    NewRun { id: clock.occurrence_id(), job_id, by: "ana".into(), ..NewRun::default() }
 }
 
-async fn insert(store: &Store, clock: &Clock, request: &NewManualRun) -> ManualRunOutcome {
+async fn insert(store: &Store, clock: &Clock, request: &NewRun) -> ManualRunOutcome {
     store.insert_manual_run(request, clock.now()).await.expect("the query succeeds")
 }
 
-async fn create(store: &Store, clock: &Clock, job_id: JobId) -> CreatedOccurrence {
+async fn create(store: &Store, clock: &Clock, job_id: JobId) -> CreatedRun {
     insert(store, clock, &request(clock, job_id)).await.into_created().expect("it is created")
 }
 
@@ -97,7 +97,7 @@ async fn queued_occurrence_is_cancelled_at_once() {
     let rules = Rules { overlap: OverlapPolicy::Queue, ..Rules::default() };
     let job_id = job(&store, &clock, from_end, rules).await;
     let created = create(&store, &clock, job_id).await;
-    assert!(created.is_held);
+    assert!(created.queued.is_held);
     assert_eq!(count(&mut db, "runs WHERE slot_group IS NOT NULL").await, 1);
 
     let now = clock.now();
@@ -301,7 +301,7 @@ async fn manual_runs_with_one_key_are_one_run() {
     let (store, clock, mut db) = open().await;
     let job_id = job(&store, &clock, Schedule::Manual, Rules::default()).await;
     let other = job(&store, &clock, Schedule::Manual, Rules::default()).await;
-    let keyed = |job_id| NewManualRun { key: Some("k".into()), ..request(&clock, job_id) };
+    let keyed = |job_id| NewRun { key: Some("k".into()), ..request(&clock, job_id) };
     let mut racing = Vec::new();
     for _ in 0..8 {
         let (store, clock, request) = (store.clone(), clock.clone(), keyed(job_id));
@@ -340,7 +340,7 @@ async fn paused_jobs_and_clusters_need_force() {
     let id = jobs::insert_job(&store, &clock, &paused, None).await;
     let refused = insert(&store, &clock, &request(&clock, id)).await;
     assert!(matches!(refused, ManualRunOutcome::Refused(ManualRunRefusal::JobPaused)), "{refused:?}");
-    let forced = NewManualRun { force: true, ..request(&clock, id) };
+    let forced = NewRun { force: true, ..request(&clock, id) };
     assert!(matches!(insert(&store, &clock, &forced).await, ManualRunOutcome::Created(_)));
 
     let active = job(&store, &clock, Schedule::Manual, Rules::default()).await;
@@ -353,7 +353,7 @@ async fn paused_jobs_and_clusters_need_force() {
         matches!(&refused, ManualRunOutcome::Refused(ManualRunRefusal::ClusterPaused(reason)) if reason == "a migration"),
         "{refused:?}"
     );
-    let forced = NewManualRun { force: true, ..request(&clock, active) };
+    let forced = NewRun { force: true, ..request(&clock, active) };
     assert!(matches!(insert(&store, &clock, &forced).await, ManualRunOutcome::Created(_)));
     assert!(matches!(insert(&store, &clock, &request(&clock, clock.job_id())).await, ManualRunOutcome::JobNotFound));
 }
@@ -363,7 +363,7 @@ async fn concurrent_manual_runs_do_not_overlap() {
     let (store, clock, mut db) = open().await;
     let rules = Rules { overlap: OverlapPolicy::Skip, ..Rules::default() };
     let job_id = job(&store, &clock, Schedule::Manual, rules).await;
-    let exclusive = |force| NewManualRun { force, ..request(&clock, job_id) };
+    let exclusive = |force| NewRun { force, ..request(&clock, job_id) };
     let mut racing = Vec::new();
     for _ in 0..8 {
         let (store, clock, request) = (store.clone(), clock.clone(), exclusive(false));
@@ -379,7 +379,7 @@ async fn concurrent_manual_runs_do_not_overlap() {
     }
     assert_eq!(created, 1);
     let forced = insert(&store, &clock, &exclusive(true)).await.into_created().expect("it is created");
-    assert!(!forced.is_held);
+    assert!(!forced.queued.is_held);
     assert_eq!(
         count(&mut db, "runs WHERE slot_group IS NOT NULL AND has_slot").await,
         1,
@@ -407,7 +407,7 @@ async fn occurrence_copies_the_rules_of_its_job() {
         {
             let job_id = job(&store, &clock, schedule.clone(), rules.clone()).await;
             let created = create(&store, &clock, job_id).await;
-            assert_eq!(created.is_held, rules.needs_slot(), "{rules:?}");
+            assert_eq!(created.queued.is_held, rules.needs_slot(), "{rules:?}");
             let slot: Option<SlotColumns> = sqlx::query_as(
                 "SELECT has_slot, slot_limit, slot_key, slot_key_limit FROM runs WHERE id = $1 AND slot_group = job_id",
             )

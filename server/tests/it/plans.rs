@@ -9,12 +9,12 @@ use milvaion_protocol::{
     message::{RunProgress, StatusReport},
     status::OccurrenceStatus,
 };
-use milvaion_schedule::{due::DueAction, schedule::Schedule};
+use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
     clock::{Clock, machine_now},
     config::database::DatabaseConfig,
     domain::lost_message::{QueueBacklog, QueueCount},
-    store::{Store, enqueue::EnqueuedRun, jobs::AuditStamp, plan::NewScheduledRun},
+    store::{Store, create::NewRun, jobs::AuditStamp},
 };
 use milvaion_test_support::{
     database::{self, TestConnection},
@@ -62,17 +62,9 @@ impl PlanHarness {
         let now = self.clock.now();
         for _ in 0..PLANNED_ANEW + 2 {
             let nothing: Vec<OccurrenceId> = (0..BATCH).map(|_| self.clock.occurrence_id()).collect();
-            let planned: Vec<NewScheduledRun> = nothing
+            let planned: Vec<NewRun> = nothing
                 .iter()
-                .map(|id| NewScheduledRun {
-                    job_id: JobId(id.0),
-                    version: 1,
-                    due: now,
-                    next_fire_at: None,
-                    occurrence_id: *id,
-                    action: DueAction::Run,
-                    note: None,
-                })
+                .map(|id| NewRun { job_id: JobId(id.0), version: 1, due: Some(now), id: *id, ..NewRun::default() })
                 .collect();
             let created = self.store.create_scheduled_runs(&planned, None, now).await.expect("the statement succeeds");
             assert_eq!(created, []);
@@ -97,20 +89,19 @@ impl PlanHarness {
     /// Dispatches all jobs, and takes the occurrences through their lives.
     async fn cycle(&self) {
         let now = self.clock.now();
-        let plan = |due: &milvaion_server::store::plan::DueJob| NewScheduledRun {
+        let plan = |due: &milvaion_server::store::plan::DueJob| NewRun {
             job_id: due.id,
             version: due.version,
-            due: due.next_fire_at,
+            due: Some(due.next_fire_at),
             next_fire_at: Some(now + chrono::Duration::seconds(60)),
-            occurrence_id: self.clock.occurrence_id(),
-            action: DueAction::Run,
-            note: None,
+            id: self.clock.occurrence_id(),
+            ..NewRun::default()
         };
         let due = self.store.due_jobs(now, 1_000, &[]).await.expect("the query succeeds");
         assert_eq!(due.len(), self.jobs.len());
-        let planned: Vec<NewScheduledRun> = due.iter().map(plan).collect();
+        let planned: Vec<NewRun> = due.iter().map(plan).collect();
         let created = self.store.create_scheduled_runs(&planned, None, now).await.expect("the statement succeeds");
-        let ids: Vec<OccurrenceId> = created.iter().map(|run| run.id).collect();
+        let ids: Vec<OccurrenceId> = created.iter().map(|run| run.row.id).collect();
         let sent: Vec<_> = ids.iter().map(|id| (*id, 1)).collect();
         self.store.mark_published(&sent, now).await.expect("the statement succeeds");
         self.report(&ids, OccurrenceStatus::Running, None).await;
@@ -416,17 +407,13 @@ async fn table_of_open_occurrences_has_no_further_index() {
 }
 
 /// Returns a delayed occurrence of a job, with a uniqueness key of its own.
-fn new_run(harness: &PlanHarness, job_id: JobId) -> EnqueuedRun {
-    EnqueuedRun {
+fn new_run(harness: &PlanHarness, job_id: JobId) -> NewRun {
+    NewRun {
         id: harness.clock.occurrence_id(),
         job_id,
-        input: None,
         not_before: Some(harness.clock.now() + chrono::Duration::hours(1)),
-        priority: None,
         uniqueness_key: Some(harness.clock.occurrence_id().to_string()),
-        unique_until: None,
-        parent_id: None,
-        traceparent: None,
+        ..NewRun::default()
     }
 }
 

@@ -7,7 +7,7 @@ use milvaion_protocol::{
     message::StatusReport,
     status::OccurrenceStatus,
 };
-use milvaion_schedule::{due::DueAction, rules::Rules, schedule::Schedule};
+use milvaion_schedule::{rules::Rules, schedule::Schedule};
 use milvaion_server::{
     background::queue_expiry::QueueExpiry,
     cache::Cache,
@@ -16,9 +16,8 @@ use milvaion_server::{
     live::Hub,
     store::{
         Store,
-        create::MAX_OPEN_RUNS_PER_JOB,
-        manual_runs::{ManualRunOutcome, ManualRunRefusal, NewManualRun},
-        plan::NewScheduledRun,
+        create::{MAX_OPEN_RUNS_PER_JOB, NewRun},
+        manual_runs::{ManualRunOutcome, ManualRunRefusal},
     },
 };
 use milvaion_test_support::{
@@ -30,17 +29,16 @@ use milvaion_test_support::{
 async fn dispatch(store: &Store, clock: &Clock, job_id: JobId) -> (OccurrenceStatus, Option<String>) {
     let due = store.due_jobs(clock.now(), 10, &[]).await.expect("the query succeeds");
     let due = due.iter().find(|due| due.id == job_id).expect("it is due");
-    let run = NewScheduledRun {
+    let run = NewRun {
         job_id,
         version: due.version,
-        due: due.next_fire_at,
+        due: Some(due.next_fire_at),
         next_fire_at: Some(due.next_fire_at + Duration::milliseconds(1)),
-        occurrence_id: clock.occurrence_id(),
-        action: DueAction::Run,
-        note: None,
+        id: clock.occurrence_id(),
+        ..NewRun::default()
     };
     let created = store.create_scheduled_runs(&[run], None, clock.now()).await.expect("the statement succeeds");
-    (created[0].status, created[0].note.clone())
+    (created[0].row.status, created[0].row.note.clone())
 }
 
 #[tokio::test]
@@ -62,9 +60,9 @@ async fn job_has_a_bounded_number_of_open_occurrences() {
     let (status, note) = dispatch_later(&store, &clock, job_id).await;
     assert_eq!(status, OccurrenceStatus::Skipped);
     assert_eq!(note.as_deref(), Some("Skipped: 10000 occurrences of the job are open already."));
-    let request = NewManualRun { id: clock.occurrence_id(), job_id, by: "ana".into(), ..NewManualRun::default() };
+    let request = NewRun { id: clock.occurrence_id(), job_id, by: "ana".into(), ..NewRun::default() };
     for force in [false, true] {
-        let request = NewManualRun { force, ..request.clone() };
+        let request = NewRun { force, ..request.clone() };
         let outcome = store.insert_manual_run(&request, clock.now()).await.expect("the statement succeeds");
         assert!(
             matches!(outcome, ManualRunOutcome::Refused(ManualRunRefusal::TooManyOpenRuns)),

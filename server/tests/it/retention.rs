@@ -14,7 +14,7 @@ use milvaion_server::{
     engine::Service,
     store::{
         Store,
-        manual_runs::NewManualRun,
+        create::NewRun,
         partitions::{DROP_MARK, PartitionDropOutcome, PartitionedTable},
     },
 };
@@ -118,12 +118,12 @@ async fn retention_counts_from_the_end() {
     let mut harness = RetentionHarness::new().await;
     // Longer than 1 KiB, so that it is not in the row.
     let input = serde_json::json!({ "text": "x".repeat(2_000) });
-    let request = NewManualRun {
+    let request = NewRun {
         id: harness.clock.occurrence_id(),
         job_id: harness.job,
         by: "ana".into(),
-        job_data: Some(input.clone()),
-        ..NewManualRun::default()
+        input: Some(input.clone()),
+        ..NewRun::default()
     };
     harness.store.insert_manual_run(&request, harness.clock.now()).await.expect("the query succeeds");
     let (first_day, input_of) = (harness.today(), async |harness: &RetentionHarness| {

@@ -17,7 +17,7 @@ use milvaion_schedule::schedule::Schedule;
 use milvaion_server::{
     clock::{Clock, machine_now},
     domain::duplicates::ReportedStart,
-    store::{Store, jobs::AuditStamp, lost_runs::LostRunUpdate, manual_runs::NewManualRun},
+    store::{Store, create::NewRun, jobs::AuditStamp, lost_runs::LostRunUpdate},
 };
 use milvaion_test_support::{
     database::{self, TestConnection},
@@ -104,7 +104,7 @@ async fn act(store: &Store, clock: &Clock, job_id: JobId, ids: &[OccurrenceId], 
         }
         // The request arrives again.
         _ => {
-            let run = NewManualRun { id, job_id, by: "ana".into(), ..NewManualRun::default() };
+            let run = NewRun { id, job_id, by: "ana".into(), ..NewRun::default() };
             store.insert_manual_run(&run, now).await.expect("the statement succeeds");
         }
     }
@@ -215,7 +215,7 @@ async fn end_moves_neither_input_nor_definition() {
     let small = json!({ "text": "x" });
     for (input, where_it_is) in [(None, (false, false)), (Some(small), (true, false)), (Some(large), (false, true))] {
         let id = clock.occurrence_id();
-        let run = NewManualRun { id, job_id, by: "ana".into(), job_data: input.clone(), ..NewManualRun::default() };
+        let run = NewRun { id, job_id, by: "ana".into(), input: input.clone(), ..NewRun::default() };
         store.insert_manual_run(&run, clock.now()).await.expect("the statement succeeds");
         let mut connection = PgConnection::connect(&url).await.expect("PostgreSQL responds");
         let mut stored_in = async |table: &str| -> ((bool, bool), i32) {
@@ -285,8 +285,8 @@ mod exhaustive {
         let before = written().await;
         for _ in 0..COUNT {
             let id = clock.occurrence_id();
-            let job_data = Some(json!({ "text": text(INPUT).replace('\\', "/") }));
-            let run = NewManualRun { id, job_id, by: "ana".into(), job_data, ..NewManualRun::default() };
+            let input = Some(json!({ "text": text(INPUT).replace('\\', "/") }));
+            let run = NewRun { id, job_id, by: "ana".into(), input, ..NewRun::default() };
             store.insert_manual_run(&run, clock.now()).await.expect("the run is stored");
             store.mark_published(&[(id, 1)], clock.now()).await.expect("the statement succeeds");
             let report = |status| StatusReport::new(id, 1, "w-1", status, clock.now());

@@ -17,17 +17,13 @@ use milvaion_protocol::{
 use milvaion_schedule::due::MISFIRE_GRACE;
 use milvaion_telemetry::occurrences::{SpanStart, record_creation};
 
-use super::{Dispatcher, HEAD_START, live_row::live_row, until};
+use super::{Dispatcher, HEAD_START, until};
 use crate::{
-    broker::publisher::OutgoingMessage,
     cache::schedule::DueChange,
-    domain::{
-        message::{QueuedOccurrence, message},
-        send_time::send_time,
-    },
+    domain::{message::QueuedRun, send_time::send_time},
     engine::leadership::Leadership,
     faults,
-    store::plan::{DueJob, NewScheduledRun, ScheduledRunResult},
+    store::{create::CreatedRun, plan::DueJob},
 };
 
 /// The result of one tick.
@@ -100,44 +96,47 @@ impl Dispatcher {
         let early = std::collections::HashSet::<OccurrenceId>::new();
         faults::crash_point("dispatch.before_commit");
         let created = self.store.create_scheduled_runs(&fires, epoch, now).await?;
-        let created: HashMap<OccurrenceId, ScheduledRunResult> = created.into_iter().map(|run| (run.id, run)).collect();
+        let mut created: HashMap<OccurrenceId, CreatedRun> = created.into_iter().map(|run| (run.row.id, run)).collect();
         faults::crash_point("dispatch.after_commit");
         // A job refused ahead of its due time, because an earlier occurrence is open, is tried again when it is due.
-        let refused = fires.iter().filter(|fire| fire.due > now && !created.contains_key(&fire.occurrence_id));
-        for fire in refused {
+        for fire in fires.iter().filter(|fire| fire.due > Some(now) && !created.contains_key(&fire.id)) {
             report.due -= 1;
-            report.deferred_until = report.deferred_until.max(Some(fire.due));
+            report.deferred_until = report.deferred_until.max(fire.due);
         }
         if created.is_empty() {
             report.is_paused = self.store.is_cluster_paused().await?;
             return Ok(report);
         }
-        let mut messages: BTreeMap<DateTime<Utc>, Vec<OutgoingMessage>> = BTreeMap::new();
+        let mut to_send: BTreeMap<DateTime<Utc>, Vec<QueuedRun>> = BTreeMap::new();
         let mut rows = Vec::with_capacity(created.len());
         let mut due_again = Vec::with_capacity(created.len());
         let mut by_id: HashMap<JobId, DueJob> = jobs.into_iter().map(|job| (job.id, job)).collect();
         let mut needs_slot = false;
         for fire in &fires {
-            let Some(run) = created.get(&fire.occurrence_id) else { continue };
+            let Some(CreatedRun { row, queued, .. }) = created.remove(&fire.id) else { continue };
             let Some(job) = by_id.remove(&fire.job_id) else { continue };
-            report.fired.push(run.id);
-            report.earliest_fired = report.earliest_fired.into_iter().chain([fire.due]).min();
-            if now - fire.due > MISFIRE_GRACE {
+            let due = row.scheduled_for;
+            report.fired.push(row.id);
+            report.earliest_fired = report.earliest_fired.into_iter().chain([due]).min();
+            if now - due > MISFIRE_GRACE {
                 self.store.metrics().misfired(job.rules.misfire);
             }
-            record_creation(run.id, "dispatch", &job.display_name, start);
-            due_again.push(DueChange::fired(fire.job_id, fire.due, fire.next_fire_at));
-            rows.push(live_row(&job, fire, run));
-            needs_slot |= run.is_held;
-            if run.status == OccurrenceStatus::Queued && !run.is_held && !early.contains(&run.id) {
-                messages.entry(send_time(fire.due, now)).or_default().push(outgoing(job, fire, run.may_be_sent, now));
+            record_creation(row.id, "dispatch", &job.display_name, start);
+            due_again.push(DueChange::fired(job.id, due, fire.next_fire_at));
+            if row.status == OccurrenceStatus::Queued {
+                needs_slot |= queued.is_held;
+                if !early.contains(&row.id) {
+                    let queued = QueuedRun { job_data: job.job_data, ..queued };
+                    to_send.entry(send_time(due, now)).or_default().push(queued);
+                }
             }
+            rows.push(row);
         }
-        for (at, messages) in messages {
+        for (at, runs) in to_send {
             if at > now {
-                self.sender.send_after(tokio::time::sleep(until(at, self.clock.now())), messages);
+                self.sender.send_created_after(tokio::time::sleep(until(at, self.clock.now())), runs);
             } else {
-                self.sender.send(messages).await;
+                self.sender.send_created(runs).await;
             }
         }
         if needs_slot {
@@ -158,26 +157,4 @@ impl Dispatcher {
 /// free, so they are not created ahead of their due time.
 fn has_concurrency_limit(job: &DueJob) -> bool {
     job.rules.job_limit().is_some() || job.rules.key_limit.is_some()
-}
-
-/// Builds the message of an occurrence. `republished` if it may have been sent before.
-pub(crate) fn outgoing(job: DueJob, fire: &NewScheduledRun, republished: bool, now: DateTime<Utc>) -> OutgoingMessage {
-    let queued = QueuedOccurrence {
-        id: fire.occurrence_id,
-        job_id: job.id,
-        job_name: job.display_name,
-        worker_id: job.worker_id.clone(),
-        job_type: job.job_type,
-        job_data: job.job_data,
-        scheduled_for: fire.due,
-        attempt: 1,
-        failures: 0,
-        max_retries: i16::try_from(job.rules.max_retries).unwrap_or(0),
-        priority: job.priority,
-        timeout_seconds: job.timeout_seconds,
-        traceparent: None,
-        parent_id: None,
-        checkpoint: None,
-    };
-    OutgoingMessage { worker_id: job.worker_id, message: message(queued, now), republished }
 }

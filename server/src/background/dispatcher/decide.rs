@@ -14,17 +14,13 @@ use chrono::{DateTime, Utc};
 use milvaion_protocol::id::{CalendarId, JobId};
 use milvaion_schedule::{
     calendar::Calendar,
-    due::{CatchUp, DueDecision, EffectiveSchedule, MISFIRE_GRACE},
+    due::{CatchUp, DueAction, DueDecision, EffectiveSchedule, MISFIRE_GRACE},
     rules::MisfirePolicy,
 };
 use tokio::time::Instant;
 
 use super::{DispatchReport, Dispatcher, unreadable::unreadable_part};
-use crate::store::{
-    calendars::CalendarSet,
-    due_times::DueTimeMove,
-    plan::{DueJob, NewScheduledRun},
-};
+use crate::store::{calendars::CalendarSet, create::NewRun, due_times::DueTimeMove, plan::DueJob};
 
 /// The longest time for the decisions of one batch. At least one job is decided.
 const MAX_DECIDING: Duration = Duration::from_millis(250);
@@ -118,7 +114,7 @@ impl Dispatcher {
         jobs: Vec<DueJob>,
         now: DateTime<Utc>,
         report: &mut DispatchReport,
-    ) -> anyhow::Result<(Vec<DueJob>, Vec<NewScheduledRun>)> {
+    ) -> anyhow::Result<(Vec<DueJob>, Vec<NewRun>)> {
         let ids: HashSet<CalendarId> = jobs.iter().flat_map(|job| job.rules.calendars.iter().copied()).collect();
         let calendars = if ids.is_empty() { CalendarSet::default() } else { self.store.calendars_by_id(&ids).await? };
         let mut readable = Vec::with_capacity(jobs.len());
@@ -164,14 +160,15 @@ impl Dispatcher {
                 report.unreadable += 1;
                 continue;
             }
-            runs.push(NewScheduledRun {
+            runs.push(NewRun {
+                id: self.clock.occurrence_id(),
                 job_id: job.id,
+                due: Some(job.next_fire_at),
                 version: job.version,
-                due: job.next_fire_at,
                 next_fire_at: decision.next_fire_at,
-                occurrence_id: self.clock.occurrence_id(),
-                action: decision.action,
+                is_skipped: decision.action == DueAction::Skip,
                 note: decision.note,
+                ..NewRun::default()
             });
         }
         if !passed.is_empty() {
@@ -183,7 +180,7 @@ impl Dispatcher {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use milvaion_schedule::{due::DueAction, rules::Rules, schedule::Schedule};
+    use milvaion_schedule::{rules::Rules, schedule::Schedule};
     use serde_json::Value;
 
     use super::*;

@@ -2,10 +2,8 @@
 
 use milvaion_api::alerts::{AlertCondition, AlertRule};
 use milvaion_protocol::{id::DeadLetterId, status::OccurrenceStatus};
-use milvaion_schedule::{due::DueAction, schedule::Schedule};
-use milvaion_server::store::{
-    dead_letters::NewDeadLetter, jobs::AuditStamp, lost_runs::LostRunUpdate, plan::NewScheduledRun,
-};
+use milvaion_schedule::schedule::Schedule;
+use milvaion_server::store::{create::NewRun, dead_letters::NewDeadLetter, jobs::AuditStamp, lost_runs::LostRunUpdate};
 use milvaion_test_support::{database::TestConnection, jobs, runs};
 
 use super::harness::AlertHarness;
@@ -112,15 +110,8 @@ async fn lost_run_and_misfire_are_resolved_when_quiet() {
     assert_eq!(updated.rows.len(), 1);
     let due = harness.now() - chrono::Duration::minutes(2);
     let late = jobs::insert(&harness.store, &harness.clock, Schedule::every(3_600), Some(due)).await;
-    let fire = NewScheduledRun {
-        job_id: late,
-        version: 1,
-        due,
-        next_fire_at: None,
-        occurrence_id: harness.clock.occurrence_id(),
-        action: DueAction::Run,
-        note: None,
-    };
+    let fire =
+        NewRun { job_id: late, version: 1, due: Some(due), id: harness.clock.occurrence_id(), ..NewRun::default() };
     harness.store.create_scheduled_runs(&[fire], None, harness.now()).await.expect("created");
     assert_eq!(harness.tick().await.changes.started, 2);
     harness.advance(14 * 60);
@@ -136,15 +127,7 @@ async fn due_time_within_the_grace_is_no_misfire() {
     let due = harness.now() - chrono::Duration::seconds(50);
     let job = jobs::insert(&harness.store, &harness.clock, Schedule::every(3_600), Some(due)).await;
     let occurrence_id = harness.clock.occurrence_id();
-    let fire = NewScheduledRun {
-        job_id: job,
-        version: 1,
-        due,
-        next_fire_at: None,
-        occurrence_id,
-        action: DueAction::Run,
-        note: None,
-    };
+    let fire = NewRun { job_id: job, version: 1, due: Some(due), id: occurrence_id, ..NewRun::default() };
     harness.store.create_scheduled_runs(&[fire], None, harness.now()).await.expect("created");
     assert_eq!(harness.tick().await.changes.events, 0);
 }

@@ -1,11 +1,11 @@
 //! Dispatching is fenced: an old leader creates no occurrences, and no server does while the cluster is paused.
 
 use chrono::Duration;
-use milvaion_schedule::{due::DueAction, rules::Rules, schedule::Schedule};
+use milvaion_schedule::{rules::Rules, schedule::Schedule};
 use milvaion_server::{
     background::lease::LEADER_ROLE,
     clock::Clock,
-    store::{Store, plan::NewScheduledRun},
+    store::{Store, create::NewRun},
 };
 use milvaion_test_support::{
     database::{self, TestConnection},
@@ -13,17 +13,16 @@ use milvaion_test_support::{
     manual_clock::ManualClockHarness,
 };
 
-async fn planned_run(store: &Store, clock: &Clock) -> NewScheduledRun {
+async fn planned_run(store: &Store, clock: &Clock) -> NewRun {
     let now = clock.now();
     let job = jobs::insert(store, clock, Schedule::every(60), Some(now)).await;
-    NewScheduledRun {
+    NewRun {
         job_id: job,
         version: 1,
-        due: store.job(job).await.expect("the query succeeds").expect("it exists").next_fire_at.expect("due"),
+        due: Some(store.job(job).await.expect("the query succeeds").expect("it exists").next_fire_at.expect("due")),
         next_fire_at: Some(now + Duration::seconds(60)),
-        occurrence_id: clock.occurrence_id(),
-        action: DueAction::Run,
-        note: None,
+        id: clock.occurrence_id(),
+        ..NewRun::default()
     }
 }
 

@@ -9,7 +9,7 @@ use milvaion_schedule::{
     rules::{OverlapPolicy, Rules},
     schedule::{IntervalAnchor, Schedule},
 };
-use milvaion_server::store::{jobs::AuditStamp, manual_runs::NewManualRun};
+use milvaion_server::store::{create::NewRun, jobs::AuditStamp};
 use milvaion_test_support::{jobs, manual_clock::ManualClockHarness, wait};
 
 const MINUTE: Duration = Duration::seconds(60);
@@ -151,13 +151,8 @@ async fn skips_after_a_forced_run_and_a_cancel_request(harness: &ManualClockHarn
 
     // A forced manual run beside it, which ends.
     harness.clock.advance(Duration::seconds(1));
-    let forced = NewManualRun {
-        id: harness.clock.occurrence_id(),
-        job_id: job,
-        by: "ana".into(),
-        force: true,
-        ..NewManualRun::default()
-    };
+    let forced =
+        NewRun { id: harness.clock.occurrence_id(), job_id: job, by: "ana".into(), force: true, ..NewRun::default() };
     let store = &harness.server.store;
     let outcome = store.insert_manual_run(&forced, harness.clock.now()).await.expect("the query succeeds");
     outcome.into_created().expect("it is created");

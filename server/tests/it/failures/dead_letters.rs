@@ -7,7 +7,7 @@ use lapin::{
 };
 use milvaion_api::failures::{DeadLetterFilter, DeadLetterRow, FailureCause};
 use milvaion_protocol::{
-    id::{JobId, OccurrenceId},
+    id::OccurrenceId,
     message::JobMessage,
     status::OccurrenceStatus,
     topology::{HEADER_CAUSE, HEADER_CORRELATION_ID, Topology},
@@ -16,7 +16,7 @@ use milvaion_server::{
     broker::raw_message::RawMessage,
     clock::Clock,
     domain::message::MESSAGE_ID_KEY,
-    domain::message::{QueuedOccurrence, message},
+    domain::message::{QueuedRun, message},
     ingest::dead_letters::DeadLetterConsumer,
     lifecycle::Server,
 };
@@ -30,22 +30,15 @@ async fn report_now(server: &Server, id: OccurrenceId, status: OccurrenceStatus)
 }
 
 fn job_message(id: OccurrenceId, clock: &Clock) -> JobMessage {
-    let queued = QueuedOccurrence {
-        failures: 0,
+    let queued = QueuedRun {
         id,
-        job_id: JobId::default(),
         job_name: "x".into(),
         worker_id: "w".into(),
         job_type: "echo".into(),
-        job_data: Value::Null,
         scheduled_for: clock.now(),
         attempt: 1,
-        max_retries: 0,
         priority: 3,
-        timeout_seconds: None,
-        traceparent: None,
-        parent_id: None,
-        checkpoint: None,
+        ..QueuedRun::default()
     };
     message(queued, clock.now())
 }

@@ -12,7 +12,7 @@ use milvaion_schedule::rules::{OverlapPolicy, Rules};
 use milvaion_server::{
     command::failures::RetryInput,
     lifecycle::Server,
-    store::enqueue::{EnqueueOutcome, EnqueuedRun},
+    store::create::{EnqueueOutcome, NewRun},
 };
 use milvaion_test_support::{jobs, runs, wait, worker_env};
 use serde_json::json;
@@ -260,16 +260,11 @@ async fn retry_takes_the_uniqueness_key_again(server: &Server) {
     let me = jobs::admin();
     let job = server.jobs.save(&me, &jobs::form("Unique")).await.expect("saved");
     let enqueue = async || {
-        let run = EnqueuedRun {
+        let run = NewRun {
             id: server.clock.occurrence_id(),
             job_id: job,
-            input: None,
-            not_before: None,
-            priority: None,
             uniqueness_key: Some("ada".into()),
-            unique_until: None,
-            parent_id: None,
-            traceparent: None,
+            ..NewRun::default()
         };
         let outcomes = server.store.enqueue_runs(std::slice::from_ref(&run), None, server.clock.now()).await;
         (run.id, outcomes.expect("the statement succeeds").remove(0))

@@ -98,7 +98,7 @@ async fn deleted_queue_loses_no_occurrence() {
     wait::eventually("the second message", async || {
         // Returned as unroutable the first time: the publisher has declared the queue before, and does not know that it is
         // deleted.
-        server.jobs.activate_republisher.notify_one();
+        server.jobs.sender.activate_republisher.notify_one();
         published().await
     })
     .await;

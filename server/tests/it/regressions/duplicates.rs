@@ -6,21 +6,21 @@ use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     status::OccurrenceStatus,
 };
-use milvaion_schedule::{due::EffectiveSchedule, rules::Rules, schedule::Schedule};
+use milvaion_schedule::{
+    due::{DueAction, EffectiveSchedule},
+    rules::Rules,
+    schedule::Schedule,
+};
 use milvaion_server::{
     cache::Cache,
     clock::Clock,
     lifecycle::Server,
-    store::{
-        Store,
-        jobs::AuditStamp,
-        plan::{DueJob, NewScheduledRun},
-    },
+    store::{Store, create::NewRun, jobs::AuditStamp, plan::DueJob},
 };
 use milvaion_test_support::{database, jobs, runs, server_env, wait, worker_env};
 
 /// Returns the occurrences that a dispatcher would create for due jobs.
-fn planned_runs(jobs: &[DueJob], clock: &Clock) -> Vec<NewScheduledRun> {
+fn planned_runs(jobs: &[DueJob], clock: &Clock) -> Vec<NewRun> {
     let plan = |job: &DueJob| {
         let schedule = job.schedule.as_ref().expect("a schedule");
         let decision = EffectiveSchedule::new(job.id, schedule, &Rules::default(), &[]).decide(
@@ -28,14 +28,15 @@ fn planned_runs(jobs: &[DueJob], clock: &Clock) -> Vec<NewScheduledRun> {
             clock.now(),
             None,
         );
-        NewScheduledRun {
+        NewRun {
             job_id: job.id,
             version: job.version,
-            due: job.next_fire_at,
+            due: Some(job.next_fire_at),
             next_fire_at: decision.next_fire_at,
-            occurrence_id: clock.occurrence_id(),
-            action: decision.action,
+            id: clock.occurrence_id(),
+            is_skipped: decision.action == DueAction::Skip,
             note: decision.note,
+            ..NewRun::default()
         }
     };
     jobs.iter().map(plan).collect()
@@ -109,7 +110,7 @@ async fn crash_before_the_redis_update_creates_no_duplicates() {
 }
 
 /// Inserts three due jobs. Returns them and the occurrences that a dispatcher would create.
-async fn three_due_jobs(store: &Store, clock: &Clock) -> (Vec<JobId>, Vec<NewScheduledRun>) {
+async fn three_due_jobs(store: &Store, clock: &Clock) -> (Vec<JobId>, Vec<NewRun>) {
     let due = clock.now() - Duration::seconds(1);
     let mut ids = Vec::new();
     for _ in 0..3 {
@@ -141,7 +142,7 @@ async fn rejected_batch_is_due_again() {
     let clock = Clock::system();
     let (_, mut planned) = three_due_jobs(&store, &clock).await;
     // The database rejects two rows with one id.
-    planned[2].occurrence_id = planned[0].occurrence_id;
+    planned[2].id = planned[0].id;
     assert!(store.create_scheduled_runs(&planned, None, clock.now()).await.is_err());
     let rows = store.occurrences(&Default::default()).await.expect("the query succeeds").rows;
     assert!(rows.is_empty(), "no occurrence was created");
