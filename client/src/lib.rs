@@ -11,7 +11,6 @@
 //! | `native-tls` (default) | `amqps://` with the library of the system; the REST API has it always |
 //! | `rustls` | `amqps://` with rustls and ring |
 //! | `testing` | `RecordingClient`, which records what a program enqueues |
-//! | `cli` | The commands of `milvaion` that call a server |
 //!
 //! Networks fail between a request and its answer. A POST therefore carries an `Idempotency-Key`, with which the server
 //! carries it out at most once, and is repeated like a GET. A PUT or a DELETE is not: with `If-Match`, a repetition could
@@ -43,9 +42,6 @@ mod retry;
 #[cfg(feature = "rest")]
 mod sse;
 
-#[cfg(feature = "cli")]
-pub mod cli;
-
 #[cfg(feature = "rest")]
 pub use api::jobs::{JobReference, SavedJob};
 #[cfg(feature = "broker")]
@@ -58,7 +54,7 @@ pub use error::ClientError;
 #[cfg(feature = "rest")]
 pub use lists::{Listing, PagedQuery, collect};
 #[cfg(feature = "rest")]
-pub use log_follower::{LogEvent, LogFollower, ResultError};
+pub use log_follower::{AFTER_ALL_LINES, LogEvent, LogFollower, ResultError};
 #[cfg(feature = "rest")]
 pub use milvaion_api;
 pub use milvaion_protocol::{

@@ -29,8 +29,9 @@ const RECONNECT_DOUBLINGS: u32 = 3;
 /// The number of characters of an unreadable result in its error.
 const EXCERPT_CHARS: usize = 80;
 
-/// A sequence number after every line: the largest one that JSON numbers keep exactly.
-pub(crate) const AFTER_ALL_LINES: i64 = (1 << 53) - 1;
+/// A sequence number after every line: [`Client::follow_log`] then returns the changes of the status only. It is the largest
+/// one that JSON numbers keep exactly.
+pub const AFTER_ALL_LINES: i64 = (1 << 53) - 1;
 
 /// An event of the log.
 #[derive(Debug)]
@@ -179,7 +180,8 @@ impl Client {
         })
     }
 
-    /// Follows the log of an occurrence, from the line after the sequence number `after`. 0 starts with the first line.
+    /// Follows the log of an occurrence, from the line after the sequence number `after`. 0 starts with the first line, and
+    /// [`AFTER_ALL_LINES`] returns no lines.
     #[must_use]
     pub fn follow_log(&self, occurrence: OccurrenceId, after: i64) -> LogFollower {
         LogFollower {

@@ -1,4 +1,4 @@
-//! The subcommands of `milvaion`. Those that use a running server over its API are in the crate of the client.
+//! The subcommands of `milvaion`. Those that use a running server over its API are in the crate `milvaion-cli`.
 
 mod admin;
 mod conformance;
@@ -11,7 +11,7 @@ mod services;
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
-use milvaion_client::cli::RemoteCommand;
+use milvaion_cli::RemoteCommand;
 use milvaion_server::lifecycle::ServerError;
 use tokio_util::sync::CancellationToken;
 
@@ -77,7 +77,7 @@ pub(crate) async fn run_command(arguments: CliArguments) -> Result<ExitCode, Cli
         CliCommand::Conformance(command) => conformance::conformance(command).await,
         CliCommand::Admin(command) => admin::admin(command).await,
         CliCommand::Cron(command) => cron::cron(command),
-        CliCommand::Remote(command) => Ok(milvaion_client::cli::run::<CliArguments>(command).await),
+        CliCommand::Remote(command) => Ok(milvaion_cli::run::<CliArguments>(command).await),
         CliCommand::Services { data, command } => services::services(&data, &command).await,
     }
 }

@@ -155,14 +155,18 @@ fn crate_dependencies_go_one_way() {
         let sqlx = text.lines().find(|line| line.starts_with("sqlx")).expect("it depends on sqlx");
         assert!(!sqlx.contains("postgres"), "{manifest}: sqlx must not have the PostgreSQL driver");
     }
-    // A program of a user compiles the client without any part of the server.
-    depends_on_none_of("client/Cargo.toml", &["sqlx", "redis"]);
+    // A program of a user compiles the client without any part of the server, or of the commands. These use the API alone.
+    for manifest in ["client/Cargo.toml", "cli/Cargo.toml"] {
+        depends_on_none_of(manifest, &["sqlx", "redis"]);
+        depends_on_none_of(manifest, &["milvaion-server", "milvaion-app", "milvaion-worker", "leptos", "axum"]);
+    }
+    depends_on_none_of("client/Cargo.toml", &["milvaion-cli", "clap"]);
+    depends_on_none_of("cli/Cargo.toml", &["lapin"]);
     // The worker SDK uses the client of the broker alone, and a program that calls the API uses that alone.
     for optional in ["lapin", "reqwest", "milvaion-api", "milvaion-schedule"] {
         let line = format!("{optional} = {{ workspace = true, optional = true }}");
         assert!(read("client/Cargo.toml").contains(&line), "client/Cargo.toml must have {line:?}");
     }
-    depends_on_none_of("client/Cargo.toml", &["milvaion-server", "milvaion-app", "milvaion-worker", "leptos", "axum"]);
     // The two programs share their log lines and traces, and users of the SDK compile none of it.
     depends_on_none_of("telemetry/Cargo.toml", &DRIVERS);
     depends_on_none_of("telemetry/Cargo.toml", &["milvaion-server", "milvaion-worker", "milvaion-api", "axum"]);
@@ -188,7 +192,7 @@ fn domain_does_no_io() {
 
 #[test]
 fn only_the_clocks_read_the_time() {
-    let clocks = ["server/src/clock.rs", "worker/src/clock.rs", "client/src/clock.rs", "client/src/cli/console.rs"];
+    let clocks = ["server/src/clock.rs", "worker/src/clock.rs", "client/src/clock.rs", "cli/src/console.rs"];
     let folders = [
         "protocol/src",
         "schedule/src",
@@ -199,6 +203,7 @@ fn only_the_clocks_read_the_time() {
         "worker/builtin/src",
         "worker/address-guard/src",
         "client/src",
+        "cli/src",
     ];
     for folder in folders {
         for word in ["Utc::now", "Local::now", "Uuid::now_v7", "Uuid::new_v4"] {

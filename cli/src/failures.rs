@@ -8,6 +8,7 @@ use milvaion_api::{
     failures::{FailureCause, FailureFilter, FailureGroup, FailureRow, FailureSelection, MAX_FAILURE_SELECTION},
     rest::{BulkResult, FailureQuery, ResolveFailures, RetryFailures, RetryResult},
 };
+use milvaion_client::{JobReference, collect};
 use milvaion_protocol::id::OccurrenceId;
 use serde::Serialize;
 
@@ -19,7 +20,6 @@ use super::{
     table::{Cell, Color, Details, Table, block},
     times::{Since, parse_since},
 };
-use crate::{JobReference, collect};
 
 /// The conditions of a filter. All that are given must match.
 #[derive(Clone, Debug, Default, Args)]

@@ -1,5 +1,8 @@
 //! A command with the server it calls and the console it writes to.
 
+use chrono::{DateTime, Utc};
+use milvaion_api::rest::Page;
+use milvaion_client::{Client, ClientError, Listing, PagedQuery, collect};
 use serde::Serialize;
 
 use super::{
@@ -12,9 +15,6 @@ use super::{
     table::{Cell, Color, Details, Table},
     times,
 };
-use crate::{Client, ClientError, Listing, PagedQuery, address::parse_address, collect};
-use chrono::{DateTime, Utc};
-use milvaion_api::rest::Page;
 
 /// A command with its server and its console.
 pub(super) struct Session<'a> {
@@ -41,11 +41,12 @@ impl<'a> Session<'a> {
             (None, Some(token), Some(stored)) => Client::new(&stored.url, &token)?,
             (None, None, Some(stored)) => Client::new(&stored.url, &stored.token)?,
             (Some(url), None, Some(stored)) => {
-                let url = parse_address(&url)?;
-                if parse_address(&stored.url)? != url {
-                    return Err(CliError::OtherServer { stored: stored.url, requested: url.to_string() });
+                let client = Client::new(&url, &stored.token)?;
+                if Client::new(&stored.url, &stored.token)?.base_url() != client.base_url() {
+                    let requested = client.base_url().to_string();
+                    return Err(CliError::OtherServer { stored: stored.url, requested });
                 }
-                Client::new(url.as_str(), &stored.token)?
+                client
             }
             (None, Some(_), None) => return Err(CliError::NoServer),
             (_, None, None) => return Err(CliError::NotSignedIn),

@@ -2,8 +2,9 @@
 
 use std::{error::Error, io, iter, path::PathBuf};
 
+use milvaion_client::ClientError;
+
 use super::exit;
-use crate::ClientError;
 
 /// A failure of a command.
 #[derive(Debug, thiserror::Error)]

@@ -7,6 +7,7 @@ use milvaion_api::{
     page::TimeWindow,
     rest::{CancelOccurrence, LogQuery, Occurrence, OccurrenceDetail, OccurrenceQuery, RetryOccurrence, StatusName},
 };
+use milvaion_client::JobReference;
 use milvaion_protocol::id::OccurrenceId;
 
 use super::{
@@ -17,7 +18,6 @@ use super::{
     table::{Cell, Details, Table, block},
     times::{Since, duration, parse_length, parse_since},
 };
-use crate::JobReference;
 
 /// The words of the statuses.
 const STATUSES: [&str; 8] =

@@ -6,7 +6,7 @@ use milvaion_api::{
 };
 use serde_json::Value;
 
-use crate::cli::{session::Session, table::Color, times};
+use crate::{session::Session, table::Color, times};
 
 /// The maximum length of a value, in characters.
 const MAX_VALUE_CHARS: usize = 200;

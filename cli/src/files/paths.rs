@@ -10,7 +10,7 @@ use std::{
 use milvaion_api::rest::files::{MAX_FILES, MAX_FILES_BYTES, STANDARD_INPUT};
 
 use super::document::ParsedFile;
-use crate::cli::{CliError, Console};
+use crate::{CliError, Console};
 
 /// The maximum number of folders inside each other.
 const MAX_FOLDERS: usize = 32;

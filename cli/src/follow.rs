@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use milvaion_api::{log_fields::log_fields_text, rest::StatusName};
+use milvaion_client::{AFTER_ALL_LINES, LogEvent, LogFollower};
 use milvaion_protocol::{
     id::OccurrenceId,
     message::{LogLevel, LogLine},
@@ -18,7 +19,6 @@ use super::{
     session::Session,
     table::{Cell, Color, printable_lines, printable_output},
 };
-use crate::{LogEvent, LogFollower, log_follower::AFTER_ALL_LINES};
 
 /// The event after which a follower is read no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +129,8 @@ async fn until(
                 }
                 LogEvent::Lost(error) => session.console.message(&format!("{error} Connecting again.")),
                 LogEvent::End => break,
+                // An event of a later client.
+                _ => {}
             }
         }
         Ok::<_, CliError>(ended)

@@ -12,6 +12,7 @@ use std::{path::PathBuf, str::FromStr};
 
 use clap::Args;
 use milvaion_api::rest::{FilesPlan, Prune, files::MAX_DOCUMENTS};
+use milvaion_client::ClientError;
 use serde_json::{Value, json};
 
 pub(super) use export::export;
@@ -21,7 +22,6 @@ use self::{
     plan_text::{plan_text, summary},
 };
 use super::{CliError, Console, GlobalOptions, OutputFormat, Yes, exit, session::Session};
-use crate::ClientError;
 
 /// The options of an export.
 #[derive(Clone, Debug, Args)]

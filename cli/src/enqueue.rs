@@ -8,13 +8,13 @@ use std::{str::FromStr, time::Duration};
 use chrono::{DateTime, Utc};
 use clap::{ArgGroup, Args};
 use milvaion_api::rest::EnqueueOccurrences;
+use milvaion_client::{Enqueue, JobReference};
 use milvaion_protocol::{
     message::{IngestOutcome, IngestResult, MAX_UNIQUENESS_KEY_CHARS},
     topology::MAX_PRIORITY,
 };
 
 use super::{CliError, Console, GlobalOptions, OutputFormat, exit, follow, jobs::read_input, session::Session, times};
-use crate::{Enqueue, JobReference};
 
 /// The options of a new occurrence.
 #[derive(Clone, Debug, Args)]

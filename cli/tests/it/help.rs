@@ -2,7 +2,7 @@
 
 use clap::{CommandFactory, Parser};
 
-use crate::samples::{Program, Shell};
+use crate::shell::{Program, Shell};
 
 /// Returns the help of a command and of all commands below it.
 fn helps(command: &mut clap::Command, texts: &mut Vec<(String, String)>) {

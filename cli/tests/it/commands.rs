@@ -7,7 +7,8 @@ use milvaion_api::rest::StatusName;
 
 use crate::{
     fake::{FakeServer, StreamEnd, document, events, frame, no_content, page, problem, unused_address},
-    samples::{JOB, OCCURRENCE, Program, Shell, job, occurrence, occurrence_detail},
+    samples::{JOB, OCCURRENCE, job, occurrence, occurrence_detail, status_frame},
+    shell::{Program, Shell},
 };
 
 #[tokio::test]
@@ -123,7 +124,7 @@ async fn awaited_run_prints_one_document_at_its_end() {
         "run" => document(202, &occurrence_detail(StatusName::Queued)),
         "mail.send" => document(200, &job()),
         OCCURRENCE => document(200, &occurrence_detail(StatusName::Failed)),
-        _ => events(vec![frame("status", &occurrence(StatusName::Failed)), frame("end", &"")], StreamEnd::Closed),
+        _ => events(vec![status_frame(StatusName::Failed), frame("end", &"")], StreamEnd::Closed),
     })
     .await;
     let outcome = Shell::signed_in(&server.url).run(&["jobs", "run", "mail.send", "--wait", "-o", "json"]).await;

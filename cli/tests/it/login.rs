@@ -6,7 +6,8 @@ use serde_json::json;
 
 use crate::{
     fake::{FakeServer, document, problem, unused_address},
-    samples::{JOB, Shell},
+    samples::JOB,
+    shell::Shell,
 };
 
 async fn server() -> FakeServer {

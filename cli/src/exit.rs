@@ -17,8 +17,7 @@
 //! | 130 | Ctrl-C ended the command. |
 
 use milvaion_api::rest::StatusName;
-
-use crate::ClientError;
+use milvaion_client::ClientError;
 
 /// Success.
 pub const SUCCESS: u8 = 0;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use milvaion_api::rest::{ExportQuery, FileDocument, JobDocument, files::MAX_DOCUMENTS};
 
 use super::{ExportOptions, TagSelector};
-use crate::cli::{CliError, Console, OutputFormat, exit, output::to_document, session::Session};
+use crate::{CliError, Console, OutputFormat, exit, output::to_document, session::Session};
 
 /// The number of jobs in one request.
 const PAGE_JOBS: u32 = 100;

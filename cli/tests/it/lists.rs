@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use crate::{
     fake::{FakeServer, Received, page},
-    samples::{OCCURRENCE, Shell, occurrence},
+    samples::{OCCURRENCE, occurrence},
+    shell::Shell,
 };
 
 /// Answers with as many occurrences as were asked for, of an endless list.

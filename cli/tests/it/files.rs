@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::{
     fake::{FakeServer, document, problem},
-    samples::{JOB, Shell},
+    samples::JOB,
+    shell::Shell,
 };
 
 const REPORT: &str = "kind: Job\nkey: report\n---\nkind: Job\nkey: old\n";

@@ -15,6 +15,7 @@ use milvaion_api::{
     },
     views::MAX_COUNTED_OPEN,
 };
+use milvaion_client::{Client, JobReference};
 use serde_json::Value;
 
 use super::{
@@ -24,7 +25,6 @@ use super::{
     table::{Cell, Color, Details, Table, block},
     times::parse_length,
 };
-use crate::JobReference;
 
 /// A command on jobs.
 #[derive(Debug, Subcommand)]
@@ -167,7 +167,7 @@ pub(super) async fn run(command: JobsCommand, session: &mut Session<'_>) -> Resu
         }
         JobsCommand::History { job, list } => {
             let id = session.client.find_job(&job).await?.summary.id;
-            let page = async |client: &crate::Client, query: &VersionQuery| client.job_versions(id, query).await;
+            let page = async |client: &Client, query: &VersionQuery| client.job_versions(id, query).await;
             let steps = session.list(&VersionQuery::default(), list, page).await?;
             session.print_list(&steps, list, "versions", |session, steps| {
                 Table::new(

@@ -5,6 +5,7 @@
 use std::io;
 
 use milvaion_api::views::CurrentUser;
+use milvaion_client::Client;
 use url::Host;
 
 use super::{
@@ -15,7 +16,6 @@ use super::{
     session::Session,
     table::Details,
 };
-use crate::Client;
 
 /// The address that is proposed if none is known: that of a server on the same machine.
 const LOCAL_ADDRESS: &str = "http://127.0.0.1:8600";
