@@ -20,7 +20,7 @@ if [ "$part" != quick ]; then
     cargo clippy --workspace --all-targets -- -D warnings
     echo "==> Checking the dependencies of the SDK without its optional parts"
     packages=$(cargo tree --package milvaion-worker --no-default-features --features client,native-tls --edges normal --prefix none)
-    if printf '%s\n' "$packages" | grep -E '^(sqlx|sqlx-[a-z]+|tokio-postgres|libsqlite3-sys|croner|chrono-tz|axum|leptos) '; then
+    if printf '%s\n' "$packages" | grep -E '^(sqlx|sqlx-[a-z]+|tokio-postgres|libsqlite3-sys|chrono-tz|axum|leptos) '; then
         echo "The SDK must not need these packages." >&2
         exit 1
     fi

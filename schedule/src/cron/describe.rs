@@ -1,11 +1,14 @@
 //! An expression as an English sentence, derived from its bits.
 //!
-//! `croner` words the time of day. It receives lists, and a step only if the step divides the field evenly, because
-//! `*/7` minutes is not "every 7 minutes". This module words the days and months.
-
-use croner::parser::{CronParser, Seconds};
+//! A step is worded as one only if it divides the field evenly, because `*/7` minutes is not "every 7 minutes". The values
+//! of any other field are listed.
 
 use super::matcher::{ANY_MONTHDAY, ANY_WEEKDAY, CronMatcher, MonthDays, WeekDays};
+
+/// Every second or every minute.
+const ANY_OF_60: u64 = (1 << 60) - 1;
+/// Every hour.
+const ANY_HOUR: u64 = (1 << 24) - 1;
 
 const MONTH_NAMES: [&str; 12] = [
     "January",
@@ -39,38 +42,62 @@ pub(super) fn sentence(matcher: &CronMatcher) -> String {
     sentence + "."
 }
 
+/// Returns the time of day: a time on the clock, or the matching seconds, minutes and hours.
 fn time(matcher: &CronMatcher) -> String {
-    let fields =
-        [(matcher.seconds, 60), (matcher.minutes, 60), (matcher.hours, 24)].map(|(bits, size)| part(bits, size));
-    let words = CronParser::builder()
-        .seconds(Seconds::Required)
-        .build()
-        .parse(&format!("{} {} {} * * *", fields[0], fields[1], fields[2]))
-        .map(|cron| cron.describe())
-        .unwrap_or_default();
-    let words = words.trim_end_matches('.');
-    match words.strip_prefix("At every ") {
+    let CronMatcher { seconds, minutes, hours, .. } = *matcher;
+    let [second, minute, hour] = [("second", seconds, 60), ("minute", minutes, 60), ("hour", hours, 24)]
+        .map(|(unit, bits, size)| part(unit, bits, size));
+    if minutes.is_power_of_two() && hours.is_power_of_two() && seconds != ANY_OF_60 {
+        let clock = format!("At {:02}:{:02}", hours.trailing_zeros(), minutes.trailing_zeros());
+        return match seconds {
+            1 => clock,
+            one if one.is_power_of_two() => format!("{clock}:{:02}", one.trailing_zeros()),
+            _ if second.starts_with("every") => format!("{clock}, {second}"),
+            _ => format!("{clock}, at {second}"),
+        };
+    }
+    let has_listed_minutes = minute.starts_with("minute");
+    let mut words = match (seconds, minutes) {
+        (1, _) => minute,
+        (_, ANY_OF_60) => second,
+        _ => format!("{second}, {minute}"),
+    };
+    // Listed minutes are past each hour, and a whole hour is past the listed ones. Everything else is "of" its hours.
+    let is_past = match words.as_str() {
+        _ if hours == ANY_HOUR => has_listed_minutes,
+        "every second" | "every minute" => hour.starts_with("hour"),
+        _ => false,
+    };
+    if is_past {
+        words += &format!(" past {hour}");
+    } else if hours != ANY_HOUR {
+        words += &format!(", of {hour}");
+    }
+    match words.strip_prefix("every ") {
         Some(rest) => format!("Every {rest}"),
-        None => words.to_owned(),
+        None => format!("At {words}"),
     }
 }
 
-/// Returns the text of a time field: `*`, an even step, or its values.
-fn part(bits: u64, size: u32) -> String {
+/// Returns the text of a time field: every value, an even step, or its values.
+fn part(unit: &str, bits: u64, size: u32) -> String {
     let even = |step: &u32| {
         size.is_multiple_of(*step) && (0..size).step_by(*step as usize).fold(0, |all, n| all | 1 << n) == bits
     };
     match (1..=size / 2).find(even) {
-        Some(1) => "*".into(),
-        Some(step) => format!("*/{step}"),
-        None => values(bits, 0, size - 1).map(|n| n.to_string()).collect::<Vec<_>>().join(","),
+        Some(1) => format!("every {unit}"),
+        Some(step) => format!("every {step} {unit}s"),
+        None => match runs(bits, '-').as_slice() {
+            [front @ .., last] if front.len() > 1 => format!("{unit} {}, and {last}", front.join(", ")),
+            few => format!("{unit} {}", joined(few, "and")),
+        },
     }
 }
 
 fn month_days(days: MonthDays) -> Option<String> {
     Some(match days {
         any if any == ANY_MONTHDAY => return None,
-        MonthDays::Listed(bits) => format!("day {}", joined(&runs(u64::from(bits)), "and")),
+        MonthDays::Listed(bits) => format!("day {}", joined(&runs(u64::from(bits), '–'), "and")),
         MonthDays::Last(0) => "the last day of the month".into(),
         MonthDays::Last(1) => "the day before the last day of the month".into(),
         MonthDays::Last(before) => format!("the day {before} days before the last day of the month"),
@@ -104,8 +131,8 @@ fn values(bits: u64, low: u32, high: u32) -> impl Iterator<Item = u32> {
     (low..=high).filter(move |n| bits & (1 << n) != 0)
 }
 
-/// Returns the set bits as text. Three or more consecutive bits become a range.
-fn runs(bits: u64) -> Vec<String> {
+/// Returns the set bits as text. Three or more consecutive bits become a range with this dash.
+fn runs(bits: u64, dash: char) -> Vec<String> {
     let mut texts = Vec::new();
     let mut n = 0;
     while n < 64 {
@@ -117,7 +144,7 @@ fn runs(bits: u64) -> Vec<String> {
                 n += length;
             }
             _ => {
-                texts.push(format!("{n}–{}", n + length - 1));
+                texts.push(format!("{n}{dash}{}", n + length - 1));
                 n += length;
             }
         }

@@ -132,7 +132,6 @@ fn crate_dependencies_go_one_way() {
             "milvaion-schedule",
             "milvaion-api",
             "rand",
-            "croner",
             "chrono-tz",
         ],
     );
