@@ -16,7 +16,7 @@ use milvaion_protocol::id::{
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::Instant,
 };
@@ -55,6 +55,8 @@ struct ClockSource {
     held_until: AtomicI64,
     /// Notified when PostgreSQL's clock was set back.
     set_back: Arc<Notify>,
+    /// The number of times that it was set back.
+    set_backs: AtomicU64,
 }
 
 impl Default for Clock {
@@ -75,6 +77,7 @@ impl Clock {
             ahead: AtomicI64::new(0),
             held_until: AtomicI64::new(i64::MIN),
             set_back: Arc::default(),
+            set_backs: AtomicU64::new(0),
         };
         Self { source: Arc::new(source), frozen: None }
     }
@@ -154,6 +157,12 @@ impl Clock {
         self.source.set_back.clone()
     }
 
+    /// Returns the number of such steps since the creation of this clock.
+    #[must_use]
+    pub fn set_backs(&self) -> u64 {
+        self.source.set_backs.load(Ordering::Relaxed)
+    }
+
     /// Moves a manual clock forward; has no effect on a system clock.
     pub fn advance(&self, by: Duration) {
         if let Some(frozen) = &self.frozen {
@@ -187,6 +196,7 @@ impl Clock {
             }
             self.source.offset.store(wanted, Ordering::Relaxed);
             if was_set && step < Duration::zero() {
+                self.source.set_backs.fetch_add(1, Ordering::Relaxed);
                 self.source.set_back.notify_one();
             }
         }
@@ -291,7 +301,9 @@ mod tests {
             assert!((clock.align(before + step, before) - step).abs() < Duration::seconds(1));
             assert!(clock.held_for().is_some_and(|left| left.as_secs() > 25), "{step}");
             assert!(clock.is_settling(), "{step}");
-            assert_eq!(clock.set_back().notified().now_or_never().is_some(), step < Duration::zero(), "{step}");
+            let is_back = step < Duration::zero();
+            assert_eq!(clock.set_back().notified().now_or_never().is_some(), is_back, "{step}");
+            assert_eq!(clock.set_backs(), u64::from(is_back), "{step}");
             assert!((clock.now() - machine_now() - step).abs() < Duration::seconds(1), "{step}");
         }
     }

@@ -22,13 +22,12 @@ use crate::{
         alert_sender::AlertSender,
         alerts::AlertEvaluator,
         auto_disable::AutoDisabler,
-        calendar_edits::CalendarEdits,
         cancellations::CancellationRepeater,
-        clock_repair::ClockRepair,
         clock_watch::ClockWatch,
         declared_jobs::DeclaredJobKeeper,
         dispatcher::{self, Dispatcher},
         due_index::DueIndexRebuilder,
+        due_times::DueTimeUpdater,
         heartbeat_url::WatcherCalls,
         late_runs::LateRunStopper,
         lease::{self, LEADER_ROLE, Lease},
@@ -285,8 +284,7 @@ fn start_services(supervisor: &Supervisor, context: &Context) {
     supervisor.start(context, QueueExpiry::new, &none);
     supervisor.start(context, Vacuum::new, &none);
     supervisor.start(context, ClockWatch::new, &none);
-    supervisor.start(context, ClockRepair::new, &context.clock.set_back());
-    supervisor.start(context, CalendarEdits::new, &none);
+    supervisor.start(context, DueTimeUpdater::new, &context.clock.set_back());
     supervisor.start(context, SnapshotWatch::new, &none);
     supervisor.start(context, StatsFolder::new, &none);
     supervisor.start(context, AlertEvaluator::new, &none);

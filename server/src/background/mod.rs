@@ -9,13 +9,12 @@
 pub mod alert_sender;
 pub mod alerts;
 pub mod auto_disable;
-pub mod calendar_edits;
 pub mod cancellations;
-pub mod clock_repair;
 pub mod clock_watch;
 pub mod declared_jobs;
 pub mod dispatcher;
 pub mod due_index;
+pub mod due_times;
 pub mod heartbeat_url;
 pub mod late_runs;
 pub mod lease;
