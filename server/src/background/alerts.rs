@@ -34,8 +34,6 @@ use crate::{
 const TICK_INTERVAL: Duration = Duration::from_secs(3);
 /// The time between two looks for lasting conditions.
 const CONDITION_INTERVAL: Duration = Duration::from_secs(15);
-/// The time between two deletions of old alerts.
-const DELETION_INTERVAL: Duration = Duration::from_secs(600);
 /// The shortest time of a run that is compared with its median. Below it, a multiple of the median says little.
 const MIN_COMPARED_RUN: TimeDelta = TimeDelta::seconds(30);
 
@@ -52,8 +50,6 @@ pub struct AlertEvaluator {
     pub looked_at: Option<Instant>,
     /// The position behind the firing alerts that were examined last.
     pub examined: AlertPosition,
-    /// The last deletion of old alerts; none before the first.
-    pub deleted_at: Option<Instant>,
 }
 
 impl AlertEvaluator {
@@ -66,7 +62,6 @@ impl AlertEvaluator {
             hub: context.hub.clone(),
             looked_at: None,
             examined: AlertPosition::default(),
-            deleted_at: None,
         }
     }
 
@@ -173,12 +168,6 @@ impl Service for AlertEvaluator {
         report.changes += steps.result("resolutions", resolved).unwrap_or_default();
         let messages = self.store.announce_alerts(now).await;
         report.messages = steps.result("messages", messages).unwrap_or_default();
-        if self.deleted_at.is_none_or(|at| at.elapsed() >= DELETION_INTERVAL) {
-            let deleted = self.store.delete_old_alerts(now).await;
-            if steps.result("deletion", deleted).is_some() {
-                self.deleted_at = Some(Instant::now());
-            }
-        }
         if report.changes.started > 0 || report.changes.resolved > 0 {
             self.hub.publish(now, vec![LiveEvent::Alerts]);
         }

@@ -18,6 +18,7 @@ use crate::{
     engine::{RunsOn, Service, context::Context},
     store::{
         Result, Store,
+        alerts::states::ALERT_RETENTION,
         api_requests::API_REQUEST_RETENTION,
         create::IDEMPOTENCY_KEY_RETENTION,
         partitions::{PARTITIONED_TABLES, PartitionDropOutcome},
@@ -37,6 +38,9 @@ const LINK_RETENTION: TimeDelta = TimeDelta::days(30);
 
 /// The retention of a worker instance after its last heartbeat. Each start of a worker process is a new instance.
 const INSTANCE_RETENTION: TimeDelta = TimeDelta::days(1);
+
+/// The time after which a checkpoint of an occurrence that is no longer open is deleted.
+const CHECKPOINT_GRACE: TimeDelta = TimeDelta::hours(1);
 
 /// The background task that maintains the database.
 #[derive(Debug)]
@@ -189,13 +193,14 @@ impl Maintenance {
             (ExpiringTable::DeadLetters, self.retention.dead_letters),
             (ExpiringTable::LateStarts, of_occurrences),
             (ExpiringTable::RunNotes, of_occurrences),
+            (ExpiringTable::AlertStates, ALERT_RETENTION),
+            (ExpiringTable::RunCheckpoints, CHECKPOINT_GRACE),
             (ExpiringTable::StatsFolded, STATS_RETENTION),
         ] {
             while tick.continues(table.name(), self.store.delete_expired(table, now - retention).await) {}
         }
         let before = now - STATS_MINUTES_RETENTION;
         while tick.continues(ExpiringTable::StatsFolded.name(), self.store.merge_old_stats(before).await) {}
-        while tick.continues("run_checkpoints", self.store.delete_old_checkpoints(now).await) {}
         // The last one, because it looks at all keys in one call.
         tick.continues("run_uniqueness", self.store.delete_free_uniqueness_keys(now).await);
     }

@@ -21,12 +21,8 @@ use super::{
     occurrences::status,
     partitions::with_partitions,
     pool::StoreTransaction,
-    retention::DELETE_BATCH_SIZE,
 };
 use crate::domain::{claim::RecordedAttempt, lost_run::LostRunRule, retry::RetryContext, transition::AttemptChange};
-
-/// The time after which a checkpoint of an occurrence that is no longer open is deleted.
-const CHECKPOINT_GRACE: chrono::Duration = chrono::Duration::hours(1);
 
 /// The effects of a batch of changes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -107,21 +103,6 @@ impl Store {
             applied.rows.push(run.row);
         }
         Ok(applied)
-    }
-
-    /// Deletes checkpoints of occurrences that are no longer open, some time after they were stored, at most
-    /// [`DELETE_BATCH_SIZE`]. Returns their number.
-    pub async fn delete_old_checkpoints(&self, now: DateTime<Utc>) -> Result<u64> {
-        let deleted = sqlx::query!(
-            "DELETE FROM run_checkpoints WHERE run_id IN (
-                 SELECT c.run_id FROM run_checkpoints c
-                  WHERE c.stored_at < $1 AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.id = c.run_id) LIMIT $2)",
-            now - CHECKPOINT_GRACE,
-            DELETE_BATCH_SIZE
-        )
-        .execute(self.pool())
-        .await?;
-        Ok(deleted.rows_affected())
     }
 
     /// Returns the recorded attempts of some occurrences; unknown occurrences are not included.

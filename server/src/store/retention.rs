@@ -93,6 +93,11 @@ expiring_tables! {
     LateStarts: "late_starts", "at";
     /// Notes about unreadable reports, by their arrival.
     RunNotes: "run_notes", "at";
+    /// Resolved alerts with their messages, by the time of the resolution. One that fires has none.
+    AlertStates: "alert_states", "resolved_at";
+    /// Checkpoints of occurrences that are no longer open, by the time at which they were stored.
+    RunCheckpoints: "run_checkpoints", "stored_at",
+        " AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.id = run_checkpoints.run_id)";
     /// Folded counts of statuses, by their minute.
     StatsFolded: "stats_folded", "minute";
 }

@@ -20,6 +20,7 @@ use milvaion_server::{
         create::MAX_OPEN_RUNS_PER_JOB,
         create::{EnqueueOutcome, NewRun},
         jobs::AuditStamp,
+        retention::ExpiringTable,
     },
 };
 use milvaion_test_support::{
@@ -351,7 +352,8 @@ async fn checkpoint_is_in_the_message_of_the_next_attempt() {
     assert_eq!(next().await, [(4, Some(json!(9)))]);
     runs::report(&store, &clock, vec![report(4, OccurrenceStatus::Completed, None)]).await;
     clock.advance(TimeDelta::hours(2));
-    assert_eq!(store.delete_old_checkpoints(clock.now()).await.expect("deleted"), 1);
+    let expired = clock.now() - TimeDelta::hours(1);
+    assert_eq!(store.delete_expired(ExpiringTable::RunCheckpoints, expired).await.expect("deleted"), 1);
 }
 
 #[tokio::test]

@@ -255,7 +255,10 @@ async fn old_failures_dead_letters_and_keys_are_deleted_whatever_else_fails() {
                                                        job_version, worker_id, job_type, attempt)
                         SELECT gen_random_uuid(), gen_random_uuid(), 'x', '{at}', 'failed', 'f', '{{}}', 1, 'w', 't', 1 FROM generate_series(1, {n}) RETURNING 1),
                   d AS (INSERT INTO dead_letters (id, received_at, digest, reason, source, body, body_bytes)
-                        SELECT gen_random_uuid(), '{at}', gen_random_uuid()::text, 'r', 's', '', 0 FROM generate_series(1, {n}) RETURNING 1)
+                        SELECT gen_random_uuid(), '{at}', gen_random_uuid()::text, 'r', 's', '', 0 FROM generate_series(1, {n}) RETURNING 1),
+                  a AS (INSERT INTO alert_states (id, rule_id, group_key, title, first_at, last_at, resolved_at)
+                        SELECT gen_random_uuid(), (SELECT id FROM alert_rules ORDER BY id LIMIT 1), 'g', 't', '{at}', '{at}', '{at}'
+                          FROM generate_series(1, {n}) RETURNING 1)
              INSERT INTO trigger_keys (job_id, key, occurrence_id, created_at)
              SELECT gen_random_uuid(), 'k', gen_random_uuid(), '{at}' FROM generate_series(1, {n})"
         )
@@ -270,13 +273,14 @@ async fn old_failures_dead_letters_and_keys_are_deleted_whatever_else_fails() {
     let error = harness.maintenance.tick().await.expect_err("a step fails").to_string();
     assert!(error.ends_with(": failed_occurrences"), "{error}");
     harness.execute("DROP TRIGGER refuses ON failed_occurrences").await;
-    let tables = ["failed_occurrences", "dead_letters", "trigger_keys"];
+    let tables = ["failed_occurrences", "dead_letters", "alert_states", "trigger_keys"];
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
-    assert_eq!(deleted(&report, tables), [2_500, 0, 0], "the other steps were done");
+    assert_eq!(deleted(&report, tables), [2_500, 0, 0, 0], "the other steps were done");
     let report = harness.maintenance.tick().await.expect("the tick succeeds");
-    assert_eq!(deleted(&report, tables), [0, 0, 0]);
+    assert_eq!(deleted(&report, tables), [0, 0, 0, 0]);
     assert_eq!(harness.execute("SELECT 1 FROM failed_occurrences").await, 5);
     assert_eq!(harness.execute("SELECT 1 FROM dead_letters").await, 5);
+    assert_eq!(harness.execute("SELECT 1 FROM alert_states").await, 5);
     assert_eq!(harness.execute("SELECT 1 FROM trigger_keys").await, 2);
 }
 

@@ -270,19 +270,6 @@ impl Store {
         Ok(done.rows_affected())
     }
 
-    /// Deletes alerts that were resolved before their retention, at most 1,000. Returns their number.
-    pub async fn delete_old_alerts(&self, now: DateTime<Utc>) -> Result<u64> {
-        let done = sqlx::query!(
-            "DELETE FROM alert_states WHERE id = ANY (ARRAY (
-                 SELECT id FROM alert_states WHERE resolved_at IS NOT NULL AND resolved_at < $1 LIMIT $2))",
-            now - ALERT_RETENTION,
-            CHANGE_BATCH
-        )
-        .execute(self.pool())
-        .await?;
-        Ok(done.rows_affected())
-    }
-
     /// Returns the number of alerts that fire.
     pub async fn firing_alerts(&self) -> Result<FiringAlerts> {
         let row = sqlx::query!(

@@ -51,7 +51,6 @@ impl AlertHarness {
             hub: hub.clone(),
             looked_at: None,
             examined: AlertPosition::default(),
-            deleted_at: None,
         };
         Self { url, store, clock, hub, evaluator }
     }

@@ -183,7 +183,6 @@ async fn two_servers_that_evaluate_at_once_fire_an_alert_once() {
             hub: harness.hub.clone(),
             looked_at: None,
             examined: milvaion_server::store::alerts::states::AlertPosition::default(),
-            deleted_at: None,
         };
         evaluator.tick().await.expect("the tick succeeds").changes.started
     };
