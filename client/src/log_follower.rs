@@ -2,7 +2,8 @@
 //!
 //! A run may take hours, and a connection of hours is lost sooner or later: a proxy ends it, a laptop sleeps, a server is
 //! updated. The follower then connects again and asks for the lines after the last one that it returned. A line has a
-//! sequence number, and one that was returned before is dropped, so that a caller receives each line exactly once.
+//! sequence number, and one that was returned before is dropped, so that a caller receives each line once. Servers may
+//! store lines in another order, so a line may follow one with a higher number.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -82,8 +83,10 @@ pub enum ResultError {
 pub struct LogFollower {
     client: Client,
     occurrence: OccurrenceId,
-    /// The sequence number of the last line.
+    /// The highest sequence number so far.
     last_seq: i64,
+    /// The same when the present connection began, which repeats no line of its own.
+    connected_after: i64,
     connection: Option<Connection>,
     events: VecDeque<LogEvent>,
     /// The number of connections in a row that were lost without an event.
@@ -188,6 +191,7 @@ impl Client {
             client: self.clone(),
             occurrence,
             last_seq: after,
+            connected_after: after,
             connection: None,
             events: VecDeque::new(),
             failures: 0,
@@ -232,6 +236,7 @@ impl LogFollower {
         match self.client.open_stream(&path, &query, self.failures + RECONNECT_DOUBLINGS).await {
             Ok(response) => {
                 self.connection = Some(Connection { response, parser: FrameParser::default() });
+                self.connected_after = self.last_seq;
                 Ok(())
             }
             Err((error, Some(wait))) => self.lose(error, wait),
@@ -269,8 +274,8 @@ impl LogFollower {
         match frame.event.as_str() {
             "line" => {
                 let line: LogLine = self.parse(frame)?;
-                if line.seq > self.last_seq {
-                    self.last_seq = line.seq;
+                if line.seq > self.connected_after {
+                    self.last_seq = self.last_seq.max(line.seq);
                     self.events.push_back(LogEvent::Line(line));
                 }
             }

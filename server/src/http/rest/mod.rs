@@ -16,6 +16,7 @@ pub mod guard;
 mod idempotency;
 mod input;
 mod jobs;
+mod log_tail;
 mod occurrences;
 mod openapi;
 mod people;

@@ -1,7 +1,7 @@
 //! The streams for programs: live events, and the log of an occurrence as it is written.
 //!
-//! Both are server-sent events. The log is read from PostgreSQL after the last line that was sent, and live events only
-//! say when to read: no line is lost or repeated, whichever server stores it. A stream ends when its caller loses the
+//! Both are server-sent events. The log is read from PostgreSQL after the lines that were sent, and live events only say
+//! when to read: no line is lost or repeated, whichever server stores it. A stream ends when its caller loses the
 //! right to it. A client that reconnects sends the id of its last frame and gets what it missed.
 //!
 //! A worker sends the last lines of a run before its end, but over another queue, and they are stored by another consumer:
@@ -36,6 +36,7 @@ use super::{
     ApiState,
     endpoint::{Call, Endpoint, Nothing, Operation, TagScope},
     guard,
+    log_tail::LogTail,
     occurrences::OccurrencePath,
     problem::ApiError,
 };
@@ -211,7 +212,8 @@ struct LogStream {
     access: StreamAccess,
     receiver: EventReceiver,
     id: OccurrenceId,
-    after: i64,
+    /// The lines that were sent.
+    log: LogTail,
     ready: VecDeque<Frame>,
     shown: Option<(OccurrenceStatus, i32)>,
     /// The time at which no more lines are expected, once the occurrence has ended.
@@ -233,7 +235,7 @@ async fn log(state: ApiState, call: Call<OccurrencePath, LogStreamQuery, Nothing
         access: StreamAccess::new(&state, call.head, call.me.id, Some(id)),
         receiver,
         id,
-        after: resumed.or(call.query.after).unwrap_or(0),
+        log: LogTail::after(resumed.or(call.query.after).unwrap_or(0)),
         ready: VecDeque::from([Frame::default().comment("open")]),
         shown: None,
         ends_at: None,
@@ -272,18 +274,21 @@ impl LogStream {
         // The status is read before the lines, so that an end is not reported before lines that were stored earlier.
         let alive_since = crate::domain::liveness::alive_since(state.clock.now());
         let found = store.occurrence_with_log(self.id, Some(i64::MAX - 1), 1, alive_since).await?;
-        let lines = store.oldest_log_lines(self.id, self.after, i64::MAX, MAX_LINES).await?;
+        let read = store.oldest_log_lines(self.id, self.log.read_start(), i64::MAX, MAX_LINES).await?;
         let Some(view) = found else {
             self.is_ended = true;
             return Ok(true);
         };
+        // The client resumes after the highest number that it has, also if its last line was stored late.
+        let mut last = self.log.last();
+        let lines = self.log.unsent(read);
         if !lines.is_empty() && self.ends_at.is_some() {
             // Lines are still arriving after the end, so others may follow.
             self.ends_at = Some(Instant::now() + LAST_LINES_TIMEOUT);
         }
         for line in &lines {
-            self.after = self.after.max(line.seq);
-            self.ready.extend(line_frame(line));
+            last = last.max(line.seq);
+            self.ready.extend(line_frame(line, last));
         }
         let (status, version) = (view.row.status, view.row.version);
         if self.shown != Some((status, version)) {
@@ -335,6 +340,7 @@ fn last_lines_wait(filed_at: DateTime<Utc>, now: DateTime<Utc>) -> Duration {
     LAST_LINES_TIMEOUT.saturating_sub(age)
 }
 
-fn line_frame(line: &LogLine) -> Option<Frame> {
-    Some(Frame::default().event("line").id(line.seq.to_string()).data(serde_json::to_string(line).ok()?))
+/// Builds the frame of a line, whose id is the number after which the client resumes.
+fn line_frame(line: &LogLine, last: i64) -> Option<Frame> {
+    Some(Frame::default().event("line").id(last.to_string()).data(serde_json::to_string(line).ok()?))
 }
