@@ -14,10 +14,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::views::OccurrenceRow;
-use milvaion_protocol::{
-    id::{CalendarId, JobId, OccurrenceId, UserId},
-    message::LogLine,
-};
+use milvaion_protocol::id::{CalendarId, JobId, OccurrenceId, UserId};
 
 /// The name of the frame with the signed-in user, as the JSON of a [`CurrentUser`](crate::views::CurrentUser).
 pub const SESSION_FRAME: &str = "session";
@@ -25,8 +22,6 @@ pub const SESSION_FRAME: &str = "session";
 pub const SESSION_END_FRAME: &str = "session-end";
 /// The name of the frame with the name of the server's build of the dashboard. A server without a build sends none.
 pub const BUILD_FRAME: &str = "build";
-/// The maximum number of occurrences whose log lines one stream carries.
-pub const MAX_WATCHED_LOGS: usize = 20;
 
 /// The reason for which a server ended a stream for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,19 +96,11 @@ pub enum LiveEvent {
         /// The id of the job.
         id: JobId,
     },
-    /// A run wrote log lines. The event is published only while a page shows the occurrence, and sent only to the browsers
-    /// that do.
+    /// Runs wrote log lines. The event has none of them: a page that shows such a log reads it after its last line. Each
+    /// server publishes at most two of these events in a second.
     Log {
-        /// The id of the occurrence.
-        #[serde(rename = "occurrenceId")]
-        occurrence_id: OccurrenceId,
-        /// The lines, oldest first.
-        lines: Vec<LogLine>,
-    },
-    /// From now on, the stream carries the log lines of these occurrences. Lines that were stored before may be missing, so
-    /// a page that shows one of them reads its log. The event belongs to one stream and is never published.
-    LogsWatched {
-        /// The ids of the occurrences.
+        /// The ids of the occurrences; empty if they are more than an event names.
+        #[serde(default)]
         ids: Vec<OccurrenceId>,
     },
     /// A calendar was created, changed or deleted, or its change was applied to more of its jobs.
@@ -136,4 +123,26 @@ pub enum LiveEvent {
     },
     /// Events may have been missed, so the page must be read again.
     Resync,
+}
+
+impl LiveEvent {
+    /// Returns true if the log of an occurrence may have new lines.
+    #[must_use]
+    pub fn concerns_log(&self, id: OccurrenceId) -> bool {
+        matches!(self, Self::Log { ids } if ids.is_empty() || ids.contains(&id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn event_about_many_logs_concerns_each() {
+        let (one, other) = (OccurrenceId::from_parts(DateTime::UNIX_EPOCH, [1; 10]), OccurrenceId::default());
+        assert!(LiveEvent::Log { ids: vec![one] }.concerns_log(one));
+        assert!(!LiveEvent::Log { ids: vec![one] }.concerns_log(other));
+        assert!(LiveEvent::Log { ids: Vec::new() }.concerns_log(other));
+        assert!(!LiveEvent::Resync.concerns_log(one));
+    }
 }

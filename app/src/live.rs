@@ -31,7 +31,6 @@ use milvaion_api::{
     events::{EventEnvelope, LiveEvent},
     views::CurrentUser,
 };
-use milvaion_protocol::id::OccurrenceId;
 
 use self::read_state::ReadReport;
 use crate::{api::session::SessionEnd, browser, error::AppError};
@@ -40,8 +39,6 @@ pub mod announcer;
 pub mod read_state;
 #[cfg(any(feature = "hydrate", test))]
 pub(crate) mod tab_message;
-#[cfg(any(feature = "hydrate", test))]
-pub(crate) mod watched_logs;
 
 /// The name of the `<meta>` element that names the newest event of the stream before the page was read.
 pub const POSITION_META: &str = "milvaion-position";
@@ -100,7 +97,6 @@ pub struct LiveUpdates {
     pub paused: RwSignal<bool>,
     /// The build of the dashboard that the server of the stream has, once it is known.
     pub server_build: RwSignal<Option<String>>,
-    pub(crate) log: RwSignal<Option<OccurrenceId>>,
     pub(crate) is_sign_out_expected: StoredValue<bool>,
     pub(crate) sign_out_report: StoredValue<Option<Callback<()>>>,
     pub(crate) new_sign_in: RwSignal<Option<CurrentUser>>,
@@ -116,7 +112,6 @@ impl LiveUpdates {
             state: RwSignal::new(LiveState::Connecting),
             paused: RwSignal::new(false),
             server_build: RwSignal::new(None),
-            log: RwSignal::new(None),
             is_sign_out_expected: StoredValue::new(false),
             sign_out_report: StoredValue::new(None),
             new_sign_in: RwSignal::new(None),
@@ -166,13 +161,6 @@ impl LiveUpdates {
             }
         });
     }
-
-    /// Requests the log lines of one occurrence, or of none.
-    fn watch_log(self, id: Option<OccurrenceId>) {
-        if self.log.try_get_untracked().is_some_and(|now| now != id) {
-            self.log.set(id);
-        }
-    }
 }
 
 /// Calls `listener` for every event while the current owner lives. Pages outside the layout have no stream and receive
@@ -189,14 +177,6 @@ pub fn use_live_updates(listener: impl Fn(&EventEnvelope) + Send + Sync + 'stati
     on_cleanup(move || {
         let _ = live.listeners.try_update_value(|all| all.retain(|(other, _)| *other != id));
     });
-}
-
-/// Requests the log lines of one occurrence from the stream while the current owner lives.
-pub fn use_occurrence_log(id: OccurrenceId) {
-    if let Some(live) = use_context::<LiveUpdates>() {
-        live.watch_log(Some(id));
-        on_cleanup(move || live.watch_log(None));
-    }
 }
 
 /// Returns true if the event requires pages to read all of their data again.

@@ -31,7 +31,7 @@ use milvaion_api::{
     events::{EventEnvelope, LiveEvent, StreamEndReason},
     views::CurrentUser,
 };
-use milvaion_protocol::{backoff::Backoff, id::OccurrenceId};
+use milvaion_protocol::backoff::Backoff;
 use wasm_bindgen::JsCast;
 use web_sys::PageTransitionEvent;
 
@@ -53,7 +53,6 @@ use crate::{
     live::{
         LiveState, LiveUpdates, is_resync,
         tab_message::{FrameKind, StreamFrame, TabMessage},
-        watched_logs::WatchedLogs,
     },
 };
 
@@ -85,7 +84,6 @@ struct EventStream {
     link: StoredValue<LiveState>,
     /// The id of the last applied frame; `None` if the page may be older than the stream.
     position: StoredValue<Option<String>>,
-    logs: StoredValue<WatchedLogs>,
     waiting: StoredValue<Vec<EventEnvelope>>,
     heard_at: StoredValue<i64>,
     lost_since: StoredValue<Option<i64>>,
@@ -119,7 +117,6 @@ pub(super) fn run() {
         connection: StoredValue::new_local(None),
         link: StoredValue::new(LiveState::Connecting),
         position: StoredValue::new(tabs::document_position()),
-        logs: StoredValue::new(WatchedLogs::default()),
         waiting: StoredValue::new(Vec::new()),
         heard_at: StoredValue::new(0),
         lost_since: StoredValue::new(None),
@@ -164,12 +161,6 @@ pub(super) fn run() {
             }
         }
         is_paused
-    });
-    Effect::new(move |_| {
-        if let Some(id) = live.log.get() {
-            stream.watch_log(id);
-            stream.send(&TabMessage::Watch(id));
-        }
     });
     let user = use_signed_in_user();
     Effect::new(move |_| {
@@ -278,9 +269,6 @@ impl EventStream {
         }));
         self.heard_at.set_value(browser::now_millis());
         self.send(&TabMessage::Hello);
-        if let Some(id) = self.live.log.get_untracked() {
-            self.send(&TabMessage::Watch(id));
-        }
         self.choose_role();
     }
 
@@ -354,7 +342,6 @@ impl EventStream {
                 }
             }
             TabMessage::Hello => {}
-            TabMessage::Watch(id) => self.watch_log(id),
             // A late message of a tab that has just lost the lock.
             TabMessage::Frame { .. } | TabMessage::State { .. } if self.is_leader.get_value() => {}
             TabMessage::Frame { before, frame } => {
@@ -367,9 +354,8 @@ impl EventStream {
                 }
                 self.apply(frame);
             }
-            TabMessage::State { state, position, logs } => {
+            TabMessage::State { state, position } => {
                 self.heard_at.set_value(browser::now_millis());
-                self.logs.set_value(logs);
                 self.lost_since.set_value(None);
                 self.set_link(state);
                 // Without a position, the leading tab waits for a resync of the server and relays it.
@@ -386,23 +372,12 @@ impl EventStream {
     }
 
     fn send_state(self) {
-        self.send(&TabMessage::State {
-            state: self.link.get_value(),
-            position: self.position.get_value(),
-            logs: self.logs.get_value(),
-        });
+        self.send(&TabMessage::State { state: self.link.get_value(), position: self.position.get_value() });
     }
 
     fn relay(self, frame: &StreamFrame) {
         let before = self.position.get_value().unwrap_or_default();
         self.send(&TabMessage::Frame { before, frame: frame.clone() });
-    }
-
-    fn watch_log(self, id: OccurrenceId) {
-        let is_new = self.logs.try_update_value(|logs| logs.add(id)) == Some(true);
-        if is_new && self.is_leader.get_value() {
-            self.open();
-        }
     }
 
     /// Sets the state of the stream. The leading tab reports it to the others.
@@ -459,15 +434,7 @@ impl EventStream {
     /// it as a header.
     fn query(self) -> String {
         let position = self.position.get_value().filter(|position| !position.is_empty());
-        let fields = [("last", position.unwrap_or_default()), ("log", self.logs.with_value(WatchedLogs::to_text))];
-        let mut query = String::new();
-        for (name, value) in fields.into_iter().filter(|(_, value)| !value.is_empty()) {
-            query.push(if query.is_empty() { '?' } else { '&' });
-            query.push_str(name);
-            query.push('=');
-            query.push_str(&query_value(&value));
-        }
-        query
+        position.map(|position| format!("?last={}", query_value(&position))).unwrap_or_default()
     }
 
     /// Handles a connection error. The browser is already reconnecting unless it gave up.

@@ -183,13 +183,6 @@ impl RedisKeys {
         format!("{}events", self.prefix)
     }
 
-    /// Returns the channel to which a server subscribes while one of its pages shows the log of an occurrence. Nothing is
-    /// published on it: a server that has log lines asks Redis for the number of its subscribers.
-    #[must_use]
-    pub fn log_watch_channel(&self, occurrence: crate::id::OccurrenceId) -> String {
-        format!("{}log:{occurrence}", self.prefix)
-    }
-
     /// Returns the channel on which workers receive cancellations.
     #[must_use]
     pub fn cancellation_channel(&self) -> String {

@@ -69,7 +69,7 @@ impl ApiEvent {
     }
 
     /// Returns the public form of an event, as far as the filter of a stream includes it; none for events between
-    /// servers and for those that the filter excludes.
+    /// servers and for those that the filter excludes. The stream itself reads log lines, which no event has.
     #[must_use]
     pub fn of(event: &LiveEvent, job: Option<JobId>, occurrence: Option<OccurrenceId>) -> Option<Self> {
         let is_job = |id: JobId| occurrence.is_none() && job.is_none_or(|job| job == id);
@@ -84,14 +84,12 @@ impl ApiEvent {
             }
             LiveEvent::Job { id } => is_job(*id).then_some(Self::Job { id: *id }),
             LiveEvent::JobDeleted { id } => is_job(*id).then_some(Self::JobDeleted { id: *id }),
-            LiveEvent::Log { occurrence_id, lines } => (occurrence == Some(*occurrence_id))
-                .then(|| Self::Log { occurrence_id: *occurrence_id, lines: lines.clone() }),
             LiveEvent::Calendar { id } => is_unfiltered.then_some(Self::Calendar { id: *id }),
             LiveEvent::Workers => is_unfiltered.then_some(Self::Workers),
             LiveEvent::Cluster => is_unfiltered.then_some(Self::Cluster),
             LiveEvent::Alerts => is_unfiltered.then_some(Self::Alerts),
             LiveEvent::Resync => Some(Self::Resync),
-            LiveEvent::LogsWatched { .. } | LiveEvent::Session { .. } => None,
+            LiveEvent::Log { .. } | LiveEvent::Session { .. } => None,
         }
     }
 }
@@ -123,14 +121,6 @@ mod tests {
         assert_eq!(ApiEvent::of(&event, Some(JobId::default()), None), None);
         assert_eq!(ApiEvent::of(&LiveEvent::Workers, Some(id), None), None);
         assert_eq!(ApiEvent::of(&LiveEvent::Resync, Some(id), None), Some(ApiEvent::Resync), "it concerns all");
-    }
-
-    #[test]
-    fn log_lines_belong_to_the_stream_of_their_occurrence() {
-        let id = OccurrenceId::from_parts(chrono::DateTime::UNIX_EPOCH, [1; 10]);
-        let event = LiveEvent::Log { occurrence_id: id, lines: Vec::new() };
-        assert_eq!(ApiEvent::of(&event, None, None), None);
-        assert!(ApiEvent::of(&event, None, Some(id)).is_some());
     }
 
     #[test]

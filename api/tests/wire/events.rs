@@ -2,6 +2,7 @@
 
 use milvaion_api::{
     events::{EventEnvelope, LiveEvent},
+    rest::ApiEvent,
     views::{OccurrenceRow, StatusChange, TriggerSource},
 };
 use milvaion_protocol::{
@@ -119,20 +120,23 @@ fn every_event() {
     enveloped(LiveEvent::Occurrences { rows: vec![row()] }, json!({ "kind": "occurrences", "rows": [row_json()] }));
     enveloped(LiveEvent::Job { id: job() }, json!({ "kind": "job", "id": JOB_ID }));
     enveloped(LiveEvent::JobDeleted { id: job() }, json!({ "kind": "jobDeleted", "id": JOB_ID }));
-    enveloped(
-        LiveEvent::Log { occurrence_id: occurrence(), lines: vec![line()] },
-        json!({ "kind": "log", "occurrenceId": OCCURRENCE_ID, "lines": [line_json()] }),
-    );
-    enveloped(
-        LiveEvent::LogsWatched { ids: vec![occurrence()] },
-        json!({ "kind": "logsWatched", "ids": [OCCURRENCE_ID] }),
-    );
+    enveloped(LiveEvent::Log { ids: vec![occurrence()] }, json!({ "kind": "log", "ids": [OCCURRENCE_ID] }));
     enveloped(LiveEvent::Calendar { id: CalendarId(job().0) }, json!({ "kind": "calendar", "id": JOB_ID }));
     enveloped(LiveEvent::Workers, json!({ "kind": "workers" }));
     enveloped(LiveEvent::Cluster, json!({ "kind": "cluster" }));
     enveloped(LiveEvent::Alerts, json!({ "kind": "alerts" }));
     enveloped(LiveEvent::Session { user_id: UserId(job().0) }, json!({ "kind": "session", "userId": JOB_ID }));
     enveloped(LiveEvent::Resync, json!({ "kind": "resync" }));
+    // A server of an earlier version sends the lines. The page then reads its log, whichever it shows.
+    minimal(json!({ "kind": "log", "occurrenceId": OCCURRENCE_ID, "lines": [] }), &LiveEvent::Log { ids: Vec::new() });
+}
+
+#[test]
+fn log_lines_for_programs() {
+    golden(
+        &ApiEvent::Log { occurrence_id: occurrence(), lines: vec![line()] },
+        json!({ "kind": "log", "occurrenceId": OCCURRENCE_ID, "lines": [line_json()] }),
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The log lines on a page, each once, in blocks that keep the layout of a long log cheap.
 //!
-//! Lines come from sources that overlap: the page's reads, earlier pages and the stream. A line's `seq` identifies it
-//! and gives its position, so a source may repeat lines of another.
+//! Lines come from reads that overlap: of new lines, of earlier ones and of gaps. A line's `seq` identifies it and gives
+//! its position, so a read may repeat lines of another.
 //!
 //! After a pause or a lost connection a read returns only the newest of the missed lines, and the number of the ones
 //! before them. The page compares this number with the lines it has. If it has fewer, the difference is a [`LogGap`],
@@ -150,13 +150,6 @@ impl LogLines {
         })
     }
 
-    /// Inserts lines at their positions and returns the number of new ones.
-    pub fn merge(self, lines: &[LogLine]) -> usize {
-        let added = self.insert(lines);
-        self.drop_oldest();
-        added
-    }
-
     /// Inserts the lines of a read that started after `after`. `skipped` is the number of lines between `after` and the
     /// first of `lines`; a gap marks those that are not on the page.
     pub fn merge_read(self, lines: &[LogLine], after: i64, skipped: i64) {
@@ -180,7 +173,7 @@ impl LogLines {
         let Some((index, previous, block)) = found else { return };
         let before = block.first();
         let loaded_to = lines.last().map(|line| line.seq);
-        // Lines that the stream delivered late are at the end of the previous block already.
+        // Lines that another read found late are at the end of the previous block already.
         let (late, rest): (Vec<_>, Vec<_>) = lines.into_iter().partition(|line| line.seq <= previous);
         self.insert(&late);
         let rest: Vec<_> = rest.into_iter().filter(|line| line.seq < before).collect();
@@ -205,7 +198,7 @@ impl LogLines {
         let first = self.blocks.with_untracked(|blocks| blocks.first().map_or(i64::MAX, LogBlock::first));
         let lines: Vec<LogLine> = lines.into_iter().filter(|line| line.seq < first).collect();
         self.count.update(|count| *count += lines.len());
-        // The next line of the stream must not remove what the user has just loaded.
+        // The next line must not remove what the user has just loaded.
         self.limit.update_value(|limit| *limit += lines.len());
         self.blocks.update(|blocks| {
             blocks.splice(0..0, in_blocks(lines));
@@ -359,6 +352,13 @@ mod tests {
         })
     }
 
+    /// Inserts lines of which no read is recorded. Returns the number of new ones.
+    fn merge(log: LogLines, lines: &[LogLine]) -> usize {
+        let added = log.insert(lines);
+        log.drop_oldest();
+        added
+    }
+
     fn in_owner(check: impl FnOnce()) {
         Owner::new().with(check);
     }
@@ -367,7 +367,7 @@ mod tests {
     fn repeated_line_is_shown_once() {
         in_owner(|| {
             let log = LogLines::new(lines([1, 2, 3]), false);
-            assert_eq!(log.merge(&lines([2, 3, 4, 5])), 2);
+            assert_eq!(merge(log, &lines([2, 3, 4, 5])), 2);
             assert_eq!(seqs(log), [1, 2, 3, 4, 5]);
         });
     }
@@ -376,7 +376,7 @@ mod tests {
     fn late_line_is_inserted_in_order() {
         in_owner(|| {
             let log = LogLines::new(lines([10, 12]), false);
-            log.merge(&lines([20, 11, 9]));
+            merge(log, &lines([20, 11, 9]));
             assert_eq!(seqs(log), [9, 10, 11, 12, 20]);
         });
     }
@@ -385,7 +385,7 @@ mod tests {
     fn full_block_starts_a_new_one() {
         in_owner(|| {
             let log = LogLines::new(vec![], false);
-            log.merge(&lines(0..450));
+            merge(log, &lines(0..450));
             assert_eq!(seqs(log), (0..450).collect::<Vec<_>>());
             let sizes: Vec<usize> =
                 log.blocks.with_untracked(|blocks| blocks.iter().map(|b| b.lines.get_untracked().len()).collect());
@@ -449,10 +449,10 @@ mod tests {
     }
 
     #[test]
-    fn streamed_lines_leave_no_gap() {
+    fn known_lines_leave_no_gap() {
         in_owner(|| {
             let log = LogLines::new(lines(0..10), false);
-            log.merge(&lines(10..900));
+            merge(log, &lines(10..900));
             let start = log.read_start();
             assert_eq!(start, -1);
             log.merge_read(&lines(400..900), start, 400);
@@ -466,7 +466,7 @@ mod tests {
         in_owner(|| {
             let log = LogLines::new(lines((0..200).map(|n| n * 10)), false);
             let start = log.read_start();
-            log.merge(&lines((200..800).map(|n| n * 10)));
+            merge(log, &lines((200..800).map(|n| n * 10)));
             log.merge_read(&lines((300..800).map(|n| n * 10)), start, 300);
             assert_eq!(gaps(log), []);
         });
@@ -485,7 +485,7 @@ mod tests {
     fn several_jumps_have_no_certain_number() {
         in_owner(|| {
             let log = LogLines::new(lines(1_000_000..1_000_010), false);
-            log.merge(&lines(2_000_000..2_000_010));
+            merge(log, &lines(2_000_000..2_000_010));
             log.merge_read(&lines(2_000_100..2_000_600), log.read_start(), 60);
             let counts: Vec<_> = gaps(log).iter().map(|gap| gap.count).collect();
             assert_eq!(counts, [None, None]);
@@ -500,7 +500,7 @@ mod tests {
             let log = LogLines::new(lines(0..10), false);
             log.merge_read(&lines(12..20), log.read_start(), 12);
             assert_eq!(gaps(log), [gap(9, 12, 2)]);
-            log.merge(&lines([11]));
+            merge(log, &lines([11]));
             assert_eq!(gaps(log), [gap(9, 12, 1)]);
             log.fill_gap(key_before_gap(log), lines([10, 11]), true);
             assert_eq!(seqs(log), (0..20).collect::<Vec<_>>());
@@ -536,7 +536,7 @@ mod tests {
             let most = i64::try_from(MAX_LOG_LINES).expect("fits");
             let log = LogLines::new(lines(500..most + 500), true);
             log.prepend(lines(0..500), false);
-            log.merge(&lines([most + 500]));
+            merge(log, &lines([most + 500]));
             assert_eq!(log.first_seq(), Some(200), "one block is dropped");
         });
     }
@@ -546,7 +546,7 @@ mod tests {
         in_owner(|| {
             let log = LogLines::new(vec![], false);
             let most = i64::try_from(MAX_LOG_LINES).expect("fits");
-            log.merge(&lines(0..most + 10));
+            merge(log, &lines(0..most + 10));
             assert!(log.count() <= MAX_LOG_LINES);
             assert!(log.has_earlier());
             assert_eq!(seqs(log).last(), Some(&(most + 9)));

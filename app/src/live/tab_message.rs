@@ -5,9 +5,8 @@
 //! carries the position before it, by which a tab detects that it missed a frame.
 
 use milvaion_api::events::{BUILD_FRAME, SESSION_END_FRAME, SESSION_FRAME};
-use milvaion_protocol::id::OccurrenceId;
 
-use super::{LiveState, watched_logs::WatchedLogs};
+use super::LiveState;
 
 /// The kind of a frame of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +55,6 @@ pub(crate) struct StreamFrame {
 pub(crate) enum TabMessage {
     /// A tab was opened or became visible. The leading tab responds with its state.
     Hello,
-    /// A tab shows the log of this occurrence.
-    Watch(OccurrenceId),
     /// The leading tab received a frame.
     Frame {
         /// The position before the frame.
@@ -71,8 +68,6 @@ pub(crate) enum TabMessage {
         state: LiveState,
         /// Its position; `None` if its own page may be older than the stream.
         position: Option<String>,
-        /// The occurrences whose logs it follows.
-        logs: WatchedLogs,
     },
 }
 
@@ -81,11 +76,10 @@ impl TabMessage {
     pub(crate) fn to_text(&self) -> String {
         match self {
             Self::Hello => "hello".to_owned(),
-            Self::Watch(id) => lines(&["watch", &id.to_string()]),
             Self::Frame { before, frame } => lines(&["frame", frame.kind.event_name(), before, &frame.id, &frame.data]),
-            Self::State { state, position, logs } => {
+            Self::State { state, position } => {
                 let known = if position.is_some() { "known" } else { "unknown" };
-                lines(&["state", state.slug(), known, position.as_deref().unwrap_or_default(), &logs.to_text()])
+                lines(&["state", state.slug(), known, position.as_deref().unwrap_or_default()])
             }
         }
     }
@@ -96,7 +90,6 @@ impl TabMessage {
         let mut fields = text.splitn(5, '\n');
         Some(match fields.next()? {
             "hello" => Self::Hello,
-            "watch" => Self::Watch(fields.next()?.parse().ok()?),
             "frame" => {
                 let name = fields.next()?;
                 let kind = FrameKind::ALL.into_iter().find(|kind| kind.event_name() == name)?;
@@ -112,8 +105,7 @@ impl TabMessage {
                 };
                 let is_known = fields.next()? == "known";
                 let position = fields.next()?.to_owned();
-                let logs = WatchedLogs::parse(fields.next()?);
-                Self::State { state, position: is_known.then_some(position), logs }
+                Self::State { state, position: is_known.then_some(position) }
             }
             _ => return None,
         })
@@ -130,28 +122,20 @@ mod tests {
 
     #[test]
     fn messages_survive_their_text() {
-        let id: OccurrenceId = "00000000-0000-7000-8000-000000000001".parse().expect("a valid id");
-        let mut logs = WatchedLogs::default();
-        logs.add(id);
         let frame = |kind, data: &str| TabMessage::Frame {
             before: "a-1".into(),
             frame: StreamFrame { kind, id: String::new(), data: data.into() },
         };
         for message in [
             TabMessage::Hello,
-            TabMessage::Watch(id),
             frame(FrameKind::Event, "{\n\"id\":\"\"}\n"),
             frame(FrameKind::Ping, "2026-11-23T09:00:00Z"),
             frame(FrameKind::Build, "0123456789abcdef"),
             frame(FrameKind::Session, "{}"),
             frame(FrameKind::SessionEnd, "expired"),
-            TabMessage::State { state: LiveState::Live, position: Some("b-2".into()), logs },
-            TabMessage::State {
-                state: LiveState::Offline,
-                position: Some(String::new()),
-                logs: WatchedLogs::default(),
-            },
-            TabMessage::State { state: LiveState::Reconnecting, position: None, logs: WatchedLogs::default() },
+            TabMessage::State { state: LiveState::Live, position: Some("b-2".into()) },
+            TabMessage::State { state: LiveState::Offline, position: Some(String::new()) },
+            TabMessage::State { state: LiveState::Reconnecting, position: None },
         ] {
             assert_eq!(TabMessage::parse(&message.to_text()), Some(message));
         }
@@ -159,7 +143,7 @@ mod tests {
 
     #[test]
     fn message_of_another_version_is_ignored() {
-        for text in ["", "shout", "watch\nx", "frame\nmessage\na", "frame\nquery\na\nb\nc", "state\nlive"] {
+        for text in ["", "shout", "frame\nmessage\na", "frame\nquery\na\nb\nc", "state\nlive"] {
             assert_eq!(TabMessage::parse(text), None, "{text:?}");
         }
     }

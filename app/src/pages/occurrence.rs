@@ -25,9 +25,10 @@ use self::{
 };
 use crate::{
     api::{
-        occurrences::{get_occurrence, log_before},
+        occurrences::{get_occurrence, log_before, log_range},
         session::{FlashView, take_flash},
     },
+    browser,
     components::{
         action_error::{ActionError, LastError},
         audit_list::{AuditSlice, read_slice},
@@ -47,11 +48,15 @@ use crate::{
     },
     error::AppError,
     format,
-    live::{LiveUpdates, ThrottledRefresh, is_resync, throttled_refresh, use_live_updates, use_occurrence_log},
+    live::{LiveUpdates, ThrottledRefresh, is_resync, throttled_refresh, use_live_updates},
 };
 
 /// The delay before the page is read again after an event. The event is shown at once, but it holds only the row.
 const REFRESH_DELAY: StdDuration = StdDuration::from_millis(150);
+/// The delay before new lines of the log are read after an event about them, and so the least time between two reads.
+const LOG_READ_DELAY: StdDuration = StdDuration::from_millis(400);
+/// The most pages of lines that are read at once: as many lines as are kept of an attempt by default.
+const MAX_READ_PAGES: usize = 20;
 
 /// The start of a range without log lines, for a read that needs none: a page with earlier lines shows only those.
 const LOG_END: i64 = i64::MAX;
@@ -210,26 +215,39 @@ fn OccurrenceContent(
     }
 }
 
-/// Follows the stream: shows the row of an event at once and reads everything else again after [`REFRESH_DELAY`].
+/// Follows the stream: shows the row of an event at once and reads everything else again after [`REFRESH_DELAY`]. An event
+/// about log lines makes the page read those that it lacks, and nothing else.
 fn keep_current(
     id: OccurrenceId,
     data: RwSignal<OccurrenceView>,
     event_at: RwSignal<Option<String>>,
     lines: Option<LogLines>,
 ) -> ThrottledRefresh {
-    use_occurrence_log(id);
-    // Only the lines that the page may lack are read again: after a pause these are the newest of the missed ones, and
-    // the number of the others.
-    let log_start = move || lines.map_or(LOG_END, LogLines::read_start);
+    // After a pause or a lost connection there may be too many lines to read them all: then the page reads the newest of
+    // those that it lacks, and the number of the others.
+    let has_missed_events = StoredValue::new(false);
     let refresh = throttled_refresh(
         REFRESH_DELAY,
         move || {
-            let start = log_start();
-            async move { get_occurrence(id, Some(start)).await.map(|view| (start, view)) }
+            let start = lines.map_or(LOG_END, LogLines::read_start);
+            let reads_all = lines.is_some() && !has_missed_events.get_value();
+            async move {
+                if !reads_all {
+                    return get_occurrence(id, Some(start)).await.map(|view| (start, Vec::new(), view));
+                }
+                let (new, view) = futures::try_join!(lines_after(id, start), get_occurrence(id, Some(LOG_END)))?;
+                if new.len() < MAX_READ_PAGES * LOG_PAGE_LINES {
+                    return Ok((start, new, view));
+                }
+                let last = new.last().map_or(start, |line| line.seq);
+                get_occurrence(id, Some(last)).await.map(|view| (last, new, view))
+            }
         },
-        move |(start, mut read): (i64, OccurrenceView)| {
+        move |(start, new, mut read): (i64, Vec<LogLine>, OccurrenceView)| {
+            has_missed_events.set_value(false);
             let log = std::mem::take(&mut read.log);
             if let Some(lines) = lines {
+                lines.merge_read(&new, start, 0);
                 lines.merge_read(&log, start, read.log_skipped);
             }
             if read.row.version >= data.with_untracked(|data| data.row.version) {
@@ -237,6 +255,7 @@ fn keep_current(
             }
         },
     );
+    let follow = lines.map(|lines| follow_log(id, lines, has_missed_events));
     if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
         refresh.request();
     }
@@ -254,19 +273,63 @@ fn keep_current(
             }
             refresh.request();
         }
-        LiveEvent::Log { occurrence_id, lines: new } if *occurrence_id == id => {
-            if let Some(lines) = lines {
-                lines.merge(new);
-            }
-        }
-        // Lines that were stored before the stream carried them.
-        LiveEvent::LogsWatched { ids } if lines.is_some() && ids.contains(&id) => refresh.request(),
+        event if event.concerns_log(id) => match &follow {
+            // The present read may have begun before these lines were stored.
+            Some(_) if has_missed_events.get_value() => refresh.request(),
+            Some(follow) if !browser::is_hidden() => follow.request(),
+            _ => {}
+        },
         // The availability of a worker is part of the explanation for a queued and a running occurrence.
         LiveEvent::Workers if data.with_untracked(|data| !data.row.status.is_final()) => refresh.request(),
-        _ if is_resync(envelope) => refresh.request(),
+        _ if is_resync(envelope) => {
+            has_missed_events.set_value(true);
+            refresh.request();
+        }
         _ => {}
     });
     handle
+}
+
+/// Returns a refresh that reads the lines that the page lacks. A hidden tab reads none until it is visible again.
+fn follow_log(id: OccurrenceId, lines: LogLines, has_missed_events: StoredValue<bool>) -> ThrottledRefresh {
+    let follow = throttled_refresh(
+        LOG_READ_DELAY,
+        move || {
+            let start = lines.read_start();
+            let is_covered = has_missed_events.get_value();
+            async move {
+                let new = if is_covered { Vec::new() } else { lines_after(id, start).await? };
+                Ok::<_, AppError>((start, new))
+            }
+        },
+        move |(start, new): (i64, Vec<LogLine>)| lines.merge_read(&new, start, 0),
+    );
+    let handle = follow.clone();
+    Effect::new(move |_| {
+        let follow = follow.clone();
+        let seen = window_event_listener_untyped("visibilitychange", move |_| {
+            if !browser::is_hidden() {
+                follow.request();
+            }
+        });
+        on_cleanup(move || seen.remove());
+    });
+    handle
+}
+
+/// Reads the lines after a line in pages, at most [`MAX_READ_PAGES`].
+async fn lines_after(id: OccurrenceId, mut after: i64) -> Result<Vec<LogLine>, AppError> {
+    let mut lines = Vec::new();
+    for _ in 0..MAX_READ_PAGES {
+        let page = log_range(id, after, LOG_END).await?;
+        let is_last = page.len() < LOG_PAGE_LINES;
+        after = page.last().map_or(after, |line| line.seq);
+        lines.extend(page);
+        if is_last {
+            break;
+        }
+    }
+    Ok(lines)
 }
 
 #[component]

@@ -114,7 +114,7 @@ fn OverviewContent(overview: ClusterOverview, flash: FlashView) -> impl IntoView
         },
     );
     // Log lines change nothing on this page.
-    refresh_on_events(&refresh, |event| !matches!(event, LiveEvent::Log { .. } | LiveEvent::LogsWatched { .. }));
+    refresh_on_events(&refresh, |event| !matches!(event, LiveEvent::Log { .. }));
     use_polling(IDLE_REFRESH_INTERVAL, move || refresh.request());
     let cluster = use_context::<ClusterState>();
     let on_change = Callback::new(move |()| {

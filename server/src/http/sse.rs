@@ -1,11 +1,10 @@
 //! The stream of live events, as server-sent events.
 //!
-//! `GET /events` sends all events, and with `log=<occurrence>,…` also the log lines of those occurrences. As soon as
-//! every server publishes them, a `logsWatched` event makes the browser read the lines that were stored before. Each frame
-//! carries the id of its event, so that a browser that lost its connection can resume at this server or another one. A
-//! browser that opens a new connection on purpose, such as to follow one more log, sends that id as `last=`, because
-//! only the browser's own reconnect can set the header `Last-Event-ID`. If the id is no longer in the replay buffer,
-//! the server sends a `resync` event and the browser reloads its data. A replay needs no resync.
+//! `GET /events` sends all events. Each frame carries the id of its event, so that a browser that lost its connection can
+//! resume at this server or another one. A browser that opens a new connection on purpose, such as a tab that takes over,
+//! sends that id as `last=`, because only the browser's own reconnect can set the header `Last-Event-ID`. If the id is no
+//! longer in the replay buffer, the server sends a `resync` event and the browser reloads its data. A replay needs no
+//! resync.
 //!
 //! Every 15 seconds the server sends a `ping`, so that both sides notice a dead connection. A ping carries the id of
 //! the last event that the stream has passed, including those that were not meant for this browser, so that a quiet
@@ -31,13 +30,10 @@ use chrono::DateTime;
 use futures::stream;
 use http::{HeaderName, HeaderValue, StatusCode, request::Parts};
 use milvaion_api::{
-    events::{
-        BUILD_FRAME, EventEnvelope, LiveEvent, MAX_WATCHED_LOGS, SESSION_END_FRAME, SESSION_FRAME, StreamEndReason,
-    },
+    events::{BUILD_FRAME, EventEnvelope, LiveEvent, SESSION_END_FRAME, SESSION_FRAME, StreamEndReason},
     permissions::Permission,
     views::CurrentUser,
 };
-use milvaion_protocol::id::OccurrenceId;
 use serde::Deserialize;
 use tokio::{
     sync::broadcast::error::RecvError,
@@ -48,10 +44,7 @@ use super::{
     WebState,
     guard::{self, StreamUser},
 };
-use crate::live::{
-    hub::{self, InitialReplay},
-    log_watches::LogWatch,
-};
+use crate::live::hub::{self, InitialReplay};
 
 /// The time between two pings.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
@@ -64,8 +57,6 @@ const MAX_LISTENERS: usize = 2_000;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct EventStreamQuery {
-    /// The occurrences whose log lines are sent besides the common events, separated by commas.
-    log: String,
     /// The id of the last event that the browser received on an earlier connection, or that its document names.
     last: Option<String>,
 }
@@ -73,9 +64,6 @@ pub struct EventStreamQuery {
 struct EventSubscriber {
     state: WebState,
     parts: Parts,
-    logs: LogWatch,
-    /// True until the browser was told that it receives the lines of its logs.
-    is_watch_pending: bool,
     me: CurrentUser,
     first: VecDeque<Frame>,
     position: Option<String>,
@@ -98,7 +86,6 @@ pub async fn events(State(state): State<WebState>, Query(query): Query<EventStre
         let message = "This server has too many open event streams. Pages still load; reload them to see changes.";
         return (StatusCode::SERVICE_UNAVAILABLE, message).into_response();
     }
-    let logs = state.hub.log_watches().watch(&occurrences(&query.log));
     // The browser's own reconnect sends the header, which is newer than the address of the connection.
     let header = parts.headers.get("last-event-id").and_then(|value| value.to_str().ok());
     let last = header.or(query.last.as_deref()).filter(|last| !last.is_empty());
@@ -106,7 +93,7 @@ pub async fn events(State(state): State<WebState>, Query(query): Query<EventStre
     let mut replay = VecDeque::new();
     match subscription.replay {
         InitialReplay::Replay(frames) if last.is_some() => {
-            replay.extend(frames.iter().filter(|frame| wanted(frame, &logs)).map(|frame| encode(frame)));
+            replay.extend(frames.iter().filter(|frame| is_for_browsers(frame)).map(|frame| encode(frame)));
         }
         // Without an id the page may be older than the stream, as after a pause.
         InitialReplay::Replay(_) | InitialReplay::Resync => replay.push_back(resync(subscription.position.as_deref())),
@@ -123,8 +110,6 @@ pub async fn events(State(state): State<WebState>, Query(query): Query<EventStre
     let listener = EventSubscriber {
         state,
         parts,
-        is_watch_pending: !logs.ids().is_empty(),
-        logs,
         me,
         first,
         position: subscription.position,
@@ -157,17 +142,13 @@ impl EventSubscriber {
                             if let Some(frame) = self.check_session().await {
                                 return Some(frame);
                             }
-                        } else if wanted(&frame, &self.logs) {
+                        } else if is_for_browsers(&frame) {
                             return Some(encode(&frame));
                         }
                     }
                     Err(RecvError::Lagged(_)) => return Some(resync(None)),
                     Err(RecvError::Closed) => return None,
                 },
-                () = self.logs.announced(), if self.is_watch_pending => {
-                    self.is_watch_pending = false;
-                    return Some(own_event(LiveEvent::LogsWatched { ids: self.logs.ids() }, None));
-                }
                 _ = self.session_check.tick() => {
                     if let Some(frame) = self.check_session().await {
                         return Some(frame);
@@ -209,12 +190,6 @@ fn interval(period: Duration) -> Interval {
     interval
 }
 
-/// Parses ids that are separated by commas. Of too many, the newest are at the end and stay.
-fn occurrences(list: &str) -> Vec<OccurrenceId> {
-    let ids: Vec<OccurrenceId> = list.split(',').filter_map(|id| id.parse().ok()).collect();
-    ids[ids.len().saturating_sub(MAX_WATCHED_LOGS)..].to_vec()
-}
-
 /// Builds a ping. It carries the time of the server, because countdowns in the browser follow the server's clock.
 fn ping_frame(state: &WebState, position: Option<&str>) -> Frame {
     with_id(Frame::default().event("ping").data(state.clock.now().to_rfc3339()), position)
@@ -228,12 +203,8 @@ fn session_end_frame(reason: StreamEndReason) -> Frame {
     Frame::default().event(SESSION_END_FRAME).data(reason.slug())
 }
 
-fn wanted(frame: &hub::EventFrame, logs: &LogWatch) -> bool {
-    match &frame.envelope.event {
-        LiveEvent::Log { occurrence_id, .. } => logs.contains(*occurrence_id),
-        LiveEvent::Session { .. } => false,
-        _ => true,
-    }
+fn is_for_browsers(frame: &hub::EventFrame) -> bool {
+    !matches!(frame.envelope.event, LiveEvent::Session { .. })
 }
 
 fn with_id(frame: Frame, id: Option<&str>) -> Frame {
@@ -247,27 +218,9 @@ fn encode(frame: &hub::EventFrame) -> Frame {
     with_id(Frame::default().data(frame.json.clone()), Some(&frame.envelope.id))
 }
 
-/// Builds the event that makes a browser reload its data. The browser resumes at `position` afterwards.
+/// Builds the event that makes a browser reload its data. It belongs to this stream only. The browser resumes at `position`
+/// afterwards.
 fn resync(position: Option<&str>) -> Frame {
-    own_event(LiveEvent::Resync, position)
-}
-
-/// Builds the frame of an event that belongs to this stream only.
-fn own_event(event: LiveEvent, position: Option<&str>) -> Frame {
-    let envelope = EventEnvelope { id: String::new(), at: DateTime::UNIX_EPOCH, event };
+    let envelope = EventEnvelope { id: String::new(), at: DateTime::UNIX_EPOCH, event: LiveEvent::Resync };
     with_id(Frame::default().data(serde_json::to_string(&envelope).unwrap_or_default()), position)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn watched_logs_are_bounded_and_bad_ids_are_ignored() {
-        let ids: Vec<String> = (1..=30_u128).map(|n| OccurrenceId(uuid::Uuid::from_u128(n)).to_string()).collect();
-        let parsed = occurrences(&format!("x,{},,", ids.join(",")));
-        assert_eq!(parsed.len(), MAX_WATCHED_LOGS);
-        assert_eq!(parsed.last().map(ToString::to_string), ids.last().cloned());
-        assert_eq!(occurrences(""), []);
-    }
 }

@@ -1,6 +1,4 @@
-//! Log lines of runs: stored with one statement per batch, and published to open pages.
-
-use std::collections::BTreeMap;
+//! Log lines of runs: stored with one statement per batch, and announced to open pages.
 
 use milvaion_api::events::LiveEvent;
 use milvaion_protocol::{
@@ -97,13 +95,7 @@ impl LogConsumer {
         faults::crash_point("logs.after_commit");
         let bounds = self.store.log_bounds();
         let to_trim = logs_to_trim(&lines, bounds);
-        let mut by_occurrence: BTreeMap<OccurrenceId, Vec<LogLine>> = BTreeMap::new();
-        for (id, line) in lines {
-            by_occurrence.entry(id).or_default().push(line);
-        }
-        let events =
-            by_occurrence.into_iter().map(|(occurrence_id, lines)| LiveEvent::Log { occurrence_id, lines }).collect();
-        self.hub.publish(self.clock.now(), events);
+        self.hub.note_log_lines(lines.iter().map(|(id, _)| *id));
         for (id, first_seq) in to_trim {
             // The batch is not repeated, because its lines are stored; a later batch of the attempt trims the log.
             if let Err(error) = self.store.trim_log(id, first_seq, bounds, self.clock.now()).await {

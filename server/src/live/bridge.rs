@@ -4,33 +4,35 @@
 //! including its own. A browser can therefore resume at any server from an event id of another. While Redis is down, a
 //! server delivers its own events directly. When Redis is back, every page reloads its data.
 //!
-//! Log lines that no page shows end here, on the server that has stored them.
+//! A server that stores log lines publishes an event about them, without the lines, at most twice a second, however many
+//! runs write.
 
 use std::{
-    collections::HashSet,
     pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use futures::{Stream, StreamExt};
-use milvaion_api::events::{EventEnvelope, LiveEvent};
-use milvaion_protocol::{backoff::Backoff, id::OccurrenceId};
-use tokio::sync::{Mutex, Notify, mpsc};
+use milvaion_api::events::EventEnvelope;
+use milvaion_protocol::backoff::Backoff;
+use tokio::{
+    sync::{Mutex, Notify, mpsc},
+    time::MissedTickBehavior,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::Hub;
-use crate::{
-    cache::{Cache, channel::LogWatchAnnouncer},
-    clock::Clock,
-    error::chain,
-};
+use crate::{cache::Cache, clock::Clock};
 
 /// The size of the events from which a round trip takes no more of them, in bytes. Redis closes the connection of a
 /// subscriber that has 32 MB to read.
 const MAX_ROUND_BYTES: usize = 1 << 20;
+/// The time between two events about log lines.
+const LOG_EVENT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The bridge between the hub and Redis. It also activates the dispatcher after schedule changes by other servers.
 #[derive(Clone, Debug)]
@@ -70,16 +72,14 @@ impl EventBridge {
                 () = stop.cancelled() => return,
             };
             match opened {
-                Ok((announcer, messages)) => {
+                Ok(messages) => {
                     backoff.reset();
-                    let result = self.receive(announcer, messages, &stop).await;
-                    self.hub.log_watches().disconnect();
+                    self.receive(messages, &stop).await;
                     self.listening.store(false, Ordering::Release);
                     if stop.is_cancelled() {
                         return;
                     }
                     tracing::warn!(
-                        error = result.err().map(|error| chain(error.as_ref())),
                         "lost the Redis channel to the other servers; pages receive only this server's events until it is back"
                     );
                 }
@@ -92,30 +92,17 @@ impl EventBridge {
         }
     }
 
-    /// Receives messages and announces the logs that pages show, until the connection is lost or `stop`.
-    async fn receive(
-        &self,
-        mut announcer: LogWatchAnnouncer,
-        messages: impl Stream<Item = (bool, String)>,
-        stop: &CancellationToken,
-    ) -> anyhow::Result<()> {
+    /// Receives messages until the connection is lost or `stop`.
+    async fn receive(&self, messages: impl Stream<Item = (bool, String)>, stop: &CancellationToken) {
         let mut messages = pin!(messages);
-        let mut changes = self.hub.log_watches().changes();
-        while !self.hub.log_watches().connect() {
-            self.announce_watches(&mut announcer).await?;
-        }
         self.listening.store(true, Ordering::Release);
-        // Events published before the subscription were not received, nor lines of logs before their announcement.
+        // Events published before the subscription were not received.
         self.hub.resync(self.clock.now());
         self.activate_dispatcher.notify_one();
         loop {
             let message = tokio::select! {
                 message = messages.next() => message,
-                () = changes.next() => {
-                    self.announce_watches(&mut announcer).await?;
-                    continue;
-                }
-                () = stop.cancelled() => return Ok(()),
+                () = stop.cancelled() => return,
             };
             match message {
                 Some((true, text)) => match serde_json::from_str::<EventEnvelope>(&text) {
@@ -128,35 +115,26 @@ impl EventBridge {
                     self.activate_dispatcher.notify_one();
                     self.activate_slot_granter.notify_one();
                 }
-                None => return Ok(()),
+                None => return,
             }
         }
-    }
-
-    /// Announces the logs that pages show, and withdraws those that they no longer show.
-    async fn announce_watches(&self, announcer: &mut LogWatchAnnouncer) -> anyhow::Result<()> {
-        let watches = self.hub.log_watches();
-        let ended = watches.take_ended();
-        if !ended.is_empty() {
-            announcer.withdraw(&ended).await?;
-        }
-        let begun = watches.unannounced();
-        if !begun.is_empty() {
-            announcer.announce(&begun).await?;
-            watches.note_announced(&begun);
-        }
-        Ok(())
     }
 
     /// Publishes the hub's events until the hub is dropped or `stop`.
     pub async fn send(self, queue: Arc<Mutex<mpsc::Receiver<Vec<EventEnvelope>>>>, stop: CancellationToken) {
         let mut queue = queue.lock().await;
+        let mut log_events = tokio::time::interval(LOG_EVENT_INTERVAL);
+        log_events.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let mut envelopes = tokio::select! {
                 next = queue.recv() => match next {
                     Some(envelopes) => envelopes,
                     None => return,
                 },
+                _ = log_events.tick() => {
+                    self.hub.publish_log_lines(self.clock.now());
+                    continue;
+                }
                 () = stop.cancelled() => return,
             };
             let mut bytes = self.hub.taken(&envelopes);
@@ -168,7 +146,6 @@ impl EventBridge {
                 envelopes.extend(more);
             }
             let listening = self.listening.load(Ordering::Acquire);
-            self.drop_unwatched_logs(&mut envelopes, listening).await;
             let texts: Vec<String> =
                 envelopes.iter().filter_map(|envelope| serde_json::to_string(envelope).ok()).collect();
             let announced = if listening { self.cache.publish_events(&texts).await.is_ok() } else { false };
@@ -181,32 +158,5 @@ impl EventBridge {
                 }
             }
         }
-    }
-
-    /// Removes the log lines that no page shows: a page of this server, or if `listening` a page of any.
-    async fn drop_unwatched_logs(&self, envelopes: &mut Vec<EventEnvelope>, listening: bool) {
-        let watches = self.hub.log_watches();
-        let unwatched: HashSet<OccurrenceId> =
-            envelopes.iter().filter_map(logged_occurrence).filter(|id| !watches.contains(*id)).collect();
-        if unwatched.is_empty() {
-            return;
-        }
-        let ids: Vec<OccurrenceId> = unwatched.iter().copied().collect();
-        let elsewhere = if listening { self.cache.watched_logs(&ids).await } else { Ok(HashSet::new()) };
-        match elsewhere {
-            Ok(elsewhere) => envelopes.retain(|envelope| {
-                logged_occurrence(envelope).is_none_or(|id| !unwatched.contains(&id) || elsewhere.contains(&id))
-            }),
-            // If Redis answers again in a moment, a page of another server still receives its lines.
-            Err(error) => tracing::debug!(error = %error, "log lines are published, because a page may show them"),
-        }
-    }
-}
-
-/// Returns the occurrence whose log lines an event carries.
-fn logged_occurrence(envelope: &EventEnvelope) -> Option<OccurrenceId> {
-    match &envelope.event {
-        LiveEvent::Log { occurrence_id, .. } => Some(*occurrence_id),
-        _ => None,
     }
 }

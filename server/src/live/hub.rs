@@ -4,7 +4,8 @@
 //! has dropped, its page reads again.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
+    mem,
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -13,15 +14,13 @@ use std::{
 
 use chrono::{DateTime, Utc};
 use milvaion_api::events::{EventEnvelope, LiveEvent};
+use milvaion_protocol::id::OccurrenceId;
 use tokio::sync::{
     broadcast::{self, error::RecvError},
     mpsc,
 };
 
-use super::{
-    event_size::{event_bytes, split},
-    log_watches::LogWatches,
-};
+use super::event_size::{event_bytes, split};
 
 /// The number of events kept for resuming.
 const REPLAY_CAPACITY: usize = 4_096;
@@ -35,6 +34,9 @@ const LISTENER_CAPACITY: usize = 2_048;
 const OUTBOUND_CAPACITY: usize = 4_096;
 /// The size of the events that may wait for the bridge, in bytes.
 const OUTBOUND_BYTES: usize = 32 << 20;
+/// The most occurrences that an event about log lines names. While more runs write, it names none, and every page that
+/// shows a log reads.
+const MAX_NAMED_LOGS: usize = 50;
 
 /// The live event hub of one server. Clones share its state.
 #[derive(Clone, Debug)]
@@ -51,7 +53,8 @@ struct HubState {
     outbound_bytes: AtomicUsize,
     /// True if the outbound queue was full and events were dropped.
     overflowed: AtomicBool,
-    log_watches: LogWatches,
+    /// The occurrences with new log lines that no event was published about; at most one more than an event names.
+    logged: Mutex<BTreeSet<OccurrenceId>>,
 }
 
 /// An event with its JSON, which is serialized once for all listeners.
@@ -143,7 +146,7 @@ impl Hub {
             outbound,
             outbound_bytes: AtomicUsize::new(0),
             overflowed: AtomicBool::new(false),
-            log_watches: LogWatches::default(),
+            logged: Mutex::default(),
         };
         (Self { inner: Arc::new(inner) }, queue)
     }
@@ -162,6 +165,29 @@ impl Hub {
             self.inner.outbound_bytes.fetch_sub(bytes, Ordering::AcqRel);
             self.inner.overflowed.store(true, Ordering::Release);
         }
+    }
+
+    /// Records that log lines were stored, for the next event about log lines.
+    pub fn note_log_lines(&self, ids: impl IntoIterator<Item = OccurrenceId>) {
+        if let Ok(mut logged) = self.inner.logged.lock() {
+            for id in ids {
+                if logged.len() <= MAX_NAMED_LOGS {
+                    logged.insert(id);
+                }
+            }
+        }
+    }
+
+    /// Publishes one event about all log lines that were stored since the last call.
+    pub fn publish_log_lines(&self, at: DateTime<Utc>) {
+        let mut logged = self.inner.logged.lock().map(|mut logged| mem::take(&mut *logged)).unwrap_or_default();
+        if logged.is_empty() {
+            return;
+        }
+        if logged.len() > MAX_NAMED_LOGS {
+            logged.clear();
+        }
+        self.publish(at, vec![LiveEvent::Log { ids: logged.into_iter().collect() }]);
     }
 
     /// Records that events were taken out of the queue for the bridge. Returns their size in bytes.
@@ -224,16 +250,10 @@ impl Hub {
         HubSubscription { replay, position, receiver }
     }
 
-    /// Adds a listener that follows no log.
+    /// Adds a listener, as [`subscribe`](Self::subscribe) without the position.
     pub fn listen(&self, last: Option<&str>) -> (InitialReplay, EventReceiver) {
         let subscription = self.subscribe(last);
         (subscription.replay, subscription.receiver)
-    }
-
-    /// Returns the logs that pages of this server show.
-    #[must_use]
-    pub fn log_watches(&self) -> &LogWatches {
-        &self.inner.log_watches
     }
 
     /// Returns the number of listeners.
@@ -254,8 +274,6 @@ fn event_id(at: DateTime<Utc>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use milvaion_protocol::id::OccurrenceId;
-
     use super::{super::event_size, *};
 
     fn envelope(id: &str) -> EventEnvelope {
@@ -292,10 +310,9 @@ mod tests {
         assert_eq!(ids(hub.listen(None).0), Some(Vec::new()));
     }
 
-    fn log(id: &str, bytes: usize) -> EventEnvelope {
-        let lines = vec![event_size::tests::line("x".repeat(bytes))];
-        let event = LiveEvent::Log { occurrence_id: OccurrenceId::default(), lines };
-        EventEnvelope { event, ..envelope(id) }
+    fn large(id: &str, bytes: usize) -> EventEnvelope {
+        let rows = vec![event_size::tests::row(1, "x".repeat(bytes))];
+        EventEnvelope { event: LiveEvent::Occurrences { rows }, ..envelope(id) }
     }
 
     #[tokio::test]
@@ -303,7 +320,7 @@ mod tests {
         let (hub, _queue) = Hub::new();
         let (_, mut slow) = hub.listen(None);
         for n in 0..100 {
-            hub.deliver(log(&n.to_string(), 1 << 19));
+            hub.deliver(large(&n.to_string(), 1 << 19));
         }
         let kept = hub.inner.ring.lock().expect("the lock is not poisoned").frames.len();
         assert!((30..=32).contains(&kept), "{kept} events with their JSON fit into 32 MiB");
@@ -314,18 +331,18 @@ mod tests {
     fn page_that_missed_too_much_reads_again() {
         let (hub, _queue) = Hub::new();
         hub.deliver(envelope("seen"));
-        hub.deliver(log("a", 1 << 19));
+        hub.deliver(large("a", 1 << 19));
         assert_eq!(ids(hub.listen(Some("seen")).0), Some(vec!["a".into()]));
-        hub.deliver(log("b", 1 << 19));
+        hub.deliver(large("b", 1 << 19));
         assert_eq!(ids(hub.listen(Some("seen")).0), None);
     }
 
     #[tokio::test]
     async fn queue_of_the_bridge_is_limited_by_size() {
         let (hub, mut queue) = Hub::new();
-        let lines = |bytes| vec![log("", bytes).event];
+        let events = |bytes| vec![large("", bytes).event];
         for _ in 0..40 {
-            hub.publish(DateTime::UNIX_EPOCH, lines(1 << 20));
+            hub.publish(DateTime::UNIX_EPOCH, events(1 << 20));
         }
         assert!(hub.take_overflow());
         let mut taken = 0;
@@ -333,8 +350,25 @@ mod tests {
             taken += hub.taken(&envelopes);
         }
         assert!(taken <= OUTBOUND_BYTES + (2 << 20), "{taken}");
-        hub.publish(DateTime::UNIX_EPOCH, lines(1 << 20));
+        hub.publish(DateTime::UNIX_EPOCH, events(1 << 20));
         assert!(!hub.take_overflow(), "there is room again");
+    }
+
+    #[test]
+    fn log_lines_of_all_batches_are_one_event() {
+        let (hub, mut queue) = Hub::new();
+        let id = |n| OccurrenceId::from_parts(DateTime::UNIX_EPOCH, [n; 10]);
+        let mut published = || {
+            hub.publish_log_lines(DateTime::UNIX_EPOCH);
+            queue.try_recv().ok().map(|envelopes| envelopes[0].event.clone())
+        };
+        assert_eq!(published(), None);
+        hub.note_log_lines([id(2), id(1)]);
+        hub.note_log_lines([id(2)]);
+        assert_eq!(published(), Some(LiveEvent::Log { ids: vec![id(1), id(2)] }));
+        hub.note_log_lines((0..u8::MAX).map(id));
+        assert_eq!(published(), Some(LiveEvent::Log { ids: Vec::new() }), "it may be any log");
+        assert_eq!(published(), None);
     }
 
     #[test]

@@ -5,11 +5,10 @@
 //! has lost Redis for a moment, the server sends `resync` and the page reloads its data. This is the only recovery, and
 //! it is always correct.
 //!
-//! Log lines are published only while a page shows them; see [`log_watches`].
+//! An event about log lines has none of them: the page reads its log after the last line that it has.
 
 pub mod bridge;
 mod event_size;
 pub mod hub;
-pub mod log_watches;
 
 pub use hub::Hub;

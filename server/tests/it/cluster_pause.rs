@@ -43,7 +43,7 @@ async fn harness() -> ClusterPauseHarness {
 #[tokio::test]
 async fn cluster_pause_is_recorded_and_announced() {
     let mut harness = harness().await;
-    let (_, others) = harness.cluster.cache.listen().await.expect("Redis responds");
+    let others = harness.cluster.cache.listen().await.expect("Redis responds");
     tokio::pin!(others);
     assert_eq!(harness.cluster.state().await.expect("the query succeeds"), None);
 

@@ -1,6 +1,6 @@
-//! Log lines of runs reach the pages that show them, and nothing else.
+//! Pages follow the logs of runs: events say that there are new lines, and the pages read them.
 
-use std::{collections::HashSet, ops::Range};
+use std::{ops::Range, time::Instant};
 
 use futures::{Stream, StreamExt};
 use milvaion_api::events::{EventEnvelope, LiveEvent};
@@ -14,7 +14,7 @@ use milvaion_server::{
 };
 use milvaion_test_support::{jobs, private_service::PrivateService, runs, server_env, wait};
 
-use crate::event_stream::{StreamReader, admin, cookie, wait_for_channel};
+use crate::event_stream::{StreamFrame, StreamReader, admin, cookie, wait_for_channel};
 
 /// Creates an occurrence.
 async fn occurrence(server: &Server) -> OccurrenceId {
@@ -39,7 +39,7 @@ async fn log_all(server: &Server, occurrence_id: OccurrenceId, seqs: Range<i64>)
 /// Returns the events that cross Redis.
 async fn tap(config: &ServerConfig) -> impl Stream<Item = LiveEvent> + use<> {
     let cache = Cache::new(&config.cache).expect("a valid URL");
-    let (_, messages) = cache.listen().await.expect("Redis responds");
+    let messages = cache.listen().await.expect("Redis responds");
     Box::pin(messages.filter_map(|(is_event, text)| {
         let event = is_event.then(|| serde_json::from_str::<EventEnvelope>(&text).expect("an event").event);
         async move { event }
@@ -60,20 +60,19 @@ async fn until_now(server: &Server, events: &mut (impl Stream<Item = LiveEvent> 
     }
 }
 
-fn logged(events: &[LiveEvent]) -> HashSet<OccurrenceId> {
-    let of = |event: &LiveEvent| match event {
-        LiveEvent::Log { occurrence_id, .. } => Some(*occurrence_id),
-        _ => None,
-    };
-    events.iter().filter_map(of).collect()
+/// Returns true if an event says that the log of an occurrence has new lines.
+fn is_about(frame: &StreamFrame, id: OccurrenceId) -> bool {
+    serde_json::from_str::<EventEnvelope>(&frame.data).is_ok_and(|envelope| envelope.event.concerns_log(id))
 }
 
-fn is_watched(data: &str, id: OccurrenceId) -> bool {
-    data.contains(r#""kind":"logsWatched""#) && data.contains(&id.to_string())
+/// Waits for an event about a log, and checks that it has no line.
+async fn until_event(reader: &mut StreamReader, id: OccurrenceId) {
+    let (frame, _) = reader.until("the event", |frame| is_about(frame, id)).await;
+    assert!(!frame.data.contains("line "), "{frame:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn log_lines_cross_redis_only_while_a_page_shows_them() {
+async fn new_lines_are_announced_to_pages_of_all_servers() {
     let config = server_env::config().await;
     let (one, two) = (server_env::start(&config).await, server_env::start(&config).await);
     let cookie = cookie(&two, &admin(&two).await).await;
@@ -81,32 +80,26 @@ async fn log_lines_cross_redis_only_while_a_page_shows_them() {
     wait_for_channel(&two).await;
     let mut crossing = tap(&config).await;
     let (shown, other) = (occurrence(&one).await, occurrence(&one).await);
-    log(&one, shown, 1).await;
-    assert_eq!(logged(&until_now(&one, &mut crossing).await), HashSet::new());
 
     // The page is at one server, and the lines arrive at the other.
-    let mut reader = StreamReader::open(&two, &cookie, &format!("?log={shown}")).await;
-    let (watched, _) = reader.until("the announcement", |frame| is_watched(&frame.data, shown)).await;
-    assert_eq!(watched.id, "", "it belongs to this stream, so that no browser resumes at it");
+    let mut reader = StreamReader::open(&two, &cookie, "").await;
+    log(&one, shown, 1).await;
+    until_event(&mut reader, shown).await;
     let view = two.store.occurrence(shown, 100, two.clock.now()).await.expect("the query succeeds").expect("it exists");
-    assert_eq!(view.log.len(), 1, "the line before it is read");
-    for seq in 2..5 {
+    assert_eq!(view.log.len(), 1, "the line is read");
+
+    // The lines of all runs cost two events in a second.
+    until_now(&one, &mut crossing).await;
+    let since = Instant::now();
+    for seq in 2..100 {
         log(&one, shown, seq).await;
         log(&one, other, seq).await;
-        let text = format!(r#""line {seq}""#);
-        let (frame, _) = reader.until("the line", |frame| frame.data.contains(&text)).await;
-        assert!(frame.data.contains(&shown.to_string()), "{frame:?}");
     }
-    assert_eq!(logged(&until_now(&one, &mut crossing).await), HashSet::from([shown]));
-
-    // The page is left.
-    drop(reader);
-    wait::until("the end of the watch", async || {
-        one.cache.watched_logs(&[shown]).await.expect("Redis responds").is_empty()
-    })
-    .await;
-    log(&one, shown, 5).await;
-    assert_eq!(logged(&until_now(&one, &mut crossing).await), HashSet::new());
+    let took = since.elapsed();
+    until_event(&mut reader, shown).await;
+    let events = until_now(&one, &mut crossing).await;
+    let about_logs = events.iter().filter(|event| matches!(event, LiveEvent::Log { .. })).count();
+    assert!(about_logs >= 1 && about_logs as u128 <= took.as_millis() / 500 + 2, "{about_logs} events in {took:?}");
 
     // A log that exceeds its bounds is trimmed while it arrives, to within a twentieth.
     let long = occurrence(&one).await;
@@ -120,7 +113,7 @@ async fn log_lines_cross_redis_only_while_a_page_shows_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn page_misses_no_line_while_it_begins_to_watch() {
+async fn page_that_reads_after_each_event_misses_no_line() {
     let config = server_env::config().await;
     let (one, two) = (server_env::start(&config).await, server_env::start(&config).await);
     let cookie = cookie(&two, &admin(&two).await).await;
@@ -133,15 +126,15 @@ async fn page_misses_no_line_while_it_begins_to_watch() {
         }
     };
     let page = async {
-        let mut reader = StreamReader::open(&two, &cookie, &format!("?log={shown}")).await;
-        reader.until("the announcement", |frame| is_watched(&frame.data, shown)).await;
-        let lines = two.store.log_before(shown, i64::MAX, 1_000).await.expect("the query succeeds");
-        let mut seen: HashSet<i64> = lines.iter().map(|line| line.seq).collect();
-        while seen.len() < 200 {
-            let (frame, _) = reader.until("a line", |frame| frame.data.contains(r#""kind":"log""#)).await;
-            let envelope: EventEnvelope = serde_json::from_str(&frame.data).expect("an event");
-            let LiveEvent::Log { lines, .. } = envelope.event else { panic!("{envelope:?}") };
-            seen.extend(lines.iter().map(|line| line.seq));
+        let mut reader = StreamReader::open(&two, &cookie, "").await;
+        let mut last = 0;
+        loop {
+            let lines = two.store.oldest_log_lines(shown, last, i64::MAX, 500).await.expect("the query succeeds");
+            last = lines.last().map_or(last, |line| line.seq);
+            if last == 200 {
+                return;
+            }
+            until_event(&mut reader, shown).await;
         }
     };
     tokio::join!(writer, page);
@@ -150,28 +143,25 @@ async fn page_misses_no_line_while_it_begins_to_watch() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn page_receives_the_lines_of_its_own_server_without_redis() {
+async fn lines_of_the_own_server_are_announced_without_redis() {
     let mut redis = PrivateService::redis().await.expect("Redis starts");
     let mut config = server_env::config().await;
     config.cache.url = redis.url().to_owned();
     let server = server_env::start(&config).await;
     let cookie = cookie(&server, &admin(&server).await).await;
     wait_for_channel(&server).await;
-    let (shown, other) = (occurrence(&server).await, occurrence(&server).await);
+    let shown = occurrence(&server).await;
     redis.kill().await.expect("Redis is killed");
-    let mut reader = StreamReader::open(&server, &cookie, &format!("?log={shown}")).await;
-    reader.until("the announcement", |frame| is_watched(&frame.data, shown)).await;
-    log(&server, other, 1).await;
-    log(&server, shown, 2).await;
-    reader.until("the line", |frame| frame.data.contains(r#""line 2""#)).await;
+    let mut reader = StreamReader::open(&server, &cookie, "").await;
+    reader.until("the resync of a new page", |frame| frame.data.contains(r#""kind":"resync""#)).await;
+    log(&server, shown, 1).await;
+    until_event(&mut reader, shown).await;
 
-    // When Redis is back, the page reads again, and every later line is announced before that.
+    // When Redis is back, the page reads again, and later lines are announced.
     redis.start().await.expect("Redis starts");
     reader.until("the resync", |frame| frame.data.contains(r#""kind":"resync""#)).await;
-    // The first request finds the connection broken.
-    let watched =
-        wait::eventually("a connection", || async { server.cache.watched_logs(&[shown, other]).await.ok() }).await;
-    assert_eq!(watched, HashSet::from([shown]));
+    log(&server, shown, 2).await;
+    until_event(&mut reader, shown).await;
     server.stop().await;
     redis.close().await.expect("Redis is stopped");
 }

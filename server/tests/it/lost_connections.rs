@@ -199,7 +199,7 @@ async fn lost_subscription_ends() {
     let config = server_env::config().await.cache;
     let (network, url) = LossyNetwork::connect(&config.url).await;
     let cache = Cache::new(&CacheConfig { url, ..config }).expect("a valid URL");
-    let (_announcer, mut changes) = cache.listen().await.expect("subscribed");
+    let mut changes = cache.listen().await.expect("subscribed");
     let mut releases = cache.lease_releases("test").await.expect("subscribed");
     cache.announce_schedule_change().await.expect("published");
     assert_eq!(changes.next().await.map(|(is_event, _)| is_event), Some(false));

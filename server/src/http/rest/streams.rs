@@ -1,8 +1,9 @@
 //! The streams for programs: live events, and the log of an occurrence as it is written.
 //!
-//! Both are server-sent events. The log is read from PostgreSQL after the lines that were sent, and live events only say
-//! when to read: no line is lost or repeated, whichever server stores it. A stream ends when its caller loses the
-//! right to it. A client that reconnects sends the id of its last frame and gets what it missed.
+//! Both are server-sent events. Log lines are read from PostgreSQL after those that were sent, and live events only say
+//! when to read: no line is lost or repeated, whichever server stores it. A stream ends when its caller loses the right to
+//! it. A client that reconnects sends the id of its last frame and gets what it missed. In the events of one occurrence,
+//! that id also has the number of the last line before the frame.
 //!
 //! A worker sends the last lines of a run before its end, but over another queue, and they are stored by another consumer:
 //! usually before the end, and rarely after it. The stream of a log therefore waits for them until `LAST_LINES_TIMEOUT`
@@ -40,10 +41,7 @@ use super::{
     occurrences::OccurrencePath,
     problem::ApiError,
 };
-use crate::live::{
-    hub::{EventReceiver, InitialReplay},
-    log_watches::LogWatch,
-};
+use crate::live::hub::{EventReceiver, InitialReplay};
 
 /// The time between two pings.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
@@ -140,31 +138,46 @@ fn last_event_id(head: &Parts) -> Option<&str> {
 struct EventStream {
     access: StreamAccess,
     receiver: EventReceiver,
-    first: VecDeque<Frame>,
+    ready: VecDeque<Frame>,
     job: Option<JobId>,
     occurrence: Option<OccurrenceId>,
-    /// Held so that the servers publish the lines of the occurrence.
-    _watch: LogWatch,
+    /// The lines of the occurrence that were sent.
+    log: LogTail,
+    /// The id of the event after which the log may have lines that were not sent.
+    unread: Option<String>,
 }
 
 async fn events(state: ApiState, call: Call<Nothing, EventQuery, Nothing>) -> Result<Response, ApiError> {
     check_listeners(&state)?;
     let EventQuery { job_id: job, occurrence_id: occurrence, last } = call.query;
-    let watch = state.hub.log_watches().watch(occurrence.as_slice());
     let last = last_event_id(&call.head).map(str::to_owned).or(last);
-    let subscription = state.hub.subscribe(last.as_deref());
-    let mut first = VecDeque::from([Frame::default().comment("open")]);
-    match subscription.replay {
-        InitialReplay::Replay(missed) => first.extend(
-            missed.iter().filter_map(|frame| public_frame(&frame.envelope.event, &frame.envelope.id, job, occurrence)),
-        ),
-        InitialReplay::Resync => {
-            let position = subscription.position.unwrap_or_default();
-            first.extend(public_frame(&LiveEvent::Resync, &position, job, occurrence));
+    let (last, last_line) = match last.as_deref().map(frame_id_parts) {
+        Some((event, line)) => (Some(event), line),
+        None => (None, None),
+    };
+    let subscription = state.hub.subscribe(last);
+    let log = match (occurrence, last_line) {
+        (Some(_), Some(line)) => LogTail::after(line),
+        // The stream begins with the next line.
+        (Some(id), None) => {
+            let newest = state.store.newest_log_lines(id, i64::MIN, i64::MAX, 1).await.map_err(AppError::from)?;
+            LogTail::after(newest.last().map_or(0, |line| line.seq))
         }
-    }
+        (None, _) => LogTail::default(),
+    };
     let access = StreamAccess::new(&state, call.head, call.me.id, None);
-    let open = EventStream { access, receiver: subscription.receiver, first, job, occurrence, _watch: watch };
+    let ready = VecDeque::from([Frame::default().comment("open")]);
+    let position = subscription.position.unwrap_or_default();
+    let unread = last_line.map(|_| position.clone());
+    let mut open = EventStream { access, receiver: subscription.receiver, ready, job, occurrence, log, unread };
+    match subscription.replay {
+        InitialReplay::Replay(missed) => {
+            for frame in missed {
+                open.push(&frame.envelope.event, &frame.envelope.id);
+            }
+        }
+        InitialReplay::Resync => open.push(&LiveEvent::Resync, &position),
+    }
     Ok(respond(stream::unfold(open, |mut open| async move {
         let frame = open.next().await?;
         Some((Ok(frame), open))
@@ -173,25 +186,22 @@ async fn events(state: ApiState, call: Call<Nothing, EventQuery, Nothing>) -> Re
 
 impl EventStream {
     async fn next(&mut self) -> Option<Frame> {
-        if let Some(frame) = self.first.pop_front() {
-            return Some(frame);
-        }
         let stop = self.access.state.stop.clone();
         loop {
+            if let Some(frame) = self.ready.pop_front() {
+                return Some(frame);
+            }
             if !self.access.is_allowed().await {
                 return None;
             }
+            if let (Some(occurrence_id), Some(id)) = (self.occurrence, self.unread.take()) {
+                self.read_lines(occurrence_id, id).await;
+                continue;
+            }
             tokio::select! {
                 received = self.receiver.recv() => match received {
-                    Ok(frame) => {
-                        let (event, id) = (&frame.envelope.event, &frame.envelope.id);
-                        if let Some(frame) = public_frame(event, id, self.job, self.occurrence) {
-                            return Some(frame);
-                        }
-                    }
-                    Err(RecvError::Lagged(_)) => {
-                        return public_frame(&LiveEvent::Resync, "", self.job, self.occurrence);
-                    }
+                    Ok(frame) => self.push(&frame.envelope.event, &frame.envelope.id),
+                    Err(RecvError::Lagged(_)) => self.push(&LiveEvent::Resync, ""),
                     Err(RecvError::Closed) => return None,
                 },
                 () = tokio::time::sleep(CHECK_INTERVAL) => {}
@@ -199,12 +209,48 @@ impl EventStream {
             }
         }
     }
+
+    /// Queues the frame of an event with an id, or the read of the lines that it is about.
+    fn push(&mut self, event: &LiveEvent, id: &str) {
+        if self.occurrence.is_some_and(|occurrence| event.concerns_log(occurrence)) {
+            self.unread = Some(id.to_owned());
+        } else if let Some(event) = ApiEvent::of(event, self.job, self.occurrence) {
+            self.ready.extend(self.frame(&event, id));
+        }
+    }
+
+    /// Reads the next lines that were not sent, and queues them with the id of an event.
+    async fn read_lines(&mut self, occurrence_id: OccurrenceId, id: String) {
+        let store = self.access.state.store.clone();
+        let Ok(read) = store.oldest_log_lines(occurrence_id, self.log.read_start(), i64::MAX, MAX_LINES).await else {
+            // The next event about the log reads these lines too.
+            return self.ready.extend(self.frame(&ApiEvent::Resync, &id));
+        };
+        let has_more = read.len() as i64 >= MAX_LINES;
+        let lines = self.log.unsent(read);
+        if !lines.is_empty() {
+            self.ready.extend(self.frame(&ApiEvent::Log { occurrence_id, lines }, &id));
+        }
+        self.unread = has_more.then_some(id);
+    }
+
+    /// Builds the frame of an event with an id. One without an id does not change where the client resumes.
+    fn frame(&self, event: &ApiEvent, id: &str) -> Option<Frame> {
+        let frame = Frame::default().event(event.kind()).data(serde_json::to_string(event).ok()?);
+        Some(match self.occurrence {
+            _ if id.is_empty() => frame,
+            Some(_) => frame.id(format!("{id}.{}", self.log.last())),
+            None => frame.id(id),
+        })
+    }
 }
 
-fn public_frame(event: &LiveEvent, id: &str, job: Option<JobId>, occurrence: Option<OccurrenceId>) -> Option<Frame> {
-    let event = ApiEvent::of(event, job, occurrence)?;
-    let frame = Frame::default().event(event.kind()).data(serde_json::to_string(&event).ok()?);
-    Some(if id.is_empty() { frame } else { frame.id(id) })
+/// Splits the id of a frame into the id of its event and the number of the last line before the end of the frame.
+fn frame_id_parts(id: &str) -> (&str, Option<i64>) {
+    match id.split_once('.') {
+        Some((event, line)) => (event, line.parse().ok()),
+        None => (id, None),
+    }
 }
 
 /// An open stream of a log.
@@ -219,7 +265,6 @@ struct LogStream {
     /// The time at which no more lines are expected, once the occurrence has ended.
     ends_at: Option<Instant>,
     is_ended: bool,
-    _watch: LogWatch,
 }
 
 async fn log(state: ApiState, call: Call<OccurrencePath, LogStreamQuery, Nothing>) -> Result<Response, ApiError> {
@@ -229,7 +274,6 @@ async fn log(state: ApiState, call: Call<OccurrencePath, LogStreamQuery, Nothing
         return Err(AppError::NotFound("This occurrence does not exist or was deleted by retention.".into()).into());
     }
     let resumed = last_event_id(&call.head).and_then(|id| id.parse().ok());
-    let watch = state.hub.log_watches().watch(&[id]);
     let (_, receiver) = state.hub.listen(None);
     let open = LogStream {
         access: StreamAccess::new(&state, call.head, call.me.id, Some(id)),
@@ -240,7 +284,6 @@ async fn log(state: ApiState, call: Call<OccurrencePath, LogStreamQuery, Nothing
         shown: None,
         ends_at: None,
         is_ended: false,
-        _watch: watch,
     };
     Ok(respond(stream::unfold(open, |mut open| async move {
         let frame = open.next().await?;
@@ -322,8 +365,13 @@ impl LogStream {
         loop {
             tokio::select! {
                 received = self.receiver.recv() => match received {
-                    Ok(frame) if ApiEvent::of(&frame.envelope.event, None, Some(id)).is_none() => {}
-                    Ok(_) | Err(RecvError::Lagged(_)) => return Some(()),
+                    Ok(frame) => {
+                        let event = &frame.envelope.event;
+                        if event.concerns_log(id) || ApiEvent::of(event, None, Some(id)).is_some() {
+                            return Some(());
+                        }
+                    }
+                    Err(RecvError::Lagged(_)) => return Some(()),
                     Err(RecvError::Closed) => return None,
                 },
                 () = tokio::time::sleep_until(until) => return Some(()),

@@ -1,10 +1,17 @@
 //! The streams of events and of logs.
 
-use std::time::{Duration, Instant};
+use std::{
+    ops::Range,
+    time::{Duration, Instant},
+};
 
 use futures::StreamExt;
 use milvaion_api::tokens::CreatedToken;
 use milvaion_app::backend::TokenBackend;
+use milvaion_protocol::{
+    id::OccurrenceId,
+    message::{LogLevel, LogLine},
+};
 use milvaion_test_support::{wait, worker_env};
 use serde_json::{Value, json};
 
@@ -111,6 +118,7 @@ async fn event_streams_follow_the_document() {
     let harness = ApiHarness::new().await;
     stream_ends_with_its_token(&harness).await;
     events_are_filtered_and_resumed(&harness).await;
+    log_lines_are_events_of_their_occurrence(&harness).await;
     harness.server.stop().await;
 }
 
@@ -135,6 +143,39 @@ async fn events_are_filtered_and_resumed(harness: &ApiHarness) {
     assert_eq!(missed.len(), 1, "{missed:?}");
     let unknown = open(harness, &token, "/events", "an id of another time").await;
     assert_eq!(frames(unknown, |frame| !frame.0.is_empty()).await[0].0, "resync");
+}
+
+/// Stores log lines as a server does that receives them.
+async fn log(harness: &ApiHarness, id: OccurrenceId, seqs: Range<i64>) {
+    let (at, level) = (harness.server.clock.now(), LogLevel::default());
+    let line = |seq| (id, LogLine { seq, at, level, message: format!("line {seq}"), data: None });
+    let lines: Vec<(OccurrenceId, LogLine)> = seqs.map(line).collect();
+    harness.server.store.append_logs(&lines, at).await.expect("stored");
+    harness.server.hub.note_log_lines([id]);
+}
+
+async fn log_lines_are_events_of_their_occurrence(harness: &ApiHarness) {
+    let token = harness.token(&harness.admin).await;
+    let job = harness.job(&token, echo("Talkative")).await["id"].as_str().expect("an id").to_owned();
+    let run = harness.call(&token, "POST", &format!("/jobs/{job}/run"), Value::Null).await.ok();
+    let id: OccurrenceId = run["id"].as_str().expect("an id").parse().expect("an id");
+    log(harness, id, 1..3).await;
+    let path = format!("/events?occurrenceId={id}");
+    let next_lines = async |last: &str, seqs: Range<i64>| {
+        let response = open(harness, &token, &path, last).await;
+        log(harness, id, seqs).await;
+        let seen = frames(response, |frame| frame.0 == "log").await;
+        let (_, frame_id, data) = seen.last().expect("a frame").clone();
+        let data: Value = serde_json::from_str(&data).expect("JSON");
+        assert_eq!(data["occurrenceId"], id.to_string());
+        let lines = data["lines"].as_array().expect("lines").iter();
+        (frame_id, lines.map(|line| line["seq"].as_i64().expect("a number")).collect::<Vec<_>>())
+    };
+    let (last, lines) = next_lines("", 3..5).await;
+    assert_eq!(lines, [3, 4], "the stream begins with the next line");
+    // What is written while no connection is open arrives with the next one.
+    log(harness, id, 5..7).await;
+    assert_eq!(next_lines(&last, 7..7).await.1, [5, 6]);
 }
 
 async fn stream_ends_with_its_token(harness: &ApiHarness) {
