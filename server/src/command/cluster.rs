@@ -43,7 +43,7 @@ impl ClusterCommands {
     ///
     /// Returns `Fields` for an invalid `reason`.
     pub async fn pause(&self, me: &RequestUser, reason: &str) -> Result<(), AppError> {
-        let Some(reason) = super::occurrences::reason(reason)? else {
+        let Some(reason) = super::reason(reason)? else {
             return Err(AppError::field("reason", "give a reason: other users see it while all schedules are paused"));
         };
         if self

@@ -15,7 +15,7 @@ use milvaion_protocol::{
 };
 use milvaion_telemetry::occurrences::SpanStart;
 
-use super::{jobs::JobCommands, manual_run::requested, occurrences::reason};
+use super::{jobs::JobCommands, manual_run::requested, reason};
 use crate::store::{create::NewRun, failures::RetriedFailures, jobs::AuditStamp};
 
 impl JobCommands {

@@ -155,7 +155,7 @@ impl JobCommands {
         active: bool,
         reason: &str,
     ) -> Result<Option<String>, AppError> {
-        let reason = super::occurrences::reason(reason)?;
+        let reason = super::reason(reason)?;
         let job = self.store.job(id).await?.ok_or_else(not_found)?;
         // A user who pauses a job that was auto-disabled with a cool-down wants it to stay paused.
         let is_unchanged = job.definition.is_active == active && (active || job.auto_disabled_at.is_none());

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::{
     jobs::{JobCommands, check_input, not_found},
-    occurrences::reason,
+    reason,
 };
 use crate::{
     domain::message::QueuedRun,

@@ -28,3 +28,21 @@ pub mod tokens;
 pub mod versions;
 
 pub use milvaion_app::backend::RequestUser;
+use milvaion_app::error::AppError;
+use milvaion_protocol::storable::clean_text;
+
+/// The maximum length of a reason, in characters.
+const MAX_REASON_CHARS: usize = 500;
+
+/// Returns a reason as it is stored, or `None` if it is empty.
+///
+/// # Errors
+///
+/// Returns `Fields` for `reason` if it is too long.
+fn reason(text: &str) -> Result<Option<String>, AppError> {
+    let text = clean_text(text.trim());
+    if text.chars().count() > MAX_REASON_CHARS {
+        return Err(AppError::field("reason", "at most 500 characters are allowed"));
+    }
+    Ok(Some(text).filter(|text| !text.is_empty()))
+}

@@ -10,36 +10,20 @@ use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_protocol::{
     id::{JobId, OccurrenceId},
     status::OccurrenceStatus,
-    storable::clean_text,
 };
 
-use super::jobs::JobCommands;
+use super::{jobs::JobCommands, reason};
 use crate::{
     domain::message::{attempt_number, cancel_message},
     store::{Result, cancel::CancelOutcome, jobs::AuditStamp},
 };
 
-/// The maximum length of a reason, in characters.
-const MAX_REASON_CHARS: usize = 500;
 /// The most delayed occurrences that one statement cancels.
 const DELAYED_BATCH: i64 = 500;
 /// The most delayed occurrences that one request cancels.
 const MAX_CANCELLED_PER_REQUEST: u32 = 10_000;
 /// The time after which a request begins no further batch.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Returns a reason as it is stored, or `None` if it is empty.
-///
-/// # Errors
-///
-/// Returns `Fields` for `reason` if it is too long.
-pub(super) fn reason(text: &str) -> std::result::Result<Option<String>, AppError> {
-    let text = clean_text(text.trim());
-    if text.chars().count() > MAX_REASON_CHARS {
-        return Err(AppError::field("reason", "at most 500 characters are allowed"));
-    }
-    Ok(Some(text).filter(|text| !text.is_empty()))
-}
 
 impl JobCommands {
     /// Cancels an occurrence. An occurrence that no worker runs becomes Cancelled immediately. A running one gets a

@@ -8,7 +8,8 @@ use milvaion_api::{
 
 use super::{
     ApiState,
-    endpoint::{ApiResult, Call, Endpoint, Nothing, Operation, Reply, TagScope},
+    endpoint::{ApiResult, Call, Endpoint, Nothing, Reply},
+    operation::{Operation, TagScope},
 };
 
 /// The group of these operations in the document.

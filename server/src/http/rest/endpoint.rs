@@ -16,16 +16,14 @@ use axum::{
 };
 use chrono::{DateTime, Utc};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header, request::Parts};
-use milvaion_api::permissions::Permission;
 use milvaion_app::backend::RequestUser;
-use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::Value;
 
 use super::{
     ApiState, guard, idempotency,
-    input::{InputSchema, MAX_BODY_BYTES},
-    openapi,
+    input::{InputSchema, MAX_BODY_BYTES, input_schema},
+    operation::Operation,
     problem::ApiError,
 };
 use crate::store::request_token::with_token;
@@ -36,58 +34,6 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(25);
 /// The parameters of an operation that has none, and the body of a request without one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 pub struct Nothing {}
-
-/// The objects that a token with a tag may use an operation for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TagScope {
-    /// None: the operation is refused.
-    Refused,
-    /// All: the answer holds nothing about jobs.
-    Free,
-    /// The job of the path parameter `id`.
-    Job,
-    /// The job of the path parameter `key`; one that does not exist yet is checked by its handler.
-    JobKey,
-    /// The job of the occurrence in the path parameter `id`.
-    Occurrence,
-    /// The handler limits its answer to the tag.
-    Handler,
-}
-
-/// The declaration of an operation.
-#[derive(Clone, Copy, Debug)]
-pub struct Operation {
-    /// The method.
-    pub method: &'static str,
-    /// The path below `/api/v1`, with parameters in braces.
-    pub path: &'static str,
-    /// The name, unique in the document.
-    pub id: &'static str,
-    /// The group in the document.
-    pub group: &'static str,
-    /// The summary, one short sentence.
-    pub summary: &'static str,
-    /// The permission that a caller needs.
-    pub permission: Permission,
-    /// The objects that a token with a tag may use it for.
-    pub scope: TagScope,
-    /// The status of a success.
-    pub success: u16,
-    /// True if the answer contains a secret, which is stored nowhere.
-    pub has_secret: bool,
-    /// True if the header `If-Match` may name the version of the object.
-    pub is_versioned: bool,
-}
-
-impl Operation {
-    /// Returns the method and the whole path.
-    #[must_use]
-    pub fn route(&self) -> String {
-        // The metrics are at the path that Prometheus expects.
-        let base = if self.path == super::METRICS.path { "" } else { "/api/v1" };
-        format!("{} {base}{}", self.method, self.path)
-    }
-}
 
 /// A request that may be carried out.
 #[derive(Debug)]
@@ -206,23 +152,6 @@ impl std::fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Endpoint").field("operation", &self.operation).finish_non_exhaustive()
     }
-}
-
-/// Returns the schema of a part of requests, which is made from its type on first use.
-pub(super) fn input_schema<T: JsonSchema>() -> InputSchema {
-    InputSchema::new(strict_schema::<T>)
-}
-
-/// Makes the schema of a type: strict, and without references.
-fn strict_schema<T: JsonSchema>() -> Value {
-    let settings = SchemaSettings::draft2020_12().for_deserialize().with_transform(openapi::plain_text);
-    let settings = settings.with(|settings| {
-        settings.inline_subschemas = true;
-        settings.meta_schema = None;
-    });
-    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
-    openapi::refuse_unknown_fields(&mut schema);
-    schema
 }
 
 fn answer_schema<T: JsonSchema + 'static>(generator: &mut SchemaGenerator) -> Option<schemars::Schema> {

@@ -12,8 +12,9 @@ use milvaion_app::{backend::RetryInput, error::AppError};
 
 use super::{
     ApiState,
-    endpoint::{ApiResult, Call, Endpoint, Nothing, Operation, Reply, TagScope},
+    endpoint::{ApiResult, Call, Endpoint, Nothing, Reply},
     occurrences::OccurrencePath,
+    operation::{Operation, TagScope},
     problem::ApiError,
 };
 

@@ -12,7 +12,9 @@ use serde_json::Value;
 
 use super::{
     ApiState,
-    endpoint::{ApiResult, Call, Endpoint, Nothing, Operation, Reply, TagScope, input_schema},
+    endpoint::{ApiResult, Call, Endpoint, Nothing, Reply},
+    input::input_schema,
+    operation::{Operation, TagScope},
     problem::ApiError,
 };
 use crate::{

@@ -25,7 +25,7 @@ use milvaion_protocol::id::{JobId, OccurrenceId, UserId};
 
 use super::{
     ApiState,
-    endpoint::{Operation, TagScope},
+    operation::{Operation, TagScope},
     problem::ApiError,
 };
 use crate::{

@@ -15,7 +15,7 @@ use http::{HeaderName, HeaderValue, StatusCode, header, request::Parts};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use super::{ApiState, endpoint::Operation, guard::Caller, problem::ApiError};
+use super::{ApiState, guard::Caller, operation::Operation, problem::ApiError};
 use crate::{
     error::chain,
     store::api_requests::{Registration, StoredAnswer},

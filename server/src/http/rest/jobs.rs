@@ -21,8 +21,9 @@ use sha2::{Digest, Sha256};
 
 use super::{
     ApiState,
-    endpoint::{ApiResult, Call, Endpoint, Nothing, Operation, Reply, TagScope},
+    endpoint::{ApiResult, Call, Endpoint, Nothing, Reply},
     guard::require_tag,
+    operation::{Operation, TagScope},
     problem::ApiError,
 };
 use crate::command::definitions::SavedDefinition;

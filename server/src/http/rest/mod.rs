@@ -19,6 +19,7 @@ mod jobs;
 mod log_tail;
 mod occurrences;
 mod openapi;
+pub mod operation;
 mod people;
 mod problem;
 mod singletons;
@@ -41,8 +42,9 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    endpoint::{Endpoint, Operation, TagScope},
+    endpoint::Endpoint,
     guard::RateLimits,
+    operation::{Operation, TagScope},
     problem::ApiError,
 };
 use super::health::HealthCheck;

@@ -22,8 +22,9 @@ use sha2::{Digest, Sha256};
 
 use super::{
     ApiState,
-    endpoint::{ApiResult, Call, Endpoint, Nothing, Operation, Reply, TagScope},
+    endpoint::{ApiResult, Call, Endpoint, Nothing, Reply},
     guard::{require_job_tag, require_occurrence_tag},
+    operation::{Operation, TagScope},
     problem::ApiError,
 };
 

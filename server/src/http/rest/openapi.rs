@@ -6,55 +6,15 @@
 use std::collections::BTreeMap;
 
 use milvaion_api::rest::Problem;
-use schemars::{Schema, generate::SchemaSettings, transform::transform_subschemas};
+use schemars::{Schema, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use super::{
-    endpoint::{Endpoint, Operation},
-    input::InputSchema,
+    endpoint::Endpoint,
+    input::{InputSchema, plain_text},
+    operation::Operation,
     problem::{PROBLEM_JSON, PROBLEM_KINDS},
 };
-
-/// Replaces what is specific to Rust in the descriptions, and the names of the integer types.
-pub(super) fn plain_text(schema: &mut Schema) {
-    transform_subschemas(&mut plain_text, schema);
-    let Some(object) = schema.as_object_mut() else { return };
-    if let Some(Value::String(text)) = object.get_mut("description") {
-        *text = text.replace("[`", "`").replace("`]", "`").replace("\n\n", "\u{b6}").replace('\n', " ");
-        *text = text.replace('\u{b6}', "\n\n");
-    }
-    let bounds = match object.get("format").and_then(Value::as_str).unwrap_or_default() {
-        "uint8" => Some((0, i64::from(u8::MAX))),
-        "uint16" => Some((0, i64::from(u16::MAX))),
-        "uint32" => Some((0, i64::from(u32::MAX))),
-        "int32" => Some((i64::from(i32::MIN), i64::from(i32::MAX))),
-        "uint64" | "uint" => Some((0, i64::MAX)),
-        "int64" => Some((i64::MIN, i64::MAX)),
-        _ => None,
-    };
-    if let Some((least, most)) = bounds {
-        object.remove("format");
-        object.entry("minimum").or_insert(least.into());
-        object.entry("maximum").or_insert(most.into());
-    }
-}
-
-/// Makes every object with named properties refuse others.
-pub(super) fn refuse_unknown_fields(schema: &mut Value) {
-    match schema {
-        Value::Object(object) => {
-            object.values_mut().for_each(refuse_unknown_fields);
-            let has_properties = object.get("properties").is_some_and(Value::is_object);
-            let is_choice = object.contains_key("oneOf") || object.contains_key("anyOf");
-            let is_object = object.get("type").is_some_and(|kind| kind == "object");
-            if is_object && !is_choice && (has_properties || !object.contains_key("additionalProperties")) {
-                object.insert("additionalProperties".into(), false.into());
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(refuse_unknown_fields),
-        _ => {}
-    }
-}
 
 /// Builds the document of these operations.
 #[must_use]

@@ -13,7 +13,8 @@ use serde::Deserialize;
 
 use super::{
     ApiState,
-    endpoint::{ApiResult, Call, Endpoint, Nothing, Operation, Reply, TagScope},
+    endpoint::{ApiResult, Call, Endpoint, Nothing, Reply},
+    operation::{Operation, TagScope},
     problem::ApiError,
 };
 

@@ -35,10 +35,11 @@ use tokio::{sync::broadcast::error::RecvError, time::Instant};
 
 use super::{
     ApiState,
-    endpoint::{Call, Endpoint, Nothing, Operation, TagScope},
+    endpoint::{Call, Endpoint, Nothing},
     guard,
     log_tail::LogTail,
     occurrences::OccurrencePath,
+    operation::{Operation, TagScope},
     problem::ApiError,
 };
 use crate::live::hub::{EventReceiver, InitialReplay};

@@ -11,7 +11,8 @@ use serde::Deserialize;
 
 use super::{
     ApiState,
-    endpoint::{ApiResult, Call, Endpoint, Nothing, Operation, Reply, TagScope},
+    endpoint::{ApiResult, Call, Endpoint, Nothing, Reply},
+    operation::{Operation, TagScope},
 };
 use crate::command::tokens;
 

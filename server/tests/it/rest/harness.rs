@@ -11,7 +11,7 @@ use milvaion_app::backend::{RequestUser, TeamBackend, TokenBackend};
 use milvaion_server::{
     config::ServerConfig,
     http::{
-        rest::endpoint::Operation,
+        rest::operation::Operation,
         session::{self, PostgresSessionStore, SessionOrigin},
     },
     lifecycle::Server,
