@@ -57,7 +57,7 @@ const USAGE: &str = "usage: cargo xtask <task>
   prepare [--check]   record the server's queries in server/.sqlx, or fail if the record is out of date
   settings [--check]  write the tables of docs/configuration.md, or fail if they are out of date
   lint                check the language, the links of the documents, the dependencies, and the circles of files
-  weight [WORD]       print the lines of Rust and the circles of files, or the files that name a word
+  weight [EXPRESSION] print the lines of Rust and the circles of files, or the files in which an expression matches
   budget [--all]      print the times and counts of the last `make test`, and fail if one exceeds its limit (--all: print
                       those of the last `make test-all`, without limits)";
 

@@ -19,7 +19,7 @@ use crate::files;
 /// Folders and files that tools write.
 const GENERATED: [&str; 4] = ["server/.sqlx/", "docs/api/", "docs/protocol/", "Cargo.lock"];
 
-/// Prints the lines of each crate and the circles, or, with a word, the files that name it.
+/// Prints the lines of each crate and the circles, or, with an expression, the files in which it matches.
 ///
 /// # Errors
 /// Returns an error if git cannot list the files or one cannot be read.
@@ -67,7 +67,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
 
 fn print_files_with(root: &Path, word: &str) -> Result<()> {
     let output =
-        Command::new("git").args(["grep", "-lw", word]).current_dir(root).output().context("git grep failed")?;
+        Command::new("git").args(["grep", "-liE", word]).current_dir(root).output().context("git grep failed")?;
     let found = String::from_utf8(output.stdout)?;
     let is_generated = |path: &&str| GENERATED.iter().any(|prefix| path.starts_with(prefix));
     let (generated, written): (Vec<&str>, Vec<&str>) = found.lines().partition(is_generated);
