@@ -163,9 +163,10 @@ impl LostRunDetector {
         let mut report = LostRunReport { stale: stale.len(), ..LostRunReport::default() };
         self.look_at_redis(at, &stale).await;
         let mut updates = Vec::new();
-        if is_receiving || faults::is_sabotaged("skip_observed_time") {
+        let counts_outages = faults::is_sabotaged("skip_observed_time");
+        if is_receiving || counts_outages {
             #[cfg(feature = "faults")]
-            let stale = super::sabotage::by_wall_clock(stale, |run, decision| {
+            let stale = super::sabotage::by_wall_clock(stale, counts_outages, |run, decision| {
                 updates.push(lost_run_update(run, decision, LossEvidence::Silence));
             });
             let judged = self.memory.tracker.judge(stale, &self.memory.redis);

@@ -84,10 +84,14 @@ pub(super) fn newer_than_before(mut found: Vec<QueuedRun>) -> Vec<QueuedRun> {
     found
 }
 
-/// Counts the heartbeat timeout by wall clock, including the outages of the server. Calls `lose` for each run that is
-/// lost by it, and returns the others; all without the sabotage.
-pub(super) fn by_wall_clock(stale: Vec<StaleRun>, mut lose: impl FnMut(&StaleRun, LostRunDecision)) -> Vec<StaleRun> {
-    if !is_sabotaged("skip_observed_time") {
+/// Counts the heartbeat timeout by wall clock, including the outages of the server, if `is_sabotaged`. Calls `lose` for each
+/// run that is lost by it, and returns the others.
+pub(super) fn by_wall_clock(
+    stale: Vec<StaleRun>,
+    is_sabotaged: bool,
+    mut lose: impl FnMut(&StaleRun, LostRunDecision),
+) -> Vec<StaleRun> {
+    if !is_sabotaged {
         return stale;
     }
     let is_lost = |run: &StaleRun| !run.is_unreported && run.age >= run.heartbeat_timeout.max(MIN_HEARTBEAT_TIMEOUT);

@@ -49,7 +49,7 @@ async fn cluster_pause_is_recorded_and_announced() {
 
     harness.cluster.pause(&jobs::admin(), " the disk is full\0 ").await.expect("paused");
     let pause = harness.cluster.state().await.expect("the query succeeds").expect("paused");
-    assert_eq!((pause.by.as_str(), pause.reason.as_str()), ("ana@example.org", "the disk is full"));
+    assert_eq!((pause.by.as_str(), pause.reason.as_str()), ("ana@example.org", "the disk is full\u{fffd}"));
     assert!(!others.next().await.expect("an announcement").0, "the other servers are notified");
     harness.cluster.activate_dispatcher.notified().await;
     assert_eq!(harness.outbox.recv().await.expect("an event")[0].event, LiveEvent::Cluster);
@@ -63,8 +63,8 @@ async fn cluster_pause_is_recorded_and_announced() {
     let audit = harness.store.audit_entries(Some("cluster:all"), 10).await.expect("the query succeeds");
     let actions: Vec<_> = audit.iter().map(|row| (row.action.as_str(), row.who.as_str())).collect();
     assert_eq!(actions, [("cluster.resume", "ana@example.org"), ("cluster.pause", "ana@example.org")]);
-    assert_eq!(audit[0].reason.as_deref(), Some("the disk is full"));
-    assert_eq!(audit[1].reason.as_deref(), Some("the disk is full"));
+    assert_eq!(audit[0].reason.as_deref(), Some("the disk is full\u{fffd}"));
+    assert_eq!(audit[1].reason.as_deref(), Some("the disk is full\u{fffd}"));
 }
 
 #[tokio::test]
