@@ -12,6 +12,7 @@ mod process_group;
 pub(crate) mod process_guard;
 
 use std::{
+    io,
     os::unix::process::ExitStatusExt,
     path::PathBuf,
     process::{ExitStatus, Stdio},
@@ -137,6 +138,13 @@ impl BuiltinJob for ShellCommand {
     }
 }
 
+/// Returns the error of a program without a guard.
+fn no_guard(error: &io::Error) -> BuiltinError {
+    BuiltinError::retry(format!(
+        "the process that guards programs cannot be started: {error}; check the process limit of the worker's user"
+    ))
+}
+
 impl ShellCommand {
     /// Returns the process group of a program that has been started.
     fn group(&self, child: Child, grace: Duration) -> Result<ChildProcessGroup, BuiltinError> {
@@ -148,15 +156,16 @@ impl ShellCommand {
             Err(error) => {
                 // Dropping the group kills it.
                 drop(ChildProcessGroup::new(child, leader, grace, None));
-                Err(BuiltinError::retry(format!(
-                    "the process that guards programs cannot be started: {error}; check the process limit of the worker's user"
-                )))
+                Err(no_guard(&error))
             }
         }
     }
 
     fn start(&self, input: &ShellCommandInput) -> Result<Child, BuiltinError> {
         let argv = input.command()?;
+        if let Some(guard) = &self.guard {
+            guard.ensure_running().map_err(|error| no_guard(&error))?;
+        }
         let inherited =
             DEFAULT_INHERITED_VARIABLES.into_iter().chain(self.inherited_variables.iter().map(String::as_str));
         let mut command = Command::new(&argv[0]);

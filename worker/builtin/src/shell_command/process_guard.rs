@@ -46,6 +46,17 @@ impl ProcessGuard {
         Arc::new(Self { program: OWN_PROGRAM.into(), state: Mutex::default() })
     }
 
+    /// Starts the guard if it does not run. Called before a program is started: the start of the guard takes longer than
+    /// that of a program, and a worker that is killed between the two would leave the program.
+    ///
+    /// # Errors
+    /// Returns an error if the guard cannot be started.
+    pub(super) fn ensure_running(&self) -> io::Result<()> {
+        let mut state = self.lock();
+        let is_running = state.guard.as_mut().is_some_and(|guard| matches!(guard.try_wait(), Ok(None)));
+        if is_running { Ok(()) } else { state.start(&self.program) }
+    }
+
     /// Guards a process group until the returned value is dropped.
     ///
     /// # Errors
