@@ -191,11 +191,13 @@ impl Server {
         let stages = async {
             self.background.stopped().await;
             self.sender.drain().await;
+            // A browser may keep an idle connection open for minutes.
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.http_group.wait()).await;
+            // The last requests may have created runs.
+            self.sender.drain().await;
             self.kept.request_stop();
             self.kept.stopped().await;
             self.metrics.last.close().await;
-            // A browser may keep an idle connection open for minutes.
-            let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.http_group.wait()).await;
         };
         if tokio::time::timeout(STOP_TIMEOUT, stages).await.is_err() {
             tracing::warn!(

@@ -113,7 +113,7 @@ impl ParsedFile {
 impl ParsedDocument {
     /// Converts a document of the file `text`. Also returns the fields with refused numbers, each with a message.
     fn new(node: Spanned<Node>, text: &str) -> (Self, Vec<(String, String)>) {
-        let mut conversion = Conversion { text, lines: HashMap::new(), refused: Vec::new() };
+        let mut conversion = YamlConversion { text, lines: HashMap::new(), refused: Vec::new() };
         let value = conversion.convert(node, "");
         (Self { value, lines: conversion.lines }, conversion.refused)
     }
@@ -143,7 +143,7 @@ enum Node {
 }
 
 /// The conversion of a document to JSON.
-struct Conversion<'a> {
+struct YamlConversion<'a> {
     /// The text of the file.
     text: &'a str,
     lines: HashMap<String, u64>,
@@ -151,7 +151,7 @@ struct Conversion<'a> {
     refused: Vec<(String, String)>,
 }
 
-impl Conversion<'_> {
+impl YamlConversion<'_> {
     fn convert(&mut self, node: Spanned<Node>, path: &str) -> Value {
         let line = node.referenced.line();
         if line > 0 {

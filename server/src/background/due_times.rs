@@ -15,12 +15,16 @@
 use std::time::Duration;
 
 use milvaion_protocol::id::JobId;
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use super::steps::Steps;
 use crate::{
     command::jobs::JobCommands,
-    engine::{RunsOn, Service, context::Context},
+    engine::{
+        RunsOn, Service,
+        context::Context,
+        leadership::{HeldLease, Leadership},
+    },
 };
 
 /// The time between two looks for edited calendars.
@@ -33,24 +37,70 @@ const REPAIR_INTERVAL: Duration = Duration::from_secs(3_600);
 pub struct DueTimeUpdater {
     /// The commands that move due times.
     pub jobs: JobCommands,
-    /// The last repair after a clock that was ahead, with the number of steps that the clock had counted; `None` repairs
-    /// at the next tick.
-    pub last_repair: Option<(Instant, u64)>,
-    /// The job up to which the repair came; `None` if it came to the end.
-    pub repair_after: Option<JobId>,
+    /// The leadership, whose epoch tells one term of this server from the next.
+    pub leadership: watch::Receiver<Leadership>,
+    /// The last repair after a clock that was ahead; `None` if this task has begun none.
+    pub last_repair: Option<ClockRepair>,
+}
+
+/// A repair after a clock that was ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockRepair {
+    begun: Instant,
+    /// The steps that the clock had counted, and the epoch of this server's lease, when it began.
+    cause: (u64, Option<i64>),
+    /// True while instants in the future may be left.
+    pulls_back: bool,
+    /// The job up to which silent jobs were looked for; `None` if it came to the end.
+    after: Option<JobId>,
+}
+
+impl ClockRepair {
+    fn begin(begun: Instant, cause: (u64, Option<i64>)) -> Self {
+        Self { begun, cause, pulls_back: true, after: Some(JobId::default()) }
+    }
+
+    const fn is_done(&self) -> bool {
+        !self.pulls_back && self.after.is_none()
+    }
+
+    /// Returns the repair that goes on now: a new one at first, for a new cause, or after [`REPAIR_INTERVAL`].
+    fn next(last: Option<Self>, cause: (u64, Option<i64>), now: Instant) -> Self {
+        match last {
+            Some(last) if last.cause == cause && now - last.begun < REPAIR_INTERVAL => last,
+            _ => Self::begin(now, cause),
+        }
+    }
 }
 
 impl DueTimeUpdater {
     /// Creates the service of a server.
     #[must_use]
     pub fn new(context: &Context) -> Self {
-        Self { jobs: JobCommands::of(context), last_repair: None, repair_after: None }
+        Self { jobs: JobCommands::of(context), leadership: context.leadership.clone(), last_repair: None }
     }
-}
 
-/// Returns true if a repair begins now: for the first time, after a step of the clock, or after [`REPAIR_INTERVAL`].
-fn is_repair_due(last: Option<(Instant, u64)>, set_backs: u64, now: Instant) -> bool {
-    last.is_none_or(|(at, seen)| seen != set_backs || now - at >= REPAIR_INTERVAL)
+    /// Goes on with a repair until `slice_end`.
+    async fn repair(
+        &self,
+        repair: &mut ClockRepair,
+        slice_end: Instant,
+        steps: &mut Steps,
+        report: &mut DueTimeReport,
+    ) {
+        while repair.pulls_back && Instant::now() <= slice_end {
+            let Some((rows, has_more)) = steps.result("instants", self.jobs.pull_back_instants().await) else { break };
+            report.pulled_back += rows;
+            repair.pulls_back = has_more;
+        }
+        while let Some(after) = repair.after
+            && Instant::now() <= slice_end
+        {
+            let Some(page) = steps.result("silent jobs", self.jobs.wake_silent_jobs(after).await) else { break };
+            report.moved += page.moved;
+            repair.after = page.upto;
+        }
+    }
 }
 
 /// The result of one tick.
@@ -76,34 +126,23 @@ impl Service for DueTimeUpdater {
 
     async fn tick(&mut self) -> anyhow::Result<DueTimeReport> {
         let (mut report, mut steps) = (DueTimeReport::default(), Steps::new(Self::NAME));
-        let set_backs = self.jobs.clock.set_backs();
-        if is_repair_due(self.last_repair, set_backs, Instant::now()) {
-            self.repair_after = Some(JobId::default());
-            let pulled_back = self.jobs.pull_back_instants().await;
-            if let Some(rows) = steps.result("instants", pulled_back) {
-                report.pulled_back = rows;
-                self.last_repair = Some((Instant::now(), set_backs));
-            }
-        }
-        let slice_end = Self::slice_end();
-        while let Some(after) = self.repair_after {
-            let page = self.jobs.wake_silent_jobs(after).await;
-            let Some(page) = steps.result("silent jobs", page) else { break };
-            report.moved += page.moved;
-            self.repair_after = page.upto;
-            if Instant::now() > slice_end {
-                break;
-            }
-        }
-        report.has_more = self.repair_after.is_some();
-        // An edit gets at least one page, however long a repair takes.
+        // Each cause has half of the slice, so that a long repair and a large edit do not wait for each other.
+        let (now, slice_end) = (Instant::now(), Self::slice_end());
+        let half = now + (slice_end - now) / 2;
         while let Some(page) = steps.result("calendars", self.jobs.apply_calendar_edit().await).flatten() {
             report.moved += page.moved;
-            if Instant::now() > slice_end {
+            if Instant::now() > half {
                 report.has_more = true;
                 break;
             }
         }
+        let epoch = self.leadership.borrow().held_lease().map(HeldLease::epoch);
+        let mut repair = ClockRepair::next(self.last_repair, (self.jobs.clock.set_backs(), epoch), now);
+        if !repair.is_done() {
+            self.repair(&mut repair, slice_end, &mut steps, &mut report).await;
+            report.has_more |= !repair.is_done();
+        }
+        self.last_repair = Some(repair);
         steps.end(report)
     }
 
@@ -121,11 +160,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repair_begins_at_first_after_a_step_and_hourly() {
-        let now = Instant::now();
-        assert!(is_repair_due(None, 0, now));
-        assert!(!is_repair_due(Some((now, 2)), 2, now + REPAIR_INTERVAL / 2));
-        assert!(is_repair_due(Some((now, 2)), 3, now));
-        assert!(is_repair_due(Some((now, 2)), 2, now + REPAIR_INTERVAL));
+    fn repair_begins_at_first_for_a_new_cause_and_hourly() {
+        let (now, cause) = (Instant::now(), (2, Some(7)));
+        let begun = ClockRepair::next(None, cause, now);
+        assert!(!begun.is_done());
+        let done = ClockRepair { pulls_back: false, after: None, ..begun };
+        assert_eq!(ClockRepair::next(Some(done), cause, now + REPAIR_INTERVAL / 2), done);
+        for (cause, at) in [((3, Some(7)), now), ((2, Some(8)), now), (cause, now + REPAIR_INTERVAL)] {
+            assert!(!ClockRepair::next(Some(done), cause, at).is_done(), "{cause:?}");
+        }
     }
 }

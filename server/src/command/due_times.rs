@@ -91,18 +91,12 @@ impl JobCommands {
         .await
     }
 
-    /// Sets other instants in the future to now; see [`pull_back_instants`](crate::store::Store::pull_back_instants).
-    /// Returns the number of rows.
-    pub async fn pull_back_instants(&self) -> anyhow::Result<u64> {
+    /// Sets a page of other instants in the future to now; see [`pull_back_instants`](crate::store::Store::pull_back_instants).
+    /// Returns the number of rows, and true if there may be more.
+    pub async fn pull_back_instants(&self) -> anyhow::Result<(u64, bool)> {
         let now = self.clock.now();
-        let mut changed = 0;
-        loop {
-            let rows = self.store.pull_back_instants(now + MIN_AHEAD, now, PAGE).await?;
-            changed += rows;
-            if rows < PAGE.unsigned_abs() {
-                return Ok(changed);
-            }
-        }
+        let rows = self.store.pull_back_instants(now + MIN_AHEAD, now, PAGE).await?;
+        Ok((rows, rows >= PAGE.unsigned_abs()))
     }
 
     /// Moves the due times of a page of jobs to those that `next` returns.

@@ -61,6 +61,13 @@ impl MessageSender {
         }
     }
 
+    /// Returns a sender for the runs that users and programs request. It has permits of its own, so that many requests at
+    /// once do not delay due jobs.
+    #[must_use]
+    pub fn for_requests(&self) -> Self {
+        Self { permits: Arc::new(Semaphore::new(MAX_BATCHES_IN_FLIGHT)), ..self.clone() }
+    }
+
     /// Waits until the broker connection is open.
     pub async fn wait_until_ready(&self) {
         self.publisher.wait_until_up().await;

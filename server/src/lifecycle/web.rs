@@ -50,7 +50,8 @@ impl Web {
         // Without `PORT`, the configuration does not have the port.
         let config = Arc::new(HttpConfig { port: Some(address.port()), ..context.config.http.clone() });
         let (store, clock, hub) = (connections.web.clone(), context.clock.clone(), context.hub.clone());
-        let jobs = JobCommands { store: store.clone(), ..JobCommands::of(context) };
+        let sender = context.sender.for_requests();
+        let jobs = JobCommands { store: store.clone(), sender, ..JobCommands::of(context) };
         let cluster = ClusterCommands {
             store: store.clone(),
             cache: context.cache.clone(),

@@ -125,7 +125,8 @@ impl EventBridge {
         let mut queue = queue.lock().await;
         let mut log_events = tokio::time::interval(LOG_EVENT_INTERVAL);
         log_events.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
+        let mut is_last = false;
+        while !is_last {
             let mut envelopes = tokio::select! {
                 next = queue.recv() => match next {
                     Some(envelopes) => envelopes,
@@ -135,7 +136,16 @@ impl EventBridge {
                     self.hub.publish_log_lines(self.clock.now());
                     continue;
                 }
-                () = stop.cancelled() => return,
+                // Lines that were stored last are announced too: no later event would show them on the pages of other
+                // servers.
+                () = stop.cancelled() => {
+                    is_last = true;
+                    self.hub.publish_log_lines(self.clock.now());
+                    match queue.try_recv() {
+                        Ok(envelopes) => envelopes,
+                        Err(_) => return,
+                    }
+                }
             };
             let mut bytes = self.hub.taken(&envelopes);
             // Queued events are sent in one round trip, up to a size that Redis forwards without a large buffer.

@@ -14,10 +14,10 @@ use crate::{delivery::claim::ClaimResult, net::redis::RedisUnavailable};
 
 /// The seams of this build.
 #[cfg(not(feature = "faults"))]
-pub(crate) static SEAMS: Untouched = Untouched;
+pub(crate) static SEAMS: UntouchedSeams = UntouchedSeams;
 /// The seams of this build.
 #[cfg(feature = "faults")]
-pub(crate) static SEAMS: Sabotaged = Sabotaged;
+pub(crate) static SEAMS: SabotagedSeams = SabotagedSeams;
 
 /// The places at which the claim may be disabled.
 pub(crate) trait Seams {
@@ -40,18 +40,18 @@ pub(crate) trait Seams {
 /// The worker as users have it.
 #[cfg(not(feature = "faults"))]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Untouched;
+pub(crate) struct UntouchedSeams;
 
 #[cfg(not(feature = "faults"))]
-impl Seams for Untouched {}
+impl Seams for UntouchedSeams {}
 
 /// The worker without a claim, if a test has disabled it.
 #[cfg(feature = "faults")]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sabotaged;
+pub(crate) struct SabotagedSeams;
 
 #[cfg(feature = "faults")]
-impl Seams for Sabotaged {
+impl Seams for SabotagedSeams {
     fn may_be_duplicate(&self, may_be: bool) -> bool {
         may_be && !has_no_claim()
     }

@@ -48,6 +48,8 @@ use crate::live::hub::{EventReceiver, InitialReplay};
 const PING_INTERVAL: Duration = Duration::from_secs(15);
 /// The time between two checks of the caller's right, and of a log without events.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// The shortest time between two reads of a log after events that announce lines.
+const LOG_READ_INTERVAL: Duration = Duration::from_millis(400);
 /// The time after the end of an occurrence was stored in which its last lines may still arrive.
 const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most open streams of one server.
@@ -362,14 +364,18 @@ impl LogStream {
     /// Waits until there may be something new. Returns none if the stream ends.
     async fn wait(&mut self) -> Option<()> {
         let (stop, id) = (self.access.state.stop.clone(), self.id);
-        let until = self.ends_at.unwrap_or_else(|| Instant::now() + CHECK_INTERVAL);
+        let (mut until, since) = (self.ends_at.unwrap_or_else(|| Instant::now() + CHECK_INTERVAL), Instant::now());
         loop {
             tokio::select! {
                 received = self.receiver.recv() => match received {
                     Ok(frame) => {
                         let event = &frame.envelope.event;
-                        if event.concerns_log(id) || ApiEvent::of(event, None, Some(id)).is_some() {
+                        if ApiEvent::of(event, None, Some(id)).is_some() {
                             return Some(());
+                        }
+                        // Each server announces log lines twice a second, and those of many runs without their ids.
+                        if event.concerns_log(id) {
+                            until = until.min(since + LOG_READ_INTERVAL);
                         }
                     }
                     Err(RecvError::Lagged(_)) => return Some(()),

@@ -23,7 +23,8 @@ async fn set_back(harness: &ManualClockHarness) -> usize {
 
 /// Runs the first tick of the task, which covers every cause.
 async fn tick(harness: &ManualClockHarness) -> usize {
-    let mut task = DueTimeUpdater { jobs: harness.server.jobs.clone(), last_repair: None, repair_after: None };
+    let (jobs, leadership) = (harness.server.jobs.clone(), harness.server.leadership.clone());
+    let mut task = DueTimeUpdater { jobs, leadership, last_repair: None };
     task.tick().await.expect("PostgreSQL and Redis respond").moved
 }
 
