@@ -101,8 +101,13 @@ pub struct LiveUpdates {
     pub(crate) sign_out_report: StoredValue<Option<Callback<()>>>,
     pub(crate) new_sign_in: RwSignal<Option<CurrentUser>>,
     last_event_at: StoredValue<Option<i64>>,
+    last_log_event_at: StoredValue<Option<i64>>,
     listeners: StoredValue<Vec<(u64, EnvelopeListener)>>,
     next_listener: StoredValue<u64>,
+}
+
+fn is_recent(at: StoredValue<Option<i64>>) -> bool {
+    at.get_value().is_some_and(|at| browser::now_millis() - at < FIRST_READ_OVERLAP_MILLIS)
 }
 
 impl LiveUpdates {
@@ -116,6 +121,7 @@ impl LiveUpdates {
             sign_out_report: StoredValue::new(None),
             new_sign_in: RwSignal::new(None),
             last_event_at: StoredValue::new(None),
+            last_log_event_at: StoredValue::new(None),
             listeners: StoredValue::new(Vec::new()),
             next_listener: StoredValue::new(0),
         });
@@ -144,15 +150,24 @@ impl LiveUpdates {
         self.new_sign_in.set(Some(me));
     }
 
-    /// Returns true if an event arrived during the last five seconds, which the first read of a page may lack.
+    /// Returns true if an event arrived during the last five seconds, which the first read of a page may lack. Events about
+    /// log lines do not count: there are two of them each second while any run writes.
     #[must_use]
     pub fn received_recently(self) -> bool {
-        self.last_event_at.get_value().is_some_and(|at| browser::now_millis() - at < FIRST_READ_OVERLAP_MILLIS)
+        is_recent(self.last_event_at)
+    }
+
+    /// Returns the same for events about log lines.
+    #[must_use]
+    pub fn received_log_recently(self) -> bool {
+        is_recent(self.last_log_event_at)
     }
 
     /// Delivers one event to every listener.
     pub fn deliver(self, envelope: &EventEnvelope) {
-        self.last_event_at.set_value(Some(browser::now_millis()));
+        let is_log = matches!(envelope.event, LiveEvent::Log { .. });
+        let last = if is_log { self.last_log_event_at } else { self.last_event_at };
+        last.set_value(Some(browser::now_millis()));
         let listeners: Vec<EnvelopeListener> =
             self.listeners.with_value(|all| all.iter().map(|(_, listener)| listener.clone()).collect());
         untrack(|| {

@@ -62,10 +62,12 @@ pub fn LogView(
             element.set_scroll_top(element.scroll_height());
         }
     };
+    // The last lines of a run are read after its end is shown.
+    let was_open = open.get_untracked();
     // Runs after each batch of lines is rendered. The first run scrolls a log that is still written to its end.
     Effect::new(move |_| {
         let _ = lines.count();
-        if follow.get_untracked() && open.get_untracked() && !is_earlier_page {
+        if follow.get_untracked() && was_open && !is_earlier_page {
             // The user may scroll up before the frame.
             request_animation_frame(move || {
                 if follow.try_get_untracked() == Some(true) {

@@ -224,31 +224,37 @@ fn keep_current(
     lines: Option<LogLines>,
 ) -> ThrottledRefresh {
     // After a pause or a lost connection there may be too many lines to read them all: then the page reads the newest of
-    // those that it lacks, and the number of the others.
-    let has_missed_events = StoredValue::new(false);
+    // those that it lacks, and the number of the others. An interruption during a read is not made up by it.
+    let (interruptions, made_up) = (StoredValue::new(0_u32), StoredValue::new(0_u32));
+    let has_missed_events = move || interruptions.get_value() != made_up.get_value();
     let refresh = throttled_refresh(
         REFRESH_DELAY,
         move || {
+            let before = interruptions.get_value();
             let start = lines.map_or(LOG_END, LogLines::read_start);
-            let reads_all = lines.is_some() && !has_missed_events.get_value();
+            let reads_all = lines.is_some() && !has_missed_events();
+            // The read after the end compares all lines, so that one that another server stored very late leaves a gap.
+            let is_ended = data.with_untracked(|data| data.row.status.is_final());
+            let first = untrack(|| lines.filter(|_| is_ended).and_then(LogLines::first_seq));
+            let compared = first.map_or(LOG_END, |first| first - 1);
             async move {
                 if !reads_all {
-                    return get_occurrence(id, Some(start)).await.map(|view| (start, Vec::new(), view));
+                    return get_occurrence(id, Some(start)).await.map(|view| (before, start, Vec::new(), start, view));
                 }
-                let (new, view) = futures::try_join!(lines_after(id, start), get_occurrence(id, Some(LOG_END)))?;
+                let (new, view) = futures::try_join!(lines_after(id, start), get_occurrence(id, Some(compared)))?;
                 if new.len() < MAX_READ_PAGES * LOG_PAGE_LINES {
-                    return Ok((start, new, view));
+                    return Ok((before, start, new, compared, view));
                 }
                 let last = new.last().map_or(start, |line| line.seq);
-                get_occurrence(id, Some(last)).await.map(|view| (last, new, view))
+                get_occurrence(id, Some(last)).await.map(|view| (before, start, new, last, view))
             }
         },
-        move |(start, new, mut read): (i64, Vec<LogLine>, OccurrenceView)| {
-            has_missed_events.set_value(false);
+        move |(before, start, new, compared, mut read): (u32, i64, Vec<LogLine>, i64, OccurrenceView)| {
+            made_up.set_value(before);
             let log = std::mem::take(&mut read.log);
             if let Some(lines) = lines {
                 lines.merge_read(&new, start, 0);
-                lines.merge_read(&log, start, read.log_skipped);
+                lines.merge_read(&log, compared, read.log_skipped);
             }
             if read.row.version >= data.with_untracked(|data| data.row.version) {
                 data.set(read);
@@ -256,8 +262,12 @@ fn keep_current(
         },
     );
     let follow = lines.map(|lines| follow_log(id, lines, has_missed_events));
-    if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
+    let live = use_context::<LiveUpdates>();
+    if live.is_some_and(LiveUpdates::received_recently) {
         refresh.request();
+    }
+    if let Some(follow) = follow.as_ref().filter(|_| live.is_some_and(LiveUpdates::received_log_recently)) {
+        follow.request();
     }
     let handle = refresh.clone();
     use_live_updates(move |envelope: &EventEnvelope| match &envelope.event {
@@ -275,14 +285,14 @@ fn keep_current(
         }
         event if event.concerns_log(id) => match &follow {
             // The present read may have begun before these lines were stored.
-            Some(_) if has_missed_events.get_value() => refresh.request(),
+            Some(_) if has_missed_events() => refresh.request(),
             Some(follow) if !browser::is_hidden() => follow.request(),
             _ => {}
         },
         // The availability of a worker is part of the explanation for a queued and a running occurrence.
         LiveEvent::Workers if data.with_untracked(|data| !data.row.status.is_final()) => refresh.request(),
         _ if is_resync(envelope) => {
-            has_missed_events.set_value(true);
+            interruptions.update_value(|count| *count += 1);
             refresh.request();
         }
         _ => {}
@@ -291,12 +301,16 @@ fn keep_current(
 }
 
 /// Returns a refresh that reads the lines that the page lacks. A hidden tab reads none until it is visible again.
-fn follow_log(id: OccurrenceId, lines: LogLines, has_missed_events: StoredValue<bool>) -> ThrottledRefresh {
+fn follow_log(
+    id: OccurrenceId,
+    lines: LogLines,
+    has_missed_events: impl Fn() -> bool + Copy + Send + Sync + 'static,
+) -> ThrottledRefresh {
     let follow = throttled_refresh(
         LOG_READ_DELAY,
         move || {
             let start = lines.read_start();
-            let is_covered = has_missed_events.get_value();
+            let is_covered = has_missed_events();
             async move {
                 let new = if is_covered { Vec::new() } else { lines_after(id, start).await? };
                 Ok::<_, AppError>((start, new))
