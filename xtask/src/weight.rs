@@ -19,6 +19,18 @@ use crate::files;
 /// Folders and files that tools write.
 const GENERATED: [&str; 4] = ["server/.sqlx/", "docs/api/", "docs/protocol/", "Cargo.lock"];
 
+/// The modules of the server that call others, the lowest first. One uses those below it, and none beside it.
+const SERVER_LEVELS: [&[&str]; 8] = [
+    &["faults"],
+    &["store", "cache", "broker"],
+    &["engine"],
+    &["command"],
+    &["background", "ingest"],
+    &["http"],
+    &["ui"],
+    &["lifecycle"],
+];
+
 /// Prints the lines of each crate and the circles, or, with an expression, the files in which it matches.
 ///
 /// # Errors
@@ -36,24 +48,32 @@ pub(crate) fn print(root: &Path, word: Option<&str>) -> Result<()> {
         println!("{count:>7} {folder}");
     }
     println!("{:>7} lines of Rust", lines.values().sum::<usize>());
-    for circle in circles(root)? {
+    for circle in SourceGraph::read(root)?.circles() {
         println!("a circle of {} files: {}", circle.len(), circle.join(", "));
     }
     Ok(())
 }
 
-/// Fails if there is a circle of files that `docs/ARCHITECTURE.md` does not name.
+/// Fails if there is a circle of files that `docs/ARCHITECTURE.md` does not name, or an arrow against its drawing.
 ///
 /// # Errors
-/// Returns an error if a file cannot be read, or if a circle is not named; the message lists them.
+/// Returns an error if a file cannot be read, or if a use breaks one of the rules; the message lists them.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let named = files::read(&root.join("docs/ARCHITECTURE.md"))?;
+    let graph = SourceGraph::read(root)?;
+    let against = graph.arrows_against_the_drawing();
+    if !against.is_empty() {
+        bail!(
+            "modules of the server use only those below them, as docs/ARCHITECTURE.md draws them; move the part that is needed down\n  {}",
+            against.join("\n  ")
+        );
+    }
     let is_named = |circle: &[String]| {
         named
             .lines()
             .any(|line| line.starts_with("- ") && circle.iter().all(|file| line.contains(&format!("`{file}`"))))
     };
-    let circles = circles(root)?;
+    let circles = graph.circles();
     let unnamed: Vec<_> = circles.iter().filter(|circle| !is_named(circle)).map(|circle| circle.join(" ")).collect();
     if !unnamed.is_empty() {
         bail!(
@@ -61,7 +81,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
             unnamed.join("\n  ")
         );
     }
-    println!("circles: {} of files, all named", circles.len());
+    println!("circles: {} of files, all named; no arrow of the server against the drawing", circles.len());
     Ok(())
 }
 
@@ -97,54 +117,81 @@ fn tracked(root: &Path, pattern: &str) -> Result<Vec<String>> {
 /// A module: the folder of its crate, and its path in the crate.
 type Module = (String, Vec<String>);
 
-/// Returns the circles of files, each sorted.
-fn circles(root: &Path) -> Result<Vec<Vec<String>>> {
-    let mut paths: BTreeMap<Module, String> = BTreeMap::new();
-    for path in tracked(root, "*.rs")? {
-        if let Some((folder, file)) = path.split_once("/src/") {
-            let mut module: Vec<String> = file.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
-            if module.last().is_some_and(|last| last == "mod" || last == "lib") {
-                module.pop();
-            }
-            paths.insert((folder.to_owned(), module), path);
-        }
-    }
-    let mut uses: BTreeMap<&Module, BTreeSet<&Module>> = BTreeMap::new();
-    for (module, path) in &paths {
-        let code = files::read(&root.join(path))?;
-        let used = used_paths(&code, &module.1).into_iter().filter_map(|mut used| {
-            loop {
-                if let Some((found, _)) = paths.get_key_value(&(module.0.clone(), used.clone())) {
-                    return Some(found);
-                }
-                used.pop()?;
-            }
-        });
-        uses.insert(module, used.filter(|used| !module.1.starts_with(&used.1)).collect());
-    }
-    let reached: BTreeMap<&Module, BTreeSet<&Module>> =
-        uses.keys().map(|start| (*start, reach(start, &uses))).collect();
-    let mut found = BTreeSet::new();
-    for (module, others) in &reached {
-        let circle: Vec<&Module> = others.iter().copied().filter(|other| reached[other].contains(module)).collect();
-        if circle.len() > 1 {
-            found.insert(circle);
-        }
-    }
-    Ok(found.into_iter().map(|circle| circle.into_iter().map(|module| paths[module].clone()).collect()).collect())
+/// The files of the crates: the path of each module, and the modules that each uses.
+struct SourceGraph {
+    paths: BTreeMap<Module, String>,
+    uses: BTreeMap<Module, BTreeSet<Module>>,
 }
 
-/// Returns the modules that `start` uses, directly or through others.
-fn reach<'a>(start: &'a Module, uses: &BTreeMap<&'a Module, BTreeSet<&'a Module>>) -> BTreeSet<&'a Module> {
-    let (mut reached, mut open) = (BTreeSet::new(), vec![start]);
-    while let Some(module) = open.pop() {
-        for next in &uses[module] {
-            if reached.insert(*next) {
-                open.push(next);
+impl SourceGraph {
+    fn read(root: &Path) -> Result<Self> {
+        let mut paths: BTreeMap<Module, String> = BTreeMap::new();
+        for path in tracked(root, "*.rs")? {
+            if let Some((folder, file)) = path.split_once("/src/") {
+                let mut module: Vec<String> = file.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
+                if module.last().is_some_and(|last| last == "mod" || last == "lib") {
+                    module.pop();
+                }
+                paths.insert((folder.to_owned(), module), path);
             }
         }
+        let mut uses = BTreeMap::new();
+        for (module, path) in &paths {
+            let code = files::read(&root.join(path))?;
+            let used = used_paths(&code, &module.1).into_iter().filter_map(|mut used| {
+                loop {
+                    let found = (module.0.clone(), used.clone());
+                    if paths.contains_key(&found) {
+                        return Some(found);
+                    }
+                    used.pop()?;
+                }
+            });
+            uses.insert(module.clone(), used.filter(|used| !module.1.starts_with(&used.1)).collect());
+        }
+        Ok(Self { paths, uses })
     }
-    reached
+
+    /// Returns the circles of files, each sorted.
+    fn circles(&self) -> Vec<Vec<String>> {
+        let reached: BTreeMap<&Module, BTreeSet<&Module>> =
+            self.uses.keys().map(|start| (start, self.reach(start))).collect();
+        let mut found = BTreeSet::new();
+        for (module, others) in &reached {
+            let circle: Vec<&Module> = others.iter().copied().filter(|other| reached[other].contains(module)).collect();
+            if circle.len() > 1 {
+                found.insert(circle);
+            }
+        }
+        let files = |circle: Vec<&Module>| circle.into_iter().map(|module| self.paths[module].clone()).collect();
+        found.into_iter().map(files).collect()
+    }
+
+    /// Returns the modules that `start` uses, directly or through others.
+    fn reach<'a>(&'a self, start: &'a Module) -> BTreeSet<&'a Module> {
+        let (mut reached, mut open) = (BTreeSet::new(), vec![start]);
+        while let Some(module) = open.pop() {
+            open.extend(self.uses[module].iter().filter(|next| reached.insert(*next)));
+        }
+        reached
+    }
+
+    /// Returns each use in the server of a module that is not below the one that uses it; see [`SERVER_LEVELS`].
+    fn arrows_against_the_drawing(&self) -> Vec<String> {
+        let top = |module: &Module| module.1.first().cloned().unwrap_or_default();
+        let level = |name: &str| SERVER_LEVELS.iter().position(|level| level.contains(&name));
+        let mut found = Vec::new();
+        for (module, used) in self.uses.iter().filter(|(module, _)| module.0 == "server") {
+            for other in used {
+                let (from, to) = (top(module), top(other));
+                let levels = level(&from).zip(level(&to));
+                if from != to && levels.is_some_and(|(from, to)| from <= to) {
+                    found.push(format!("{} uses {}", self.paths[module], self.paths[other]));
+                }
+            }
+        }
+        found
+    }
 }
 
 /// Returns the paths in the code of `module` that begin at the crate or at a module above, without its unit tests.
@@ -200,6 +247,24 @@ fn grouped(text: &str, start: Vec<String>, found: &mut Vec<Vec<String>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn uses_against_the_drawing_and_circles_are_found() {
+        let module = |name: &str| ("server".to_owned(), name.split('/').map(str::to_owned).collect::<Vec<_>>());
+        let all = ["engine/a", "command/b", "ingest/c", "background/d"].map(module);
+        let [engine, command, ingest, background] = all.clone();
+        let graph = SourceGraph {
+            paths: all.iter().map(|module| (module.clone(), module.1.join("/"))).collect(),
+            uses: BTreeMap::from([
+                (engine.clone(), BTreeSet::from([command.clone()])),
+                (command, BTreeSet::from([engine.clone()])),
+                (ingest, BTreeSet::from([engine, background.clone()])),
+                (background, BTreeSet::new()),
+            ]),
+        };
+        assert_eq!(graph.arrows_against_the_drawing(), ["engine/a uses command/b", "ingest/c uses background/d"]);
+        assert_eq!(graph.circles(), [["command/b", "engine/a"]]);
+    }
 
     #[test]
     fn paths_of_groups_and_of_modules_above_are_read() {

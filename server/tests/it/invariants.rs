@@ -238,25 +238,6 @@ fn service_modules_never_call_each_other() {
 }
 
 #[test]
-fn arrows_of_the_server_go_one_way() {
-    let top = ["lifecycle", "ui", "http"];
-    for (module, above) in [
-        ("faults.rs", ["store", "cache", "broker", "engine", "command", "background", "ingest"].as_slice()),
-        ("engine", &["command", "background", "ingest"]),
-        ("command", &["background", "ingest"]),
-        ("background", &["ingest"]),
-        ("ingest", &["background"]),
-    ] {
-        let path = format!("server/src/{module}");
-        for other in above.iter().chain(&top) {
-            // A group such as `use crate::{background::lease, …}` names the module without its crate.
-            let names = [format!("crate::{other}"), format!("{{{other}::"), format!(" {other}::{{")];
-            contains_none_of(&path, &names.each_ref().map(String::as_str));
-        }
-    }
-}
-
-#[test]
 fn rows_are_committed_before_messages_are_sent() {
     // One module publishes job messages, and one builds them: each caller has committed the row before. The others publish
     // replies, echoes, and what a worker has sent as a dead letter.
