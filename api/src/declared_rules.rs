@@ -10,17 +10,6 @@ use milvaion_schedule::rules::{LostRunPolicy, MisfirePolicy, OverlapPolicy, Rule
 
 use crate::{requests::JobForm, rules_form};
 
-/// The fields of [`JobForm::rules`] that a declaration can set.
-const RULE_FIELDS: [&str; 7] = [
-    "max_retries",
-    "base_retry_delay_seconds",
-    "retry_jitter_percent",
-    "max_concurrent",
-    "overlap",
-    "misfire",
-    "on_lost",
-];
-
 /// Returns the rules of a job with these declarations. A word that this version does not know has the server's default.
 #[must_use]
 pub fn rules_of(declared: &JobDefaults) -> Rules {
@@ -42,9 +31,9 @@ impl JobForm {
     /// user has changed stays.
     pub fn start_with(&mut self, before: &JobDefaults, after: &JobDefaults) {
         let (old, new) = (first_values(before), first_values(after));
-        for field in RULE_FIELDS {
-            if self.rule(field).trim() == old.rules[field] {
-                self.rules.insert(field.into(), new.rules[field].clone());
+        for (field, value) in new.rules {
+            if value != old.rules[&field] && self.rule(&field).trim() == old.rules[&field] {
+                self.rules.insert(field, value);
             }
         }
         if self.priority.trim().is_empty() || self.priority.trim() == old.priority {

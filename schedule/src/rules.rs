@@ -14,7 +14,7 @@ mod policies;
 mod retries;
 
 pub use policies::{BlackoutPolicy, LostRunPolicy, MisfirePolicy, OverlapPolicy};
-pub use retries::{MAX_RETRY_DELAY_SECONDS, describe_retries};
+pub use retries::MAX_RETRY_DELAY_SECONDS;
 
 /// The maximum jitter, in seconds: one day.
 pub const MAX_JITTER_SECONDS: u32 = 86_400;

@@ -12,7 +12,10 @@ mod tokens;
 mod versions;
 
 use axum::http::StatusCode;
-use milvaion_api::permissions::{ALL_PERMISSIONS, Role};
+use milvaion_api::{
+    permissions::{ALL_PERMISSIONS, Role},
+    rules_form,
+};
 
 use crate::common::{
     FakeBackend,
@@ -253,12 +256,10 @@ async fn rules_are_shown_in_words_and_defaults_collapsed() {
     assert_eq!(open_sections(&edit.body), [true, true, true, false, false], "sections with changed fields are open");
     // The sample's start is 14:02 UTC, and its schedule is in the time zone of Warsaw.
     edit.assert_contains(&["value=\"2026-11-22T15:02:00\"", "name=\"form[rules][overlap]\" value=\"queue\" checked"]);
-    edit.assert_contains(&[
-        "name=\"form[rules][max_retries]\"",
-        "value=\"4\"",
-        "name=\"form[rules][retry_jitter_percent]\"",
-    ]);
-    edit.assert_contains(&["value=\"25\"", "after 5 s, 10 s, 20 s and 40 s, each up to 25 % sooner."]);
+    for rule in rules_form::default_fields().keys() {
+        edit.assert_contains(&[format!("name=\"form[rules][{rule}]\"").as_str()]);
+    }
+    edit.assert_contains(&["value=\"4\"", "value=\"25\"", "after 5 s, 10 s, 20 s and 40 s, each up to 25 % sooner."]);
 }
 
 #[tokio::test]

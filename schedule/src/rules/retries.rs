@@ -1,23 +1,39 @@
 //! Retries in words, so that the form and the job's page describe a number of retries and a delay in the same way. The
 //! maximum delay is defined here too, because the words and the server's backoff must agree on it.
 
+use std::time::Duration;
+
+use super::Rules;
+
 /// The maximum delay between attempts, in seconds: one day. Doubling reaches it from any base within 17 steps.
 pub const MAX_RETRY_DELAY_SECONDS: u64 = 24 * 3_600;
 
 /// The maximum number of retry delays that are listed one by one.
 const MAX_LISTED_RETRY_DELAYS: u16 = 6;
 
-/// Describes the retries of a job: their number and their delays.
-///
-/// Example: `Up to 3 retries, after 5 s, 10 s and 20 s, each up to 20 % sooner.`
-#[must_use]
-pub fn describe_retries(max_retries: u16, base_retry_delay_seconds: u32, retry_jitter_percent: u16) -> String {
+impl Rules {
+    /// Returns the delay before the first retry, and the retry jitter in percent.
+    #[must_use]
+    pub fn first_retry_delay(&self) -> (Duration, u16) {
+        (Duration::from_secs(self.base_retry_delay_seconds.into()), self.retry_jitter_percent)
+    }
+
+    /// Describes the retries of a job: their number and their delays.
+    ///
+    /// Example: `Up to 3 retries, after 5 s, 10 s and 20 s, each up to 20 % sooner.`
+    #[must_use]
+    pub fn describe_retries(&self) -> String {
+        describe(self.max_retries, self.base_retry_delay_seconds, self.retry_jitter_percent)
+    }
+}
+
+fn describe(max_retries: u16, base_seconds: u32, jitter_percent: u16) -> String {
     let delay = |n: u16| {
-        let doubled = u64::from(base_retry_delay_seconds) << n.min(17);
+        let doubled = u64::from(base_seconds) << n.min(17);
         format_delay(doubled.min(MAX_RETRY_DELAY_SECONDS))
     };
-    let capped = |n: u16| u64::from(base_retry_delay_seconds) << n.min(17) > MAX_RETRY_DELAY_SECONDS;
-    let sooner = match (retry_jitter_percent, max_retries) {
+    let capped = |n: u16| u64::from(base_seconds) << n.min(17) > MAX_RETRY_DELAY_SECONDS;
+    let sooner = match (jitter_percent, max_retries) {
         (0, _) => String::new(),
         (percent, 1) => format!(", or up to {percent} % sooner"),
         (percent, _) => format!(", each up to {percent} % sooner"),
@@ -69,13 +85,13 @@ mod tests {
             ),
         ];
         for (retries, base, words) in expected {
-            assert_eq!(describe_retries(retries, base, 0), words);
+            assert_eq!(describe(retries, base, 0), words);
         }
         assert!(
-            describe_retries(100, 86_400, 0)
+            describe(100, 86_400, 0)
                 .ends_with("after 24 h, 24 h, 24 h, 24 h and so on, doubling each time up to 24 h.")
         );
-        assert!(describe_retries(40, 1, 0).ends_with("doubling each time up to 24 h."));
+        assert!(describe(40, 1, 0).ends_with("doubling each time up to 24 h."));
     }
 
     #[test]
@@ -86,8 +102,9 @@ mod tests {
             (3, "Up to 3 retries, after 5 s, 10 s and 20 s, each up to 20 % sooner."),
         ];
         for (retries, words) in expected {
-            assert_eq!(describe_retries(retries, 5, 20), words);
+            let rules = Rules { max_retries: retries, retry_jitter_percent: 20, ..Rules::default() };
+            assert_eq!(rules.describe_retries(), words);
         }
-        assert!(describe_retries(10, 100, 100).ends_with("the last after 14 h 13 min, each up to 100 % sooner."));
+        assert!(describe(10, 100, 100).ends_with("the last after 14 h 13 min, each up to 100 % sooner."));
     }
 }

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use leptos::prelude::*;
 use milvaion_api::{permissions::Permission, views::CalendarName};
-use milvaion_schedule::rules::{BlackoutPolicy, LostRunPolicy, MisfirePolicy, OverlapPolicy, Rules, describe_retries};
+use milvaion_schedule::rules::{BlackoutPolicy, LostRunPolicy, MisfirePolicy, OverlapPolicy, Rules};
 
 use crate::{
     components::{session_context::may, time::Time},
@@ -53,8 +53,7 @@ fn rule_values(rules: &Rules) -> Vec<(&'static str, RuleValue)> {
         );
     }
     if rules.max_retries > 0 {
-        let words = describe_retries(rules.max_retries, rules.base_retry_delay_seconds, rules.retry_jitter_percent);
-        add("Retries", words.trim_end_matches('.').into());
+        add("Retries", rules.describe_retries().trim_end_matches('.').into());
     }
     if let Some(seconds) = rules.heartbeat_timeout_seconds {
         add("Heartbeat timeout", span(seconds));
@@ -142,7 +141,6 @@ mod tests {
             max_concurrent: Some(3),
             key_limit: Some(ConcurrencyKeyLimit { key: "tenant-7".into(), limit: 2 }),
             max_retries: 2,
-            retry_jitter_percent: 20,
             heartbeat_timeout_seconds: Some(60),
             on_lost: LostRunPolicy::Fail,
             auto_disable: Some(AutoDisable { threshold: 5, window_seconds: 3_600, cool_down_seconds: None }),
@@ -167,7 +165,7 @@ mod tests {
                 "Misfire policy: Run each missed due time: at most 100, none older than 1 hour",
                 "Maximum concurrent runs: 3",
                 "Concurrency key: tenant-7, at most 2 concurrent runs of all jobs with this key",
-                "Retries: Up to 2 retries, after 5 s and 10 s, each up to 20 % sooner",
+                "Retries: Up to 2 retries, after 5 s and 10 s",
                 "Heartbeat timeout: 1 minute",
                 "Lost run policy: Do not run it again",
                 "Auto-disable: After 5 failures in a row within 1 hour; stays disabled until it is resumed",

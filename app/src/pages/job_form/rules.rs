@@ -5,7 +5,7 @@
 
 use leptos::prelude::*;
 use milvaion_api::requests::JobForm;
-use milvaion_schedule::rules::{LostRunPolicy, MisfirePolicy, OverlapPolicy, Rules, describe_retries};
+use milvaion_schedule::rules::{LostRunPolicy, MisfirePolicy, OverlapPolicy, Rules};
 
 use crate::components::{
     collapsible_section::CollapsibleSection, input_form::FormState, radio_field::RadioField, schedule_field::TextField,
@@ -262,7 +262,7 @@ fn retries(form: &JobForm) -> Option<String> {
     let retry_jitter_percent = number("retry_jitter_percent", defaults.retry_jitter_percent.into())?.try_into().ok()?;
     let rules = Rules { max_retries, base_retry_delay_seconds, retry_jitter_percent, ..defaults };
     rules.check().ok()?;
-    Some(describe_retries(max_retries, base_retry_delay_seconds, retry_jitter_percent))
+    Some(rules.describe_retries())
 }
 
 #[cfg(test)]
