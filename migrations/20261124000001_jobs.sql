@@ -23,26 +23,20 @@ CREATE TABLE jobs (
     job_type         text        NOT NULL CHECK (job_type ~ '^[A-Za-z0-9._-]{1,100}$'),
     job_data         jsonb       NOT NULL DEFAULT '{}' CHECK (octet_length(job_data::text) <= 131072),
     schedule         jsonb       NOT NULL CHECK (schedule ->> 'kind' IN ('cron', 'every', 'once', 'manual')),
+    rules            jsonb       NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(rules) = 'object'),
     start_at         timestamptz,
     end_at           timestamptz,
-    jitter_seconds   integer     NOT NULL DEFAULT 0 CHECK (jitter_seconds BETWEEN 0 AND 86400),
     calendars        uuid[]      NOT NULL DEFAULT '{}' CHECK (cardinality(calendars) <= 10),
-    blackout         text        NOT NULL DEFAULT 'skip' CHECK (blackout IN ('skip', 'postpone')),
     is_active        boolean     NOT NULL DEFAULT true,
     paused_reason    text,
     priority         smallint    NOT NULL DEFAULT 3 CHECK (priority BETWEEN 1 AND 5),
     overlap_policy   smallint    NOT NULL DEFAULT 2 CHECK (overlap_policy BETWEEN 0 AND 3),
-    misfire_policy   text        NOT NULL DEFAULT 'fire_once' CHECK (misfire_policy IN ('fire_once', 'skip', 'catch_up')),
-    catch_up_limit   integer     NOT NULL DEFAULT 100 CHECK (catch_up_limit BETWEEN 1 AND 10000),
-    catch_up_window_seconds integer NOT NULL DEFAULT 3600 CHECK (catch_up_window_seconds BETWEEN 1 AND 2592000),
     max_concurrent   smallint    CHECK (max_concurrent BETWEEN 1 AND 10000),
     concurrency_key  text        CHECK (char_length(concurrency_key) BETWEEN 1 AND 100),
     concurrency_key_limit smallint CHECK (concurrency_key_limit BETWEEN 1 AND 10000),
     needs_slot       boolean     NOT NULL GENERATED ALWAYS AS
         (overlap_policy <> 2 OR max_concurrent IS NOT NULL OR concurrency_key IS NOT NULL) STORED,
     max_retries      smallint    NOT NULL DEFAULT 0 CHECK (max_retries BETWEEN 0 AND 100),
-    base_retry_delay_seconds integer NOT NULL DEFAULT 5 CHECK (base_retry_delay_seconds BETWEEN 1 AND 86400),
-    retry_jitter_percent smallint NOT NULL DEFAULT 0 CHECK (retry_jitter_percent BETWEEN 0 AND 100),
     timeout_seconds  integer     CHECK (timeout_seconds BETWEEN 1 AND 86400),
     heartbeat_timeout_seconds integer CHECK (heartbeat_timeout_seconds BETWEEN 15 AND 86400),
     unreachable_timeout_seconds integer CHECK (unreachable_timeout_seconds BETWEEN 15 AND 86400),
@@ -71,25 +65,19 @@ COMMENT ON COLUMN jobs.worker_id IS 'Worker that runs the job.';
 COMMENT ON COLUMN jobs.job_type IS 'Job type of that worker.';
 COMMENT ON COLUMN jobs.job_data IS 'Input, described by the JSON Schema of the job type.';
 COMMENT ON COLUMN jobs.schedule IS 'Tagged by kind: cron {expression, zone}, every {seconds}, once {at}, manual.';
+COMMENT ON COLUMN jobs.rules IS 'All rules beside the schedule; those with their default may be left out. No statement reads it: a rule that one reads has a column too.';
 COMMENT ON COLUMN jobs.start_at IS 'The job is not due before this time.';
 COMMENT ON COLUMN jobs.end_at IS 'The job is not due from this time on.';
-COMMENT ON COLUMN jobs.jitter_seconds IS 'Maximum schedule jitter, in seconds; the delay of one job is the same every time.';
 COMMENT ON COLUMN jobs.calendars IS 'Blackout calendars of the job.';
-COMMENT ON COLUMN jobs.blackout IS 'Rule for a due time in a blackout: skip it, or postpone it to the end of the blackout.';
 COMMENT ON COLUMN jobs.is_active IS 'False while the job is paused.';
 COMMENT ON COLUMN jobs.paused_reason IS 'Reason for the pause, as a sentence.';
 COMMENT ON COLUMN jobs.priority IS 'Priority, from 1 (idle) to 5 (critical).';
 COMMENT ON COLUMN jobs.overlap_policy IS 'Rule for a due time while the previous occurrence is open: 0 skip, 1 queue, 2 allow, 3 replace.';
-COMMENT ON COLUMN jobs.misfire_policy IS 'Rule for misfires: fire_once, skip or catch_up.';
-COMMENT ON COLUMN jobs.catch_up_limit IS 'Maximum number of misfires that catch_up runs.';
-COMMENT ON COLUMN jobs.catch_up_window_seconds IS 'Maximum age of a misfire that catch_up runs, in seconds.';
 COMMENT ON COLUMN jobs.max_concurrent IS 'Concurrency limit of the job: maximum number of open occurrences.';
 COMMENT ON COLUMN jobs.concurrency_key IS 'Concurrency key, shared by jobs with a common limit.';
 COMMENT ON COLUMN jobs.concurrency_key_limit IS 'Concurrency limit of the key: maximum number of open occurrences.';
 COMMENT ON COLUMN jobs.needs_slot IS 'True if the number of its concurrent occurrences is limited.';
 COMMENT ON COLUMN jobs.max_retries IS 'Maximum number of retries after the first attempt.';
-COMMENT ON COLUMN jobs.base_retry_delay_seconds IS 'Delay before the first retry, in seconds; doubled for each further retry.';
-COMMENT ON COLUMN jobs.retry_jitter_percent IS 'Retry jitter: maximum share by which the retry delay is shortened, in percent, drawn for each attempt.';
 COMMENT ON COLUMN jobs.timeout_seconds IS 'Run timeout, in seconds; null means the default of the job type.';
 COMMENT ON COLUMN jobs.heartbeat_timeout_seconds IS 'Heartbeat timeout, in seconds, after which a run counts as lost; null means the default of the installation.';
 COMMENT ON COLUMN jobs.unreachable_timeout_seconds IS

@@ -89,17 +89,6 @@ impl OverlapPolicy {
             Self::Replace => 3,
         }
     }
-
-    /// Returns the policy of a number. Unknown numbers are `Allow`.
-    #[must_use]
-    pub const fn from_code(code: i16) -> Self {
-        match code {
-            0 => Self::Skip,
-            1 => Self::Queue,
-            3 => Self::Replace,
-            _ => Self::Allow,
-        }
-    }
 }
 
 words! {
@@ -135,7 +124,6 @@ mod tests {
         }
         for overlap in OverlapPolicy::ALL {
             assert_eq!(OverlapPolicy::parse(overlap.as_str()), Some(*overlap));
-            assert_eq!(OverlapPolicy::from_code(overlap.code()), *overlap);
             let json = serde_json::to_string(overlap).expect("the value serializes");
             assert_eq!(json, format!("{:?}", overlap.as_str()));
         }

@@ -41,7 +41,7 @@ pub struct RetryContext {
     /// Delay before the first retry; each further retry doubles it.
     pub base_delay: Duration,
     /// Retry jitter: the maximum share by which the delay is shortened, in percent, 0 to 100.
-    pub jitter_percent: i16,
+    pub jitter_percent: u16,
     /// True if its cancellation was requested.
     pub is_cancelled: bool,
     /// The job's rule for lost runs.
@@ -73,11 +73,10 @@ pub fn backoff(base: Duration, failures: i16) -> Duration {
 /// jitter is derived from the occurrence and its attempt, so that every server, and a report that arrives twice,
 /// computes the same.
 #[must_use]
-pub fn jittered(pause: Duration, percent: i16, id: OccurrenceId, attempt: i32) -> Duration {
+pub fn jittered(pause: Duration, percent: u16, id: OccurrenceId, attempt: i32) -> Duration {
     let hash = Sha256::new().chain_update(id.0.as_bytes()).chain_update(attempt.to_be_bytes()).finalize();
     let drawn = hash.iter().take(4).fold(0_u32, |drawn, byte| (drawn << 8) | u32::from(*byte));
-    let percent = u128::try_from(percent.clamp(0, 100)).unwrap_or_default();
-    let sooner = pause.as_millis() * percent * u128::from(drawn) / (100 * u128::from(u32::MAX));
+    let sooner = pause.as_millis() * u128::from(percent.min(100)) * u128::from(drawn) / (100 * u128::from(u32::MAX));
     pause.saturating_sub(Duration::from_millis(u64::try_from(sooner).unwrap_or(u64::MAX)))
 }
 

@@ -5,7 +5,7 @@ use milvaion_protocol::id::{CalendarId, JobId, OccurrenceId};
 use milvaion_schedule::{rules::Rules, schedule::Schedule};
 use uuid::Uuid;
 
-use super::{Result, Store, readable, rules::rules_in};
+use super::{Result, Store, readable};
 
 /// An active job with its due times.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ pub struct DueTimeMove {
 /// Converts a row to a [`ScheduledJob`]. It is a macro because every checked statement has its own row type.
 macro_rules! scheduled_job {
     ($row:expr) => {{
-        let (rules, unreadable_rule) = rules_in!($row);
+        let (rules, unreadable_rule) = readable::rules(&$row.rules);
         ScheduledJob {
             id: JobId($row.id),
             version: $row.version,

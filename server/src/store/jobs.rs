@@ -15,11 +15,7 @@ use uuid::Uuid;
 pub use list::JobCounts;
 pub(super) use list::like;
 
-use super::{
-    Result, Store, StoreError, readable,
-    rules::{RuleColumns, rules_in},
-    slots::apply_limits,
-};
+use super::{Result, Store, StoreError, readable, rules::RuleColumns, slots::apply_limits};
 
 /// The description of a schedule that this version cannot read.
 pub const UNREADABLE_SCHEDULE: &str = "the schedule";
@@ -91,7 +87,7 @@ pub struct AuditStamp<'a> {
 /// own row type.
 macro_rules! stored_job {
     ($row:expr) => {{
-        let (rules, unreadable_rule) = rules_in!($row);
+        let (rules, unreadable_rule) = readable::rules(&$row.rules);
         let schedule = readable::schedule($row.schedule);
         let unreadable_schedule = schedule.is_none().then(|| UNREADABLE_SCHEDULE.to_owned());
         StoredJob {
@@ -322,6 +318,62 @@ impl Store {
     }
 }
 
+/// Prepares a checked statement that writes the definition of a job, so that the list of its columns exists once. The text
+/// is in three parts, between which the names of the columns and their values are inserted. Its parameters are `$1` the id, `$2` the key or the expected version,
+/// `$3` the next due time, `$4` the time, `$5` the author, `$6` the address, `$7` the source, `$8` the whole definition,
+/// the values of the columns to `$31`, and then `$more`.
+macro_rules! write_job {
+    (
+        $query:ident, $before:literal, $between:literal, $after:literal,
+        ($id:expr, $key_or_version:expr, $job:ident, $next_fire_at:ident, $source:ident, $edit:ident) $(, $more:expr)*
+    ) => {{
+        let rules = RuleColumns::of(&$job.rules);
+        sqlx::$query!(
+            $before
+                + "display_name, description, tags, worker_id, job_type, job_data, schedule, is_active, priority,
+                   timeout_seconds, modified_at, modified_by, rules, start_at, end_at, calendars, overlap_policy,
+                   max_concurrent, concurrency_key, concurrency_key_limit, max_retries, heartbeat_timeout_seconds,
+                   unreachable_timeout_seconds, on_lost, auto_disable"
+                + $between
+                + "$9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $4, $5, $19, $20, $21, $22, $23, $24, $25, $26, $27,
+                   $28, $29, $30, $31"
+                + $after,
+            $id,
+            $key_or_version,
+            $next_fire_at.filter(|_| $job.is_active),
+            $edit.at,
+            $edit.by,
+            $edit.address.map(|address| address.to_string()),
+            $source.as_str(),
+            json($job),
+            $job.display_name,
+            $job.description,
+            &$job.tags,
+            $job.worker_id,
+            $job.job_type,
+            $job.job_data,
+            json(&$job.schedule),
+            $job.is_active,
+            i16::from($job.priority),
+            $job.timeout_seconds.map(|s| s as i32),
+            rules.rules,
+            rules.start_at,
+            rules.end_at,
+            &rules.calendars,
+            rules.overlap,
+            rules.max_concurrent,
+            rules.key,
+            rules.key_limit,
+            rules.max_retries,
+            rules.heartbeat_timeout_seconds,
+            rules.unreachable_timeout_seconds,
+            rules.on_lost,
+            rules.auto_disable
+            $(, $more)*
+        )
+    }};
+}
+
 /// Inserts a job. The caller chooses the connection, and with it the transaction.
 pub(super) async fn insert_job(
     executor: impl PgExecutor<'_>,
@@ -332,67 +384,26 @@ pub(super) async fn insert_job(
     source: JobSourceKind,
     edit: AuditStamp<'_>,
 ) -> Result<()> {
-    let rules = RuleColumns::of(&job.rules);
-    sqlx::query!(
+    let statement = write_job!(
+        query,
         "WITH made AS (
-            INSERT INTO jobs (id, display_name, description, tags, worker_id, job_type, job_data, schedule, is_active,
-                              priority, timeout_seconds, created_at, created_by, modified_at, modified_by,
-                              start_at, end_at, jitter_seconds, calendars, blackout, misfire_policy, catch_up_limit,
-                              catch_up_window_seconds, overlap_policy, max_concurrent, concurrency_key,
-                              concurrency_key_limit, max_retries, base_retry_delay_seconds, heartbeat_timeout_seconds,
-                              on_lost, auto_disable, retry_jitter_percent, unreachable_timeout_seconds, key, source)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $10, $11, $12, $13, $14, $13, $14,
-                    $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $35, $36, $37)
+            INSERT INTO jobs (id, key, source, created_at, created_by, ",
+        ")
+            VALUES ($1, $2, $7, $4, $5, ",
+        ")
             RETURNING id, version, priority
          ),
          due AS (
-            INSERT INTO job_due (job_id, priority, next_fire_at, version) SELECT id, priority, $9, version FROM made
+            INSERT INTO job_due (job_id, priority, next_fire_at, version) SELECT id, priority, $3, version FROM made
          ),
          kept AS (
             INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
-            SELECT id, version, $15, $13, $14 FROM made
+            SELECT id, version, $8, $4, $5 FROM made
          )
-         INSERT INTO audit_log (at, who, action, object, after, address) VALUES ($13, $14, 'job.create', 'job:' || $1::text, $15, $34)",
-        id.0,
-        job.display_name,
-        job.description,
-        &job.tags,
-        job.worker_id,
-        job.job_type,
-        job.job_data,
-        json(&job.schedule),
-        next_fire_at.filter(|_| job.is_active),
-        job.is_active,
-        i16::from(job.priority),
-        job.timeout_seconds.map(|s| s as i32),
-        edit.at,
-        edit.by,
-        json(job),
-        rules.start_at,
-        rules.end_at,
-        rules.jitter_seconds,
-        &rules.calendars,
-        rules.blackout,
-        rules.misfire,
-        rules.catch_up_limit,
-        rules.catch_up_window_seconds,
-        rules.overlap,
-        rules.max_concurrent,
-        rules.key,
-        rules.key_limit,
-        rules.max_retries,
-        rules.base_retry_delay_seconds,
-        rules.heartbeat_timeout_seconds,
-        rules.on_lost,
-        rules.auto_disable,
-        rules.retry_jitter_percent,
-        edit.address.map(|address| address.to_string()),
-        rules.unreachable_timeout_seconds,
-        key,
-        source.as_str()
-    )
-    .execute(executor)
-    .await?;
+         INSERT INTO audit_log (at, who, action, object, after, address) VALUES ($4, $5, 'job.create', 'job:' || $1::text, $8, $6)",
+        (id.0, key, job, next_fire_at, source, edit)
+    );
+    statement.execute(executor).await?;
     Ok(())
 }
 
@@ -405,87 +416,45 @@ pub(super) async fn update_job(
     source: JobSourceKind,
     edit: AuditStamp<'_>,
 ) -> Result<Option<i32>> {
-    let rules = RuleColumns::of(&job.rules);
-    Ok(sqlx::query_scalar!(
-        r#"WITH before AS (SELECT definition FROM job_versions WHERE job_id = $1 AND version = $2),
+    let statement = write_job!(
+        query_scalar,
+        "WITH before AS (SELECT definition FROM job_versions WHERE job_id = $1 AND version = $2),
          -- The job is locked before its due time, as everywhere.
          locked AS (SELECT id FROM jobs WHERE id = $1 AND version = $2 FOR NO KEY UPDATE),
          unmoved AS (
             SELECT d.job_id FROM job_due d
-             WHERE d.job_id IN (SELECT id FROM locked) AND d.next_fire_at IS NOT DISTINCT FROM $35 FOR UPDATE OF d
+             WHERE d.job_id IN (SELECT id FROM locked) AND d.next_fire_at IS NOT DISTINCT FROM $32 FOR UPDATE OF d
          ),
          changed AS (
-            UPDATE jobs SET display_name = $3, description = $4, tags = $5, worker_id = $6, job_type = $7, job_data = $8,
-                   schedule = $9, is_active = $11, priority = $12, timeout_seconds = $13,
-                   modified_at = $14, modified_by = $15, version = version + 1,
-                   paused_reason = CASE WHEN $11 THEN NULL ELSE paused_reason END,
-                   auto_disabled_at = CASE WHEN $11 THEN NULL ELSE auto_disabled_at END,
-                   enable_again_at = CASE WHEN $11 THEN NULL ELSE enable_again_at END,
-                   failures_since = CASE WHEN $11 AND NOT is_active THEN $14 ELSE failures_since END,
-                   start_at = $17, end_at = $18, jitter_seconds = $19, calendars = $20, blackout = $21,
-                   misfire_policy = $22, catch_up_limit = $23, catch_up_window_seconds = $24, overlap_policy = $25,
-                   max_concurrent = $26, concurrency_key = $27, concurrency_key_limit = $28, max_retries = $29,
-                   base_retry_delay_seconds = $30, heartbeat_timeout_seconds = $31, on_lost = $32, auto_disable = $33,
-                   retry_jitter_percent = $34, unreachable_timeout_seconds = $37,
+            UPDATE jobs SET (",
+        ") = (",
+        r#"), version = version + 1,
+                   paused_reason = CASE WHEN $16 THEN NULL ELSE paused_reason END,
+                   auto_disabled_at = CASE WHEN $16 THEN NULL ELSE auto_disabled_at END,
+                   enable_again_at = CASE WHEN $16 THEN NULL ELSE enable_again_at END,
+                   failures_since = CASE WHEN $16 AND NOT is_active THEN $4 ELSE failures_since END,
                    -- The dashboard edits jobs of every source, and a file or code that defines a job still exists.
-                   source = CASE WHEN $38 = 'dashboard' OR source IN ('file', 'code') THEN source ELSE $38 END
+                   source = CASE WHEN $7 = 'dashboard' OR source IN ('file', 'code') THEN source ELSE $7 END
              WHERE id IN (SELECT job_id FROM unmoved)
             RETURNING id, version, priority
          ),
          due AS (
-            UPDATE job_due d SET next_fire_at = $10, priority = c.priority, version = c.version
+            UPDATE job_due d SET next_fire_at = $3, priority = c.priority, version = c.version
               FROM changed c WHERE d.job_id = c.id
          ),
          kept AS (
             INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
-            SELECT id, version, $16, $14, $15 FROM changed
+            SELECT id, version, $8, $4, $5 FROM changed
          ),
          noted AS (
             INSERT INTO audit_log (at, who, action, object, before, after, address)
-            SELECT $14, $15, 'job.update', 'job:' || id::text, (SELECT definition FROM before), $16, $36 FROM changed
+            SELECT $4, $5, 'job.update', 'job:' || id::text, (SELECT definition FROM before), $8, $6 FROM changed
          )
          SELECT version AS "version!" FROM changed"#,
-        before.id.0,
-        before.version,
-        job.display_name,
-        job.description,
-        &job.tags,
-        job.worker_id,
-        job.job_type,
-        job.job_data,
-        json(&job.schedule),
-        next_fire_at.filter(|_| job.is_active),
-        job.is_active,
-        i16::from(job.priority),
-        job.timeout_seconds.map(|s| s as i32),
-        edit.at,
-        edit.by,
-        json(job),
-        rules.start_at,
-        rules.end_at,
-        rules.jitter_seconds,
-        &rules.calendars,
-        rules.blackout,
-        rules.misfire,
-        rules.catch_up_limit,
-        rules.catch_up_window_seconds,
-        rules.overlap,
-        rules.max_concurrent,
-        rules.key,
-        rules.key_limit,
-        rules.max_retries,
-        rules.base_retry_delay_seconds,
-        rules.heartbeat_timeout_seconds,
-        rules.on_lost,
-        rules.auto_disable,
-        rules.retry_jitter_percent,
-        before.next_fire_at,
-        edit.address.map(|address| address.to_string()),
-        rules.unreachable_timeout_seconds,
-        source.as_str()
-    )
-    .fetch_optional(executor)
-    .await?)
+        (before.id.0, before.version, job, next_fire_at, source, edit),
+        before.next_fire_at
+    );
+    Ok(statement.fetch_optional(executor).await?)
 }
 
 /// Deletes a job; see [`Store::delete_job`].

@@ -37,7 +37,7 @@ pub mod redeliveries;
 pub mod reports;
 pub mod request_token;
 pub mod retention;
-pub mod rules;
+mod rules;
 #[cfg(feature = "faults")]
 mod sabotage;
 pub mod slots;

@@ -15,7 +15,6 @@ use super::{
     occurrences::status,
     partitions::with_partitions,
     readable,
-    rules::rules_in,
 };
 use crate::{domain::message::QueuedRun, faults};
 
@@ -62,11 +61,7 @@ impl Store {
         // longer the longer the backlog is.
         let rows = sqlx::query!(
             r#"SELECT j.id, j.display_name, j.worker_id, j.job_type, j.job_data, j.schedule, d.next_fire_at AS "next_fire_at!",
-                      d.last_fire_at, j.version, j.priority, j.timeout_seconds, j.start_at, j.end_at, j.jitter_seconds, j.calendars,
-                      j.blackout, j.misfire_policy, j.catch_up_limit, j.catch_up_window_seconds, j.overlap_policy,
-                      j.max_concurrent, j.concurrency_key, j.concurrency_key_limit, j.max_retries,
-                      j.base_retry_delay_seconds, j.retry_jitter_percent, j.heartbeat_timeout_seconds,
-                      j.unreachable_timeout_seconds, j.on_lost, j.auto_disable
+                      d.last_fire_at, j.version, j.priority, j.timeout_seconds, j.rules
                  FROM (SELECT d.* FROM (VALUES (5::smallint), (4), (3), (2), (1)) AS p (priority)
                         CROSS JOIN LATERAL (
                               SELECT job_id, next_fire_at, last_fire_at, version FROM job_due
@@ -85,7 +80,7 @@ impl Store {
         Ok(rows
             .into_iter()
             .map(|row| {
-                let (rules, unreadable_rule) = rules_in!(row);
+                let (rules, unreadable_rule) = readable::rules(&row.rules);
                 DueJob {
                     id: JobId(row.id),
                     display_name: row.display_name,

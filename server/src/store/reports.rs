@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use chrono::{DateTime, Utc};
@@ -21,6 +21,7 @@ use super::{
     occurrences::status,
     partitions::with_partitions,
     pool::StoreTransaction,
+    readable,
 };
 use crate::domain::{claim::RecordedAttempt, lost_run::LostRunRule, retry::RetryContext, transition::AttemptChange};
 
@@ -143,10 +144,8 @@ impl Store {
         // effect for this failure too.
         let rows = sqlx::query!(
             r#"SELECT o.id AS "id!", o.failures AS "failures!", o.max_retries AS "max_retries!",
-                      coalesce(j.base_retry_delay_seconds, 5) AS "base!",
-                      coalesce(j.retry_jitter_percent, 0::smallint) AS "jitter!",
-                      o.cancel_requested_at IS NOT NULL AS "is_cancelled!", o.on_lost AS "on_lost!",
-                      o.requeues AS "requeues!",
+                      j.rules AS "rules?", o.cancel_requested_at IS NOT NULL AS "is_cancelled!",
+                      o.on_lost AS "on_lost!", o.requeues AS "requeues!",
                       coalesce((SELECT i.stopping AND i.stopped_at IS NULL FROM worker_instances i
                                  WHERE i.id = o.instance_id), false) AS "is_stopping!"
                  FROM unnest($1::uuid[], $2::int[]) AS a (id, attempt)
@@ -160,11 +159,13 @@ impl Store {
         Ok(rows
             .into_iter()
             .map(|row| {
+                let rules = row.rules.map(|rules| readable::rules(&rules).0).unwrap_or_default();
+                let (base_delay, jitter_percent) = rules.first_retry_delay();
                 let context = RetryContext {
                     failures: row.failures,
                     max_retries: row.max_retries,
-                    base_delay: Duration::from_secs(u64::try_from(row.base).unwrap_or_default()),
-                    jitter_percent: row.jitter,
+                    base_delay,
+                    jitter_percent,
                     is_cancelled: row.is_cancelled,
                     on_lost: LostRunRule::from_word(&row.on_lost),
                     requeues: row.requeues,

@@ -52,16 +52,11 @@ async fn job_that_only_a_newer_server_can_read_waits_for_it() {
     let (misfire, overlap, lost, schedule) = (plain().await, plain().await, plain().await, plain().await);
     let blacked_out = insert(&store, &clock, vec![holidays], due).await;
     let mut newer = TestConnection::open(&config.database.url).await;
-    newer
-        .execute(
-            "ALTER TABLE jobs DROP CONSTRAINT jobs_misfire_policy_check, DROP CONSTRAINT jobs_overlap_policy_check,
-                              DROP CONSTRAINT jobs_on_lost_check, DROP CONSTRAINT jobs_schedule_check",
-        )
-        .await;
+    newer.execute("ALTER TABLE jobs DROP CONSTRAINT jobs_schedule_check").await;
     for (id, change) in [
-        (misfire, "misfire_policy = 'later'"),
-        (overlap, "overlap_policy = 7"),
-        (lost, "on_lost = 'ask'"),
+        (misfire, r#"rules = rules || '{"misfire": "later"}'"#),
+        (overlap, r#"rules = rules || '{"overlap": "sometimes"}'"#),
+        (lost, r#"rules = rules || '{"onLost": "ask"}'"#),
         (schedule, r#"schedule = '{"kind": "lunar"}'"#),
     ] {
         newer.execute(format!("UPDATE jobs SET {change} WHERE id = '{id}'")).await;
@@ -93,7 +88,7 @@ async fn job_that_only_a_newer_server_can_read_waits_for_it() {
 
     let parts = [
         "the misfire policy “later”",
-        "the overlap policy 7",
+        "the overlap policy “sometimes”",
         "the policy for lost runs “ask”",
         "the schedule",
         "the calendar “Holidays”",
@@ -106,7 +101,8 @@ async fn job_that_only_a_newer_server_can_read_waits_for_it() {
     assert!(matches!(&refused, Err(AppError::Conflict(text)) if text.contains("upgrade this server")), "{refused:?}");
 
     // An edit makes the job readable.
-    newer.execute(format!("UPDATE jobs SET misfire_policy = 'skip', version = 2 WHERE id = '{misfire}'")).await;
+    let edit = r#"rules = rules || '{"misfire": "skip"}', version = 2"#;
+    newer.execute(format!("UPDATE jobs SET {edit} WHERE id = '{misfire}'")).await;
     newer.execute(format!("UPDATE job_due SET version = 2 WHERE job_id = '{misfire}'")).await;
     server.cache.announce_schedule_change().await.expect("Redis responds");
     wait::eventually("the run of the edited job", || async { runs::of_job(&server, misfire).await.pop() }).await;

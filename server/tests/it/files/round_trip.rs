@@ -2,12 +2,26 @@
 
 use std::collections::BTreeMap;
 
+use milvaion_test_support::database::TestConnection;
 use serde_json::Value;
 
 use super::{Files, cli::shell, generated::Generator};
 
 /// The number of generated calendars.
 const CALENDARS: u64 = 6;
+
+/// Counts the jobs of which a column that statements read differs from the stored rules.
+const DIFFERING_COLUMNS: &str = "SELECT count(*) FROM jobs
+     WHERE (start_at, end_at, calendars, (ARRAY['skip', 'queue', 'allow', 'replace'])[overlap_policy + 1], max_concurrent,
+            concurrency_key, concurrency_key_limit, max_retries, heartbeat_timeout_seconds, unreachable_timeout_seconds,
+            on_lost, auto_disable)
+           IS DISTINCT FROM
+           ((rules ->> 'startAt')::timestamptz, (rules ->> 'endAt')::timestamptz,
+            ARRAY(SELECT jsonb_array_elements_text(rules -> 'calendars')::uuid), coalesce(rules ->> 'overlap', 'allow'),
+            (rules ->> 'maxConcurrent')::int, rules -> 'keyLimit' ->> 'key', (rules -> 'keyLimit' ->> 'limit')::int,
+            coalesce((rules ->> 'maxRetries')::int, 0), (rules ->> 'heartbeatTimeoutSeconds')::int,
+            (rules ->> 'unreachableTimeoutSeconds')::int, coalesce(rules ->> 'onLost', 'requeue'),
+            coalesce(rules -> 'autoDisable', '{}'))";
 
 async fn create(files: &Files, seed: u64, jobs: u64) {
     let mut generator = Generator::new(seed);
@@ -59,12 +73,14 @@ async fn export_and_apply_change_nothing() {
 /// Exports, compares and applies generated jobs, once for each seed.
 async fn check_round_trip(seeds: u64, jobs: u64) {
     let files = Files::new().await;
+    let mut connection = TestConnection::open(&files.harness.config.database.url).await;
     let folder = tempfile();
     let path = folder.join("all.yaml");
     let path = path.to_str().expect("UTF-8");
     let shell = shell(&files);
     for seed in 1..=seeds {
         create(&files, seed, jobs).await;
+        assert_eq!(connection.count(DIFFERING_COLUMNS).await, 0, "seed {seed}");
         let exported = shell.ok(&["export"]).await;
         std::fs::write(path, &exported).expect("written");
         let compared = shell.run(&["diff", "-f", path]).await;
