@@ -45,6 +45,9 @@ CREATE TABLE jobs (
     auto_disabled_at timestamptz,
     enable_again_at  timestamptz,
     failures_since   timestamptz,
+    source           text        NOT NULL DEFAULT 'dashboard' CHECK (source IN ('dashboard', 'api', 'code', 'file')),
+    source_file      text        CHECK (char_length(source_file) BETWEEN 1 AND 200),
+    source_version   integer,
     version          integer     NOT NULL DEFAULT 1,
     created_at       timestamptz NOT NULL,
     created_by       text        NOT NULL,
@@ -87,6 +90,12 @@ COMMENT ON COLUMN jobs.auto_disable IS 'Auto-disable rule of the job: {threshold
 COMMENT ON COLUMN jobs.auto_disabled_at IS 'Time at which the job was disabled automatically; null if it was not.';
 COMMENT ON COLUMN jobs.enable_again_at IS 'Time at which the job is enabled again automatically.';
 COMMENT ON COLUMN jobs.failures_since IS 'Failures before this time do not count for auto-disable.';
+-- A job from a file belongs to the file, so its page names the file, and an edit elsewhere is found by comparing versions:
+-- no other statement has to know about files.
+COMMENT ON COLUMN jobs.source IS 'Door through which the job was defined: dashboard, api, code or file.';
+COMMENT ON COLUMN jobs.source_file IS 'File from which the job comes; null for other sources.';
+COMMENT ON COLUMN jobs.source_version IS
+    'Version that the file had when it was last applied; null for other sources. A later version was edited elsewhere.';
 COMMENT ON COLUMN jobs.version IS 'Number of edits; an edit carries the version that it was made from.';
 COMMENT ON COLUMN jobs.search_text IS 'Name, description, job type and tags in lower case, for the search.';
 
