@@ -113,6 +113,10 @@ CREATE INDEX jobs_pausing ON jobs (id) WHERE is_active AND schedule ->> 'from' =
 CREATE INDEX jobs_enable_again ON jobs (enable_again_at) WHERE enable_again_at IS NOT NULL;
 -- Jobs that use a calendar, for edits of the calendar.
 CREATE INDEX jobs_by_calendar ON jobs USING gin (calendars) WHERE cardinality(calendars) > 0;
+-- The list of jobs with a tag.
+CREATE INDEX jobs_by_tag ON jobs USING gin (tags) WHERE cardinality(tags) > 0;
+-- The jobs that came from a file, for the warnings of a plan about those that the file no longer has.
+CREATE INDEX jobs_by_source_file ON jobs (source_file) WHERE source = 'file';
 
 -- `next_fire_at` is the authoritative due time. Redis holds a copy that bounds the sleep of the dispatcher. A dispatcher
 -- moves the column by compare-and-swap, so that each due time of a job is dispatched once, even if several servers try.

@@ -20,10 +20,14 @@ CREATE TABLE runs (
     own_input      jsonb       CHECK (octet_length(own_input::text) <= 1024),
     has_long_input boolean     NOT NULL DEFAULT false,
     scheduled_for  timestamptz NOT NULL,
-    trigger        text        NOT NULL CHECK (trigger IN ('schedule', 'manual', 'api', 'retry')),
+    trigger        text        NOT NULL CHECK (trigger IN ('schedule', 'manual', 'api', 'retry', 'enqueue')),
     triggered_by   text,
     trigger_reason text,
     retry_of       uuid,
+    parent_id      uuid,
+    traceparent    text        CONSTRAINT runs_traceparent_is_well_formed
+        CHECK (traceparent ~ '^00-[0-9a-f]{32}-[0-9a-f]{16}-0[01]$'),
+    uniqueness_key text,
     status         run_status  NOT NULL CHECK (status IN ('queued', 'running', 'unknown')),
     version        integer     NOT NULL DEFAULT 1,
     priority       smallint    NOT NULL CHECK (priority BETWEEN 1 AND 5),
@@ -72,10 +76,16 @@ COMMENT ON COLUMN runs.job_type IS 'Job type.';
 COMMENT ON COLUMN runs.own_input IS 'Input of this occurrence alone, up to 1 KiB; null if it uses the input of its job version or has a longer one.';
 COMMENT ON COLUMN runs.has_long_input IS 'True if its own input is in run_inputs.';
 COMMENT ON COLUMN runs.scheduled_for IS 'Due time.';
-COMMENT ON COLUMN runs.trigger IS 'Origin: schedule, manual, api or retry.';
+COMMENT ON COLUMN runs.trigger IS 'Origin: schedule, manual, api, retry or enqueue.';
 COMMENT ON COLUMN runs.triggered_by IS 'User or token that requested it; null for scheduled occurrences.';
 COMMENT ON COLUMN runs.trigger_reason IS 'Reason for the request.';
 COMMENT ON COLUMN runs.retry_of IS 'Failed occurrence that this one retries.';
+COMMENT ON COLUMN runs.parent_id IS 'Occurrence that enqueued it; null if none did. It may have been deleted since.';
+-- Nearly all occurrences have no trace here: the trace of one that no request created follows from its id. A null takes no
+-- space in the row, so the busiest table grows by nothing.
+COMMENT ON COLUMN runs.traceparent IS
+    'Position in the trace of the request that created it, as a W3C traceparent; null if its trace is its own, with its id as the trace id.';
+COMMENT ON COLUMN runs.uniqueness_key IS 'Uniqueness key that it has taken; null for none.';
 COMMENT ON COLUMN runs.version IS 'Number of changes, so that a reader can determine the newer of two rows.';
 COMMENT ON COLUMN runs.attempt IS 'Attempt in force, from 1.';
 COMMENT ON COLUMN runs.failures IS 'Number of failed attempts that were followed by a retry.';
@@ -120,6 +130,24 @@ CREATE INDEX runs_waiting ON runs (slot_group, priority DESC, id) WHERE NOT has_
 CREATE INDEX runs_replacing ON runs (slot_group, id DESC) WHERE replaces AND NOT has_slot AND slot_group IS NOT NULL;
 CREATE INDEX runs_with_slot ON runs (slot_group) WHERE has_slot AND slot_group IS NOT NULL;
 CREATE INDEX runs_with_key ON runs (slot_key) WHERE has_slot AND slot_key IS NOT NULL;
+-- The children of an occurrence. Nearly no row has a parent, so nearly no row is in this index.
+CREATE INDEX runs_by_parent ON runs (parent_id, id) WHERE parent_id IS NOT NULL;
+-- The page of a job counts its delayed occurrences, the list shows them, and one request cancels all of them. A job may have
+-- millions of them beside as many that are ready, so none of the other indexes finds some without reading many. Only
+-- delayed rows are in this one, and a dispatch creates none.
+CREATE INDEX runs_delayed_by_job ON runs (job_id, id) WHERE not_before IS NOT NULL;
+-- The search for lost messages counts the queued occurrences whose message the broker has, every few seconds. Without this
+-- index it would read all open occurrences, and ten million delayed ones, which have no message, would cost it seconds.
+--
+-- The confirm of a message and the start of a run write all indexes anyway (see runs_unsent and runs_begun_or_quarantined).
+-- The times ascend, so the entries are appended.
+CREATE INDEX runs_published ON runs (published_at) WHERE status = 'queued' AND published_at IS NOT NULL;
+-- The end of occurrences that wait for too long looks for old ones each minute. Those that are sent or unsent are found by
+-- runs_published and runs_unsent. Without this index, those that wait for a slot would be found only by reading all of them,
+-- or all open occurrences, of which ten million may be delayed.
+--
+-- Only occurrences that wait for a slot are in it, so the dispatch of others does not pay for it.
+CREATE INDEX runs_waiting_since ON runs (scheduled_for) WHERE NOT has_slot AND slot_group IS NOT NULL;
 
 CREATE TABLE run_inputs (
     run_id     uuid        NOT NULL,
@@ -139,6 +167,43 @@ COMMENT ON TABLE  receipts IS
     'Ids of requested occurrences, kept for seven days. A request that arrives again finds its id here, even if its occurrence has ended meanwhile.';
 COMMENT ON COLUMN receipts.created_at IS 'The created_at of the occurrence.';
 
+CREATE TABLE run_uniqueness (
+    job_id     uuid        NOT NULL,
+    key        text        NOT NULL CHECK (char_length(key) BETWEEN 1 AND 200),
+    run_id     uuid,
+    until      timestamptz,
+    claimed_at timestamptz NOT NULL,
+    PRIMARY KEY (job_id, key)
+) WITH (fillfactor = 70);
+COMMENT ON TABLE  run_uniqueness IS
+    'Uniqueness keys: a key of a job is taken while the occurrence of its row is open, and until a time after its creation.';
+COMMENT ON COLUMN run_uniqueness.job_id IS 'Job of the occurrence.';
+COMMENT ON COLUMN run_uniqueness.key IS 'Uniqueness key.';
+COMMENT ON COLUMN run_uniqueness.run_id IS 'Occurrence that took the key last; null if none did.';
+COMMENT ON COLUMN run_uniqueness.until IS 'Time until which the key is taken even if the occurrence has ended; null for no such time.';
+COMMENT ON COLUMN run_uniqueness.claimed_at IS
+    'Time of the last request for the key. A row that is deleted is older than an hour, so no request can be under way.';
+
+CREATE TABLE run_checkpoints (
+    run_id      uuid        PRIMARY KEY,
+    attempt     integer     NOT NULL CHECK (attempt >= 1),
+    checkpoint  jsonb       NOT NULL CHECK (octet_length(checkpoint::text) <= 65536),
+    reported_at timestamptz NOT NULL,
+    stored_at   timestamptz NOT NULL
+) WITH (fillfactor = 70);
+COMMENT ON TABLE  run_checkpoints IS 'Last checkpoints of occurrences, for their next attempts. Deleted some time after the end.';
+COMMENT ON COLUMN run_checkpoints.run_id IS 'Occurrence.';
+COMMENT ON COLUMN run_checkpoints.attempt IS 'Attempt that reported it.';
+COMMENT ON COLUMN run_checkpoints.checkpoint IS 'The value, up to 32 KiB as the worker wrote it.';
+COMMENT ON COLUMN run_checkpoints.reported_at IS 'Time of the report, by the worker''s clock; an earlier one that arrives later changes nothing.';
+COMMENT ON COLUMN run_checkpoints.stored_at IS 'Time at which the server stored it.';
+CREATE INDEX run_checkpoints_by_age ON run_checkpoints (stored_at);
+
+CREATE FUNCTION run_checkpoint(run_id uuid, attempt integer) RETURNS jsonb LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN attempt > 1 THEN (SELECT c.checkpoint FROM run_checkpoints c WHERE c.run_id = $1) END
+$$;
+COMMENT ON FUNCTION run_checkpoint IS 'Returns the last checkpoint of an occurrence for its next attempt; null for the first attempt.';
+
 CREATE TABLE history (
     id             uuid        NOT NULL,
     created_at     timestamptz NOT NULL,
@@ -154,6 +219,8 @@ CREATE TABLE history (
     triggered_by   text,
     trigger_reason text,
     retry_of       uuid,
+    parent_id      uuid,
+    traceparent    text,
     status         run_status  NOT NULL CHECK (status IN ('completed', 'failed', 'cancelled', 'timed-out', 'skipped')),
     version        integer     NOT NULL,
     priority       smallint    NOT NULL,
@@ -180,6 +247,8 @@ CREATE TABLE history (
 
 COMMENT ON TABLE  history IS
     'Ended occurrences. Rows are only inserted. Partitioned by the time at which the server recorded the end, so that no row is ever too late for its partition.';
+COMMENT ON COLUMN history.parent_id IS 'As in runs.';
+COMMENT ON COLUMN history.traceparent IS 'As in runs.';
 COMMENT ON COLUMN history.ended_at IS 'End, by the worker''s clock if a worker ended it.';
 COMMENT ON COLUMN history.duration_ms IS 'Duration of the latest attempt, in milliseconds.';
 COMMENT ON COLUMN history.result IS 'Return value of the job.';
@@ -197,20 +266,8 @@ CREATE INDEX history_by_job_status ON history (job_id, status, id DESC)
 -- Lists of a time window hold what ended in it. Nearly all of that was created at most ten minutes before the window and
 -- is found by its id; this index finds the rest.
 CREATE INDEX history_slow_end ON history (ended_at) WHERE ended_at - created_at > interval '10 minutes';
-
-CREATE TABLE late_starts (
-    run_id      uuid        NOT NULL,
-    attempt     integer     NOT NULL CHECK (attempt >= 1),
-    instance_id text        NOT NULL,
-    at          timestamptz NOT NULL,
-    is_after_end boolean    NOT NULL,
-    PRIMARY KEY (run_id, attempt, instance_id)
-);
-COMMENT ON TABLE  late_starts IS
-    'Starts of attempts that another instance had started before, or whose occurrence had ended before: the claim that prevents both was lost with the data of Redis, or the worker makes none. They cannot be undone, so they are shown.';
-COMMENT ON COLUMN late_starts.at IS 'Time of the report, by the clock of the instance.';
-COMMENT ON COLUMN late_starts.is_after_end IS 'True if the occurrence had ended when the start became known. Such a row counts as a change of the occurrence.';
-CREATE INDEX late_starts_by_age ON late_starts (at);
+-- The children of an occurrence.
+CREATE INDEX history_by_parent ON history (parent_id, id) WHERE parent_id IS NOT NULL;
 
 CREATE FUNCTION run_input(run_id uuid, own_input jsonb, has_long_input boolean, job_id uuid, job_version integer)
     RETURNS jsonb LANGUAGE sql STABLE AS $$
@@ -228,7 +285,7 @@ CREATE VIEW occurrences AS
            status = 'queued' AND (not_before IS NOT NULL OR NOT has_slot) AS is_held,
            instance_id, started_at, NULL::timestamptz AS ended_at, NULL::bigint AS duration_ms, last_heartbeat, progress,
            NULL::text AS result, exception, note, status_changes, cancel_requested_at, cancel_requested_by,
-           'infinity'::timestamptz AS filed_at
+           'infinity'::timestamptz AS filed_at, traceparent, parent_id
       FROM runs
     UNION ALL
     SELECT id, created_at, job_id, job_name, job_version, worker_id, job_type,
@@ -238,11 +295,13 @@ CREATE VIEW occurrences AS
            false,
            instance_id, started_at, ended_at, duration_ms, filed_at, progress,
            result, exception, note, status_changes, cancel_requested_at, cancel_requested_by,
-           filed_at
+           filed_at, traceparent, parent_id
       FROM history;
 COMMENT ON VIEW occurrences IS 'All occurrences, open and ended. Lists, pages and exports read this view.';
 COMMENT ON COLUMN occurrences.is_held IS 'True while its message must not be sent: it is delayed or waits for a slot.';
 COMMENT ON COLUMN occurrences.filed_at IS 'Time at which the server recorded the end; infinity for an open occurrence.';
+COMMENT ON COLUMN occurrences.traceparent IS 'As in runs.';
+COMMENT ON COLUMN occurrences.parent_id IS 'As in runs.';
 
 CREATE TABLE occurrence_logs (
     occurrence_id uuid        NOT NULL,
@@ -271,56 +330,6 @@ CREATE TABLE trigger_keys (
 );
 COMMENT ON TABLE trigger_keys IS 'Idempotency keys of manual runs, kept for seven days.';
 CREATE INDEX trigger_keys_by_age ON trigger_keys (created_at);
-
-CREATE TABLE failed_occurrences (
-    occurrence_id     uuid        PRIMARY KEY,
-    job_id            uuid        NOT NULL,
-    job_name          text        NOT NULL,
-    job_version       integer     NOT NULL,
-    worker_id         text        NOT NULL,
-    job_type          text        NOT NULL,
-    attempt           integer     NOT NULL,
-    failed_at         timestamptz NOT NULL,
-    cause             text        NOT NULL,
-    exception         text,
-    fingerprint       text        NOT NULL,
-    job_data          jsonb       NOT NULL,
-    resolved_at       timestamptz,
-    resolved_by       text,
-    resolution_note   text,
-    resolution_action text,
-    retried_as        uuid
-);
-COMMENT ON TABLE  failed_occurrences IS 'Occurrences that failed for good, until a user resolves them; kept longer than the occurrences.';
-COMMENT ON COLUMN failed_occurrences.failed_at IS 'Time at which the server recorded the failure.';
-COMMENT ON COLUMN failed_occurrences.cause IS 'failed, permanent, exhausted, timed_out, rejected, poison or lost.';
-COMMENT ON COLUMN failed_occurrences.fingerprint IS 'Equal for failures with the same cause, for grouping.';
-COMMENT ON COLUMN failed_occurrences.job_data IS 'Input, for a retry.';
-COMMENT ON COLUMN failed_occurrences.retried_as IS 'Occurrence that retries this one.';
-CREATE INDEX failed_open ON failed_occurrences (failed_at DESC, occurrence_id) WHERE resolved_at IS NULL;
-CREATE INDEX failed_by_fingerprint ON failed_occurrences (fingerprint, failed_at DESC);
-CREATE INDEX failed_by_job ON failed_occurrences (job_id, failed_at DESC);
-CREATE INDEX failed_by_age ON failed_occurrences (failed_at);
-
-CREATE TABLE dead_letters (
-    id            uuid        PRIMARY KEY,
-    received_at   timestamptz NOT NULL,
-    digest        text        NOT NULL UNIQUE,
-    reason        text        NOT NULL,
-    source        text        NOT NULL,
-    headers       jsonb       NOT NULL DEFAULT '{}',
-    body          bytea       NOT NULL CHECK (octet_length(body) <= 65536),
-    body_bytes    bigint      NOT NULL,
-    copies        integer     NOT NULL DEFAULT 1,
-    resolved_at   timestamptz,
-    resolved_by   text,
-    resolution_note text
-);
-COMMENT ON TABLE  dead_letters IS 'Messages from the dead letter queue that belong to no known occurrence.';
-COMMENT ON COLUMN dead_letters.digest IS 'Digest of the whole body and its source, so that a duplicate is counted and not stored again.';
-COMMENT ON COLUMN dead_letters.body IS 'First 64 KiB of the body.';
-COMMENT ON COLUMN dead_letters.body_bytes IS 'Length of the whole body, in bytes.';
-CREATE INDEX dead_letters_by_age ON dead_letters (received_at);
 
 -- Counts of reached statuses by minute. They are appended and folded later, because updates of one row per minute would
 -- make servers wait for each other. The dashboard reads them and never counts occurrences.

@@ -102,23 +102,50 @@ COMMENT ON TABLE  sign_in_throttle IS 'Failed sign-in attempts, for backoff.';
 COMMENT ON COLUMN sign_in_throttle.slot IS 'The first 16 bits of the SHA-256 of the account or network address.';
 
 CREATE TABLE api_tokens (
-    id           uuid        PRIMARY KEY,
-    user_id      uuid        NOT NULL REFERENCES users (id) ON DELETE CASCADE,
-    name         text        NOT NULL,
-    token_hash   bytea       NOT NULL UNIQUE CHECK (octet_length(token_hash) = 32),
-    role         text        NOT NULL CHECK (role IN ('viewer', 'operator', 'admin')),
-    created_at   timestamptz NOT NULL,
-    expires_at   timestamptz,
-    last_used_at timestamptz,
-    revoked_at   timestamptz
+    id                uuid        PRIMARY KEY,
+    user_id           uuid        REFERENCES users (id) ON DELETE CASCADE,
+    name              text        NOT NULL,
+    token_hash        bytea       NOT NULL UNIQUE CHECK (octet_length(token_hash) = 32),
+    role              text        NOT NULL CHECK (role IN ('viewer', 'operator', 'admin')),
+    read_only         boolean     NOT NULL DEFAULT false,
+    tag               text        CHECK (char_length(tag) BETWEEN 1 AND 50),
+    hint              text        NOT NULL DEFAULT '',
+    lifetime_days     integer     CHECK (lifetime_days BETWEEN 1 AND 3650),
+    created_by        text        NOT NULL DEFAULT 'system',
+    created_at        timestamptz NOT NULL,
+    expires_at        timestamptz,
+    last_used_at      timestamptz,
+    last_used_address text,
+    last_used_route   text,
+    rotated_at        timestamptz,
+    revoked_at        timestamptz
 );
 COMMENT ON TABLE api_tokens IS 'Tokens for scripts; only the hash is stored.';
+COMMENT ON COLUMN api_tokens.user_id IS 'Owner, whose role limits that of the token; null for a service token.';
+COMMENT ON COLUMN api_tokens.name IS 'Name on the pages.';
+COMMENT ON COLUMN api_tokens.token_hash IS 'SHA-256 of the secret.';
+COMMENT ON COLUMN api_tokens.role IS 'Role; the lower one of this and the owner''s applies.';
+COMMENT ON COLUMN api_tokens.expires_at IS 'Time from which the token is refused; null means never.';
+COMMENT ON COLUMN api_tokens.last_used_at IS 'Last use, to the minute.';
+COMMENT ON COLUMN api_tokens.revoked_at IS 'Time of the revocation. The record remains.';
+COMMENT ON COLUMN api_tokens.read_only IS 'True if the token may only read.';
+COMMENT ON COLUMN api_tokens.tag IS 'Limits the token to jobs with this tag and to their occurrences; null means no limit.';
+COMMENT ON COLUMN api_tokens.hint IS 'Last four characters of the secret, by which people recognise the token.';
+COMMENT ON COLUMN api_tokens.lifetime_days IS 'Lifetime in days that was chosen at creation, for the token that replaces this one; null means no end.';
+COMMENT ON COLUMN api_tokens.created_by IS 'Author: an e-mail address, or system.';
+COMMENT ON COLUMN api_tokens.last_used_address IS 'Network address of the last use, if it was known.';
+COMMENT ON COLUMN api_tokens.last_used_route IS 'Operation of the last use, as in GET /api/v1/jobs.';
+COMMENT ON COLUMN api_tokens.rotated_at IS 'Time at which another token replaced this one; it still works until expires_at.';
+CREATE INDEX api_tokens_by_owner ON api_tokens (user_id, created_at);
 
 CREATE SEQUENCE audit_log_ids;
 CREATE TABLE audit_log (
     id                  bigint      NOT NULL DEFAULT nextval('audit_log_ids'),
     at                  timestamptz NOT NULL,
     who                 text        NOT NULL,
+    -- Statements all over the server write audit rows. None of them passes the token on: the server sets it for the
+    -- transaction of a request, and the default of the column reads it.
+    token               text        DEFAULT nullif(current_setting('milvaion.token', true), ''),
     action              text        COLLATE "C" NOT NULL,
     object              text        NOT NULL,
     result              text        NOT NULL DEFAULT 'done' CHECK (result IN ('done', 'refused')),
@@ -135,6 +162,8 @@ ALTER SEQUENCE audit_log_ids OWNED BY audit_log.id;
 COMMENT ON TABLE  audit_log IS
     'Actions with author, time and network address. Append-only, except that the count of a refusal grows.';
 COMMENT ON COLUMN audit_log.who IS 'Author: an e-mail address, or system, or unknown.';
+COMMENT ON COLUMN audit_log.token IS
+    'API token of the request, as name and last characters of its secret; null for a session or for the system.';
 COMMENT ON COLUMN audit_log.action IS 'Action, as noun.verb. In byte order, so that all actions of a noun are one range.';
 COMMENT ON COLUMN audit_log.object IS 'Object of the action, as kind:id.';
 COMMENT ON COLUMN audit_log.result IS 'refused if the action was not allowed or failed.';
@@ -175,9 +204,9 @@ COMMENT ON FUNCTION ensure_audit_partitions(date, date) IS
 CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'UPDATE' AND OLD.result = 'refused' AND NEW.repeats > OLD.repeats
-        AND (NEW.id, NEW.at, NEW.who, NEW.action, NEW.object, NEW.result, NEW.address, NEW.repeat_key)
+        AND (NEW.id, NEW.at, NEW.who, NEW.token, NEW.action, NEW.object, NEW.result, NEW.address, NEW.repeat_key)
             IS NOT DISTINCT FROM
-            (OLD.id, OLD.at, OLD.who, OLD.action, OLD.object, OLD.result, OLD.address, OLD.repeat_key)
+            (OLD.id, OLD.at, OLD.who, OLD.token, OLD.action, OLD.object, OLD.result, OLD.address, OLD.repeat_key)
         AND NEW.before IS NOT DISTINCT FROM OLD.before
         AND NEW.after IS NOT DISTINCT FROM OLD.after THEN
         RETURN NEW;

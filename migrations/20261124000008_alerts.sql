@@ -135,4 +135,5 @@ INSERT INTO alert_rules (id, name, condition, severity, is_enabled, modified_at,
     ('019ac000-0000-7000-8000-000000000008', 'Late start', '{"kind": "late_start", "seconds": 1800}', 'warning', true, now(), 'system'),
     ('019ac000-0000-7000-8000-000000000009', 'Long run', '{"kind": "long_run", "timesMedian": 10}', 'warning', true, now(), 'system'),
     ('019ac000-0000-7000-8000-00000000000a', 'Dead letter', '{"kind": "dead_letter"}', 'warning', true, now(), 'system'),
-    ('019ac000-0000-7000-8000-00000000000b', 'Background task unhealthy', '{"kind": "service_unhealthy"}', 'critical', true, now(), 'system');
+    ('019ac000-0000-7000-8000-00000000000b', 'Background task unhealthy', '{"kind": "service_unhealthy"}', 'critical', true, now(), 'system'),
+    ('019ac000-0000-7000-8000-00000000000c', 'Singleton loop without leader', '{"kind": "loop_without_leader"}', 'critical', true, now(), 'system');

@@ -1,4 +1,4 @@
--- State that the servers share: leases, the cluster pause, and messages that were delivered again.
+-- State that the servers share: leases, the cluster pause, disabled singleton loops, and messages that were delivered again.
 
 CREATE TABLE leases (
     role       text        PRIMARY KEY,
@@ -16,6 +16,18 @@ CREATE TABLE cluster_pause (
     reason  text        NOT NULL CHECK (char_length(reason) BETWEEN 1 AND 500)
 );
 COMMENT ON TABLE cluster_pause IS 'Cluster pause, which stops every dispatcher, with its author and reason.';
+
+-- Everything else about a singleton loop is in Redis, which may lose it. A loop that an operator disabled must not run
+-- again because of that, so its name is stored here, and the servers write the key in Redis again.
+CREATE TABLE disabled_loops (
+    name        text        PRIMARY KEY CHECK (octet_length(name) BETWEEN 1 AND 100),
+    disabled_at timestamptz NOT NULL,
+    disabled_by text        NOT NULL
+);
+COMMENT ON TABLE  disabled_loops IS 'Singleton loops that an operator disabled. An enabled loop has no row.';
+COMMENT ON COLUMN disabled_loops.name IS 'Name of the loop.';
+COMMENT ON COLUMN disabled_loops.disabled_at IS 'Time at which the loop was disabled.';
+COMMENT ON COLUMN disabled_loops.disabled_by IS 'E-mail address of the user who disabled the loop.';
 
 -- At most one row. A clock that is a month ahead when the servers start must not delete a month of data.
 CREATE TABLE maintenance_state (
@@ -49,4 +61,4 @@ CREATE TABLE schema_compatibility (
 );
 COMMENT ON TABLE  schema_compatibility IS 'The versions of the server that can work with the tables.';
 COMMENT ON COLUMN schema_compatibility.required_migration IS 'The newest migration that a server must know.';
-INSERT INTO schema_compatibility (required_migration) VALUES (20261124000005);
+INSERT INTO schema_compatibility (required_migration) VALUES (20261124000006);
