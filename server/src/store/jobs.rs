@@ -319,9 +319,10 @@ impl Store {
 }
 
 /// Prepares a checked statement that writes the definition of a job, so that the list of its columns exists once. The text
-/// is in three parts, between which the names of the columns and their values are inserted. Its parameters are `$1` the id, `$2` the key or the expected version,
-/// `$3` the next due time, `$4` the time, `$5` the author, `$6` the address, `$7` the source, `$8` the whole definition,
-/// the values of the columns to `$31`, and then `$more`.
+/// is in three parts, between which the names of the columns and their values are inserted. Its parameters are `$1` the id,
+/// `$2` the key or the expected version, `$3` the next due time, `$4` the time, `$5` the author, `$6` the address, `$7` the
+/// source, `$8` the whole definition, the values of the columns to `$31`, and then `$more`. It is a macro because sqlx checks
+/// only literals.
 macro_rules! write_job {
     (
         $query:ident, $before:literal, $between:literal, $after:literal,
