@@ -2,7 +2,8 @@
 //!
 //! Many statements write rows of the audit log, and each would have to pass the token on. The token belongs to the task
 //! instead: [`with_token`] sets it around a request, and the pool gives it to PostgreSQL with each transaction, where the
-//! default of the column `audit_log.token` reads it. A task that a request spawns has no token.
+//! default of the column `audit_log.token` reads it. A task that a request spawns has no token, unless it sets that of the
+//! request again.
 
 tokio::task_local! {
     static TOKEN: String;
@@ -17,6 +18,7 @@ pub async fn with_token<T>(token: Option<String>, request: impl Future<Output = 
 }
 
 /// Returns the token of the present task.
-pub(super) fn current() -> Option<String> {
+#[must_use]
+pub fn current() -> Option<String> {
     TOKEN.try_with(Clone::clone).ok()
 }

@@ -18,7 +18,10 @@ use sha2::{Digest, Sha256};
 use super::{ApiState, guard::Caller, operation::Operation, problem::ApiError};
 use crate::{
     error::chain,
-    store::api_requests::{Registration, StoredAnswer},
+    store::{
+        api_requests::{Registration, StoredAnswer},
+        request_token::{self, with_token},
+    },
 };
 use milvaion_app::error::AppError;
 
@@ -123,8 +126,9 @@ where
         }
     };
     let (state, has_secret) = (state.clone(), operation.has_secret);
+    let token = request_token::current();
     let carried_out = tokio::spawn(async move {
-        let response = run(received_at).await.unwrap_or_else(IntoResponse::into_response);
+        let response = with_token(token, run(received_at)).await.unwrap_or_else(IntoResponse::into_response);
         store_answer(&state, &request, has_secret, response).await
     });
     carried_out.await.map_err(|error| {

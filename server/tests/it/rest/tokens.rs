@@ -166,7 +166,8 @@ async fn audit_log_names_the_token_of_a_change(harness: &ApiHarness) {
     let viewer = harness.user("vera", Role::Viewer).await;
     let (admin, viewer) = (harness.create_token(&harness.admin, |_| {}).await, harness.token(&viewer).await);
     let job = harness.job(&admin.secret, echo("Backup")).await["id"].as_str().expect("an id").to_owned();
-    harness.call(&admin.secret, "POST", &format!("/jobs/{job}/run"), Value::Null).await.ok();
+    let run = format!("/jobs/{job}/run");
+    harness.call_with(&admin.secret, "POST", &run, Value::Null, ("idempotency-key", "release 42")).await.ok();
     let refused = harness.call(&viewer, "POST", &format!("/jobs/{job}/pause"), Value::Null).await;
     assert_eq!(refused.status, StatusCode::FORBIDDEN);
     let cookie = harness.cookie(&harness.admin).await;
