@@ -22,6 +22,7 @@ CREATE TABLE runs (
     scheduled_for  timestamptz NOT NULL,
     trigger        text        NOT NULL CHECK (trigger IN ('schedule', 'manual', 'api', 'retry', 'enqueue')),
     triggered_by   text,
+    trigger_token  text        DEFAULT nullif(current_setting('milvaion.token', true), ''),
     trigger_reason text,
     retry_of       uuid,
     parent_id      uuid,
@@ -78,6 +79,8 @@ COMMENT ON COLUMN runs.has_long_input IS 'True if its own input is in run_inputs
 COMMENT ON COLUMN runs.scheduled_for IS 'Due time.';
 COMMENT ON COLUMN runs.trigger IS 'Origin: schedule, manual, api, retry or enqueue.';
 COMMENT ON COLUMN runs.triggered_by IS 'User or token that requested it; null for scheduled occurrences.';
+COMMENT ON COLUMN runs.trigger_token IS
+    'API token of the request that created it, as name and last characters of its secret; null if no token did. The server sets it for the transaction of a request.';
 COMMENT ON COLUMN runs.trigger_reason IS 'Reason for the request.';
 COMMENT ON COLUMN runs.retry_of IS 'Failed occurrence that this one retries.';
 COMMENT ON COLUMN runs.parent_id IS 'Occurrence that enqueued it; null if none did. It may have been deleted since.';
@@ -217,6 +220,7 @@ CREATE TABLE history (
     scheduled_for  timestamptz NOT NULL,
     trigger        text        NOT NULL,
     triggered_by   text,
+    trigger_token  text,
     trigger_reason text,
     retry_of       uuid,
     parent_id      uuid,
@@ -249,6 +253,7 @@ COMMENT ON TABLE  history IS
     'Ended occurrences. Rows are only inserted. Partitioned by the time at which the server recorded the end, so that no row is ever too late for its partition.';
 COMMENT ON COLUMN history.parent_id IS 'As in runs.';
 COMMENT ON COLUMN history.traceparent IS 'As in runs.';
+COMMENT ON COLUMN history.trigger_token IS 'As in runs.';
 COMMENT ON COLUMN history.ended_at IS 'End, by the worker''s clock if a worker ended it.';
 COMMENT ON COLUMN history.duration_ms IS 'Duration of the latest attempt, in milliseconds.';
 COMMENT ON COLUMN history.result IS 'Return value of the job.';
@@ -285,7 +290,7 @@ CREATE VIEW occurrences AS
            status = 'queued' AND (not_before IS NOT NULL OR NOT has_slot) AS is_held,
            instance_id, started_at, NULL::timestamptz AS ended_at, NULL::bigint AS duration_ms, last_heartbeat, progress,
            NULL::text AS result, exception, note, status_changes, cancel_requested_at, cancel_requested_by,
-           'infinity'::timestamptz AS filed_at, traceparent, parent_id
+           'infinity'::timestamptz AS filed_at, traceparent, parent_id, trigger_token
       FROM runs
     UNION ALL
     SELECT id, created_at, job_id, job_name, job_version, worker_id, job_type,
@@ -295,13 +300,14 @@ CREATE VIEW occurrences AS
            false,
            instance_id, started_at, ended_at, duration_ms, filed_at, progress,
            result, exception, note, status_changes, cancel_requested_at, cancel_requested_by,
-           filed_at, traceparent, parent_id
+           filed_at, traceparent, parent_id, trigger_token
       FROM history;
 COMMENT ON VIEW occurrences IS 'All occurrences, open and ended. Lists, pages and exports read this view.';
 COMMENT ON COLUMN occurrences.is_held IS 'True while its message must not be sent: it is delayed or waits for a slot.';
 COMMENT ON COLUMN occurrences.filed_at IS 'Time at which the server recorded the end; infinity for an open occurrence.';
 COMMENT ON COLUMN occurrences.traceparent IS 'As in runs.';
 COMMENT ON COLUMN occurrences.parent_id IS 'As in runs.';
+COMMENT ON COLUMN occurrences.trigger_token IS 'As in runs.';
 
 CREATE TABLE occurrence_logs (
     occurrence_id uuid        NOT NULL,

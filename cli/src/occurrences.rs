@@ -191,6 +191,7 @@ fn occurrence_text(session: &Session<'_>, occurrence: &OccurrenceDetail) -> Stri
         .with_some("Note", summary.note.as_ref())
         .with("Trigger", summary.trigger.as_str())
         .with_some("Run by", occurrence.triggered_by.as_ref())
+        .with_some("Token", occurrence.trigger_token.as_ref())
         .with_some("Reason", occurrence.trigger_reason.as_ref())
         .with_some("Retry of", occurrence.retry_of.map(|id| id.to_string()))
         .with("Attempt", summary.attempt.to_string())

@@ -143,6 +143,9 @@ pub struct OccurrenceDetail {
     pub input: Value,
     /// The user who ran it manually.
     pub triggered_by: Option<String>,
+    /// The API token of the request that created it, as its name and the last characters of its secret.
+    #[serde(default)]
+    pub trigger_token: Option<String>,
     /// The reason that the user gave, or the misfires that the occurrence covers as well.
     pub trigger_reason: Option<String>,
     /// The failed occurrence that it retries.
@@ -185,6 +188,7 @@ impl From<OccurrenceView> for OccurrenceDetail {
             job_version: view.job_version,
             input: view.job_data,
             triggered_by: view.triggered_by,
+            trigger_token: view.trigger_token,
             trigger_reason: view.trigger_reason,
             retry_of: view.repeats,
             parent_id: view.parent_id,

@@ -132,6 +132,9 @@ pub struct OccurrenceView {
     pub job_data: Value,
     /// The user who ran it manually.
     pub triggered_by: Option<String>,
+    /// The API token of the request that created it, as its name and the last characters of its secret.
+    #[serde(default)]
+    pub trigger_token: Option<String>,
     /// The reason that the user gave, or the misfires that the occurrence covers as well.
     pub trigger_reason: Option<String>,
     /// The failed occurrence that it retries.

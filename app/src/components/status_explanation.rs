@@ -229,6 +229,7 @@ mod tests {
             job_version: 1,
             job_data: serde_json::Value::Null,
             triggered_by: None,
+            trigger_token: None,
             trigger_reason: None,
             repeats: None,
             parent_id: None,

@@ -419,12 +419,9 @@ fn OccurrenceFacts(data: RwSignal<OccurrenceView>) -> impl IntoView {
     } else {
         view! { <span>{first.row.job_name.clone()}</span> <span class="muted">" (deleted)"</span> }.into_any()
     };
-    let by = match (&first.triggered_by, &first.trigger_reason) {
-        (Some(who), Some(reason)) if !reason.is_empty() => format!(" by {who}: {reason}"),
-        (Some(who), _) => format!(" by {who}"),
-        (None, Some(reason)) if !reason.is_empty() => format!(": {reason}"),
-        _ => String::new(),
-    };
+    let by = first.triggered_by.as_ref().map(|who| format!(" by {who}"));
+    let with = first.trigger_token.as_ref().map(|token| format!(" with the token {token}"));
+    let reason = first.trigger_reason.as_ref().filter(|reason| !reason.is_empty()).map(|reason| format!(": {reason}"));
     let repeats = first.repeats.map(|failed| {
         view! {
             <dt>"Retry of"</dt>
@@ -461,7 +458,7 @@ fn OccurrenceFacts(data: RwSignal<OccurrenceView>) -> impl IntoView {
                 <dt>"Job type"</dt>
                 <dd class="mono">{format!("{}/{}", first.worker_id, first.job_type)}</dd>
                 <dt>"Trigger"</dt>
-                <dd>{first.row.trigger.as_str()}{by}</dd>
+                <dd>{first.row.trigger.as_str()}{by}{with}{reason}</dd>
                 {repeats}
                 {parent}
                 <dt>"Due"</dt>

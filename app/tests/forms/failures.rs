@@ -58,13 +58,14 @@ async fn invalid_filter_lists_nothing() {
 }
 
 #[tokio::test]
-async fn retried_occurrence_links_to_the_failed_one() {
+async fn retried_occurrence_links_to_the_failed_one_and_names_its_origin() {
     let path = format!("/occurrences/{}", samples::occurrence_id(0));
     let failed = format!("href=\"/occurrences/{}\"", samples::occurrence_id(1));
     let again = FakeBackend::signed_in(Role::Viewer).with_status(OccurrenceStatus::Completed).ready();
-    get(&again, &path).await.assert_contains(&["<dt>Retry of", &failed]);
+    let origin = [" by ada@example.org", " with the token deploy (milvaion_…x7f2)"];
+    get(&again, &path).await.assert_contains(&["<dt>Retry of", &failed]).assert_contains(&origin);
     let first = FakeBackend::signed_in(Role::Viewer).with_status(OccurrenceStatus::Failed).ready();
-    get(&first, &path).await.assert_contains(&["<dt>Trigger"]).assert_lacks(&["<dt>Retry of", &failed]);
+    get(&first, &path).await.assert_contains(&["<dt>Trigger"]).assert_lacks(&["<dt>Retry of", &failed, " the token"]);
 }
 
 #[tokio::test]

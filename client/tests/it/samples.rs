@@ -68,6 +68,7 @@ pub(crate) fn occurrence_detail(status: StatusName) -> OccurrenceDetail {
         job_version: 3,
         input: json!({ "to": "a@b.c" }),
         triggered_by: None,
+        trigger_token: None,
         trigger_reason: None,
         retry_of: None,
         parent_id: None,

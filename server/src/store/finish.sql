@@ -18,7 +18,7 @@ WITH r AS (
 ended AS (
     SELECT o.id, o.created_at, o.job_id, o.job_name, o.job_version, o.worker_id, o.job_type, o.own_input, o.has_long_input,
            o.scheduled_for, o.trigger, o.triggered_by, o.trigger_reason, o.retry_of, o.traceparent, o.parent_id,
-           o.uniqueness_key, r.status, o.version + 1 AS version,
+           o.trigger_token, o.uniqueness_key, r.status, o.version + 1 AS version,
            o.priority, o.attempt, o.failures, o.requeues, o.max_retries, o.timeout_seconds,
            -- A worker that reports the end has received the message.
            CASE WHEN r.instance_id IS NOT NULL THEN coalesce(o.published_at, $18) ELSE o.published_at END AS published_at,
@@ -57,12 +57,12 @@ filed AS (
                          scheduled_for, trigger, triggered_by, trigger_reason, retry_of, status, version, priority, attempt,
                          failures, requeues, max_retries, timeout_seconds, published_at, instance_id, started_at, ended_at,
                          duration_ms, progress, result, exception, note, status_changes, cancel_requested_at,
-                         cancel_requested_by, filed_at, traceparent, parent_id)
+                         cancel_requested_by, filed_at, traceparent, parent_id, trigger_token)
     SELECT id, created_at, job_id, job_name, job_version, worker_id, job_type, own_input, has_long_input,
            scheduled_for, trigger, triggered_by, trigger_reason, retry_of, status, version, priority, attempt,
            failures, requeues, max_retries, timeout_seconds, published_at, instance_id, started_at, ended_at,
            duration_ms, progress, result, exception, note, status_changes, cancel_requested_at,
-           cancel_requested_by, $18, traceparent, parent_id
+           cancel_requested_by, $18, traceparent, parent_id, trigger_token
       FROM ended
 ),
 -- A failure is kept until a user resolves it, longer than the occurrence itself.

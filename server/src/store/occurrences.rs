@@ -282,8 +282,8 @@ impl Store {
                       o.trigger AS "trigger!", o.attempt AS "attempt!", o.scheduled_for AS "scheduled_for!", o.started_at,
                       o.ended_at, o.duration_ms, o.instance_id, o.progress, o.note, o.not_before AS waits_until,
                       o.cancel_requested_at, o.worker_id AS "worker_id!", o.job_type AS "job_type!",
-                      o.job_version AS "job_version!", o.job_data, o.triggered_by, o.trigger_reason, o.retry_of, o.parent_id,
-                      o.published_at, o.is_held AS "is_held!", o.result, o.exception,
+                      o.job_version AS "job_version!", o.job_data, o.triggered_by, o.trigger_token, o.trigger_reason,
+                      o.retry_of, o.parent_id, o.published_at, o.is_held AS "is_held!", o.result, o.exception,
                       o.status_changes AS "status_changes!", o.traceparent,
                       EXISTS (SELECT 1 FROM jobs j WHERE j.id = o.job_id) AS "job_exists!",
                       EXISTS (SELECT 1 FROM worker_instances i JOIN instance_job_types t ON t.instance_id = i.id
@@ -344,6 +344,7 @@ impl Store {
             job_version: row.job_version,
             job_data: row.job_data.unwrap_or_default(),
             triggered_by: row.triggered_by,
+            trigger_token: row.trigger_token,
             trigger_reason: row.trigger_reason,
             repeats: row.retry_of.map(OccurrenceId),
             parent_id: row.parent_id.map(OccurrenceId),

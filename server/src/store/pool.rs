@@ -308,8 +308,8 @@ impl StorePool {
         Ok(transaction)
     }
 
-    /// Runs a statement that is a transaction by itself. The audit rows of a request with a token name it, so its
-    /// statement needs a transaction in which the token is set.
+    /// Runs a statement that is a transaction by itself. The audit rows and occurrences of a request with a token name it,
+    /// so its statement needs a transaction in which the token is set.
     async fn run_alone<T>(
         &self,
         name: &str,

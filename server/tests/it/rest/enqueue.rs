@@ -36,6 +36,8 @@ async fn request_has_a_result_for_each_occurrence(harness: &ApiHarness) {
     let children = harness.call(&token, "GET", &format!("/occurrences?parentId={parent}"), json!(null)).await.ok();
     assert_eq!(children["items"][0]["id"], child["results"][0]["id"]);
     assert_eq!(children["items"].as_array().map(Vec::len), Some(1));
+    let parent = harness.call(&token, "GET", &format!("/occurrences/{parent}"), json!(null)).await.ok();
+    assert!(parent["triggerToken"].as_str().is_some_and(|token| token.starts_with("script (")), "{parent}");
 
     let viewer = harness.user("vera", Role::Viewer).await;
     let viewer = harness.token(&viewer).await;

@@ -47,6 +47,7 @@ async fn failed_run_is_listed_retried_and_resolved(harness: &ApiHarness) {
     assert_eq!((retried.status, &retried.body["retryOf"]), (StatusCode::CREATED, &json!(failed_id)));
     let well = ended(harness, &token, retried.body["id"].as_str().expect("an id")).await;
     assert_eq!((&well["status"], &well["result"]), (&json!("completed"), &json!("well")));
+    assert!(well["triggerToken"].as_str().is_some_and(|token| token.starts_with("script (")), "{well}");
     let again = harness.call(&token, "POST", &retry_path, Value::Null).await;
     assert_eq!(again.status, StatusCode::CONFLICT, "it was retried");
 

@@ -32,6 +32,7 @@ async fn tokens_follow_the_document() {
     read_only_token_changes_nothing(&harness).await;
     token_with_a_tag_reaches_only_its_jobs(&harness).await;
     audit_log_names_the_token_of_a_change(&harness).await;
+    occurrence_keeps_the_token_that_created_it(&harness).await;
     list_of_tokens_has_pages(&harness).await;
     last_use_of_a_token_is_shown(&harness).await;
     harness.server.stop().await;
@@ -185,6 +186,23 @@ async fn audit_log_names_the_token_of_a_change(harness: &ApiHarness) {
     }
     assert!(token_of("refuse").as_str().is_some_and(|token| token.starts_with("script (milvaion_…")));
     assert_eq!(token_of("job.pause"), Value::Null, "a session has no token");
+}
+
+async fn occurrence_keeps_the_token_that_created_it(harness: &ApiHarness) {
+    let (token, other) = (harness.create_token(&harness.admin, |_| {}).await, harness.token(&harness.admin).await);
+    let job = harness.job(&other, echo("Deploy")).await["id"].as_str().expect("an id").to_owned();
+    let run = format!("/jobs/{job}/run");
+    let key = ("idempotency-key", "release 43");
+    let queued = harness.call_with(&token.secret, "POST", &run, Value::Null, key).await.ok();
+    let label = format!("script (milvaion_…{})", token.token.hint);
+    assert_eq!(queued["triggerToken"], label);
+    let path = format!("/occurrences/{}", queued["id"].as_str().expect("an id"));
+    harness.call(&other, "POST", &format!("{path}/cancel"), Value::Null).await.ok();
+    let ended = harness.call(&other, "GET", &path, Value::Null).await.ok();
+    assert_eq!((&ended["status"], &ended["triggerToken"]), (&json!("cancelled"), &json!(label)));
+    let of_session = harness.request("POST", &run).header("cookie", harness.cookie(&harness.admin).await);
+    let of_session = super::harness::send(of_session.header("sec-fetch-site", "same-origin"), Value::Null).await.ok();
+    assert_eq!(of_session["triggerToken"], Value::Null, "a session has no token");
 }
 
 async fn list_of_tokens_has_pages(harness: &ApiHarness) {
