@@ -42,6 +42,7 @@ CREATE TABLE jobs (
     unreachable_timeout_seconds integer CHECK (unreachable_timeout_seconds BETWEEN 15 AND 86400),
     on_lost          text        NOT NULL DEFAULT 'requeue' CHECK (on_lost IN ('requeue', 'fail')),
     auto_disable     jsonb       NOT NULL DEFAULT '{}',
+    start_within_seconds integer CHECK (start_within_seconds BETWEEN 1 AND 2592000),
     auto_disabled_at timestamptz,
     enable_again_at  timestamptz,
     failures_since   timestamptz,
@@ -87,6 +88,7 @@ COMMENT ON COLUMN jobs.unreachable_timeout_seconds IS
     'Time in seconds after which a run is revoked from an instance that is alive and unreachable over the broker; null means the default of the installation.';
 COMMENT ON COLUMN jobs.on_lost IS 'Rule for lost runs: requeue them, or fail them after a while.';
 COMMENT ON COLUMN jobs.auto_disable IS 'Auto-disable rule of the job: {threshold, windowSeconds, coolDownSeconds}; empty means the default of the installation.';
+COMMENT ON COLUMN jobs.start_within_seconds IS 'Time after the due time of an occurrence within which a worker must begin it; null for no limit.';
 COMMENT ON COLUMN jobs.auto_disabled_at IS 'Time at which the job was disabled automatically; null if it was not.';
 COMMENT ON COLUMN jobs.enable_again_at IS 'Time at which the job is enabled again automatically.';
 COMMENT ON COLUMN jobs.failures_since IS 'Failures before this time do not count for auto-disable.';
@@ -111,6 +113,8 @@ CREATE INDEX jobs_by_text ON jobs USING gin (search_text gin_trgm_ops);
 CREATE INDEX jobs_pausing ON jobs (id) WHERE is_active AND schedule ->> 'from' = 'end';
 -- Used by auto-disable to enable jobs again.
 CREATE INDEX jobs_enable_again ON jobs (enable_again_at) WHERE enable_again_at IS NOT NULL;
+-- Jobs whose occurrences must start in time. Few have this rule.
+CREATE INDEX jobs_by_start_limit ON jobs (start_within_seconds) WHERE start_within_seconds IS NOT NULL;
 -- Jobs that use a calendar, for edits of the calendar.
 CREATE INDEX jobs_by_calendar ON jobs USING gin (calendars) WHERE cardinality(calendars) > 0;
 -- The list of jobs with a tag.

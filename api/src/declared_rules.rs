@@ -22,6 +22,7 @@ pub fn rules_of(declared: &JobDefaults) -> Rules {
         overlap: declared.overlap.as_deref().and_then(OverlapPolicy::parse).unwrap_or(standard.overlap),
         misfire: declared.misfire.as_deref().and_then(MisfirePolicy::parse).unwrap_or(standard.misfire),
         on_lost: declared.on_lost.as_deref().and_then(LostRunPolicy::parse).unwrap_or(standard.on_lost),
+        start_within_seconds: declared.start_within_seconds,
         ..standard
     }
 }
@@ -69,6 +70,7 @@ mod tests {
         JobDefaults {
             max_retries: Some(4),
             max_concurrent: Some(2),
+            start_within_seconds: Some(30),
             overlap: Some("skip".into()),
             priority: Some(5),
             tags: vec!["billing".into(), "nightly".into()],
@@ -87,6 +89,7 @@ mod tests {
         form.start_with(&JobDefaults::default(), &declared());
         assert_eq!(form.rule("max_retries"), "7");
         assert_eq!((form.rule("max_concurrent").as_str(), form.rule("overlap").as_str()), ("2", "skip"));
+        assert_eq!(form.rule("start_within_seconds"), "30");
         assert_eq!((form.priority.as_str(), form.tags.as_str()), ("5", "billing, nightly"));
     }
 

@@ -57,6 +57,7 @@ pub(crate) fn fields(rules: &Rules, format_instant: impl Fn(DateTime<Utc>) -> St
     put("misfire", rules.misfire.as_str().into());
     put("catch_up_limit", rules.catch_up_limit.to_string());
     put("catch_up_window_seconds", rules.catch_up_window_seconds.to_string());
+    put("start_within_seconds", rules.start_within_seconds.map(|n| n.to_string()).unwrap_or_default());
     put("overlap", rules.overlap.as_str().into());
     put("max_concurrent", rules.max_concurrent.map(|n| n.to_string()).unwrap_or_default());
     put("concurrency_key", rules.key_limit.as_ref().map(|key| key.key.clone()).unwrap_or_default());
@@ -115,6 +116,7 @@ pub fn read(fields: &BTreeMap<String, String>, zone: &str) -> Result<Rules, Vec<
         misfire: form.word("misfire", MisfirePolicy::parse, MisfirePolicy::ALL.iter().map(|m| m.as_str())),
         catch_up_limit: form.number("catch_up_limit").unwrap_or(defaults.catch_up_limit),
         catch_up_window_seconds: form.number("catch_up_window_seconds").unwrap_or(defaults.catch_up_window_seconds),
+        start_within_seconds: form.number("start_within_seconds"),
         max_concurrent: form.number("max_concurrent"),
         key_limit: form.key_limit(),
         max_retries: form.number("max_retries").unwrap_or(defaults.max_retries),
@@ -251,6 +253,7 @@ mod tests {
             start_at: Some("2026-01-01T00:00:00Z".parse().expect("a valid instant")),
             jitter_seconds: 30,
             misfire: MisfirePolicy::CatchUp,
+            start_within_seconds: Some(1_800),
             overlap: OverlapPolicy::Replace,
             calendars: vec![CalendarId::from_parts(DateTime::UNIX_EPOCH, [1; 10]), CalendarId::default()],
             max_concurrent: Some(3),

@@ -225,6 +225,10 @@ impl<'a> EffectiveSchedule<'a> {
             Blackout::Until(end) => return DueDecision { catch_up, ..self.blacked_out(due, end, now) },
             Blackout::Endless => return DueDecision::skip("Skipped: the due time is in a blackout without end.", None),
         }
+        if let Some(missed) = self.rules.missed_start(due, now) {
+            // The misfire policy applies to the due times that may still start.
+            return DueDecision { catch_up, ..DueDecision::skip(missed.note, self.following(due, missed.earliest)) };
+        }
         if self.schedule.delay_after_end().is_some() {
             // The next due time is counted from the end of the run that starts now.
             return DueDecision::run(None, None);

@@ -11,7 +11,7 @@
 //!
 //! Reading order: [`schedule`] defines the kinds of schedule. [`cron`] parses and matches an expression, and the
 //! private `zone` maps its local times to instants. [`calendar`] defines blackouts. [`rules`] holds the policies for
-//! blackouts, misfires, overlap, concurrency, retries and lost runs. [`due`] combines them: it computes
+//! blackouts, misfires, the start limit, overlap, concurrency, retries and lost runs. [`due`] combines them: it computes
 //! the next due time and decides what happens at one. [`clock_change`] describes the effect of clock changes, and
 //! [`builder`] shows common expressions as a form. [`instant`] says which instants a definition may have, [`printable`]
 //! which characters a name may have, and [`field_error`] is the error type of validation.

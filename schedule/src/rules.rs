@@ -1,9 +1,10 @@
-//! The rules of a job beside its schedule: blackouts, misfires, overlap, concurrency limits, retries and lost runs.
+//! The rules of a job beside its schedule: blackouts, misfires, start limit, overlap, concurrency limits, retries and
+//! lost runs.
 //!
 //! Every rule has a usable default, so that a job needs none of them. A stored or sent definition leaves out the rules
 //! that have their default.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, Duration, Utc};
 use serde::{Deserialize, Serialize};
 
 use milvaion_protocol::id::CalendarId;
@@ -24,6 +25,8 @@ pub const MAX_CALENDARS: usize = 10;
 pub const MAX_CATCH_UP_RUNS: u32 = 10_000;
 /// The maximum window of `catch_up`, in seconds: 30 days.
 pub const MAX_CATCH_UP_WINDOW_SECONDS: u32 = 30 * 86_400;
+/// The maximum start limit, in seconds: 30 days.
+pub const MAX_START_WITHIN_SECONDS: u32 = 30 * 86_400;
 /// The maximum value of a concurrency limit.
 pub const MAX_CONCURRENCY_LIMIT: u16 = 10_000;
 /// The maximum length of a concurrency key, in characters.
@@ -64,6 +67,15 @@ pub struct ConcurrencyKeyLimit {
     pub limit: u16,
 }
 
+/// The effect of the start limit on an occurrence that has passed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissedStart {
+    /// The reason for the skip, as the note of the occurrence.
+    pub note: String,
+    /// The earliest due time that has not passed the limit.
+    pub earliest: DateTime<Utc>,
+}
+
 /// The rules of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -95,6 +107,11 @@ pub struct Rules {
     /// The maximum age of the misfires that `catch_up` runs, in seconds, 1 to [`MAX_CATCH_UP_WINDOW_SECONDS`].
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 2_592_000)))]
     pub catch_up_window_seconds: u32,
+    /// The start limit, in seconds, 1 to [`MAX_START_WITHIN_SECONDS`]: an occurrence that no worker has begun within this
+    /// time of its due time is skipped. A later attempt has no start limit. None means no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 2_592_000)))]
+    pub start_within_seconds: Option<u32>,
     /// The policy for a due time while an earlier occurrence is open.
     #[serde(skip_serializing_if = "OverlapPolicy::is_default")]
     pub overlap: OverlapPolicy,
@@ -145,6 +162,7 @@ impl Default for Rules {
             misfire: MisfirePolicy::default(),
             catch_up_limit: 100,
             catch_up_window_seconds: 3_600,
+            start_within_seconds: None,
             overlap: OverlapPolicy::default(),
             max_concurrent: None,
             key_limit: None,
@@ -175,6 +193,9 @@ impl Rules {
         check_range("jitter_seconds", self.jitter_seconds, 0, MAX_JITTER_SECONDS);
         check_range("catch_up_limit", self.catch_up_limit, 1, MAX_CATCH_UP_RUNS);
         check_range("catch_up_window_seconds", self.catch_up_window_seconds, 1, MAX_CATCH_UP_WINDOW_SECONDS);
+        if let Some(seconds) = self.start_within_seconds {
+            check_range("start_within_seconds", seconds, 1, MAX_START_WITHIN_SECONDS);
+        }
         if let Some(limit) = self.max_concurrent {
             check_range("max_concurrent", limit.into(), 1, MAX_CONCURRENCY_LIMIT.into());
         }
@@ -221,6 +242,18 @@ impl Rules {
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
+    /// Returns the effect of the start limit on an occurrence that is due at `due` and that no worker has begun at
+    /// `now`; none while it may start.
+    #[must_use]
+    pub fn missed_start(&self, due: DateTime<Utc>, now: DateTime<Utc>) -> Option<MissedStart> {
+        let seconds = self.start_within_seconds?;
+        let earliest = now - Duration::seconds(seconds.into());
+        (due < earliest).then(|| MissedStart {
+            note: format!("Skipped: no worker began it within {} of its due time.", in_words(seconds)),
+            earliest,
+        })
+    }
+
     /// Returns true if a concurrency limit applies to the occurrences of the job, so that each must wait for a slot.
     #[must_use]
     pub fn needs_slot(&self) -> bool {
@@ -235,6 +268,18 @@ impl Rules {
             OverlapPolicy::Allow | OverlapPolicy::Skip => self.max_concurrent,
         }
     }
+}
+
+/// Formats a length of time in words, in the largest unit that divides it.
+#[must_use]
+pub fn in_words(seconds: u32) -> String {
+    let (n, unit) = match seconds {
+        s if s % 86_400 == 0 => (s / 86_400, "day"),
+        s if s % 3_600 == 0 => (s / 3_600, "hour"),
+        s if s % 60 == 0 => (s / 60, "minute"),
+        s => (s, "second"),
+    };
+    if n == 1 { format!("1 {unit}") } else { format!("{n} {unit}s") }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires a reference")]
@@ -269,6 +314,35 @@ mod tests {
         assert_eq!(rules.check().expect_err("invalid")[0].0, "end_at");
         let rules = Rules { start_at: Some(DateTime::<Utc>::MIN_UTC), ..Rules::default() };
         assert_eq!(rules.check().expect_err("invalid")[0].0, "start_at");
+        for seconds in [0, MAX_START_WITHIN_SECONDS + 1] {
+            let rules = Rules { start_within_seconds: Some(seconds), ..Rules::default() };
+            let message = format!("must be a whole number from 1 to 2592000: got {seconds}");
+            assert_eq!(rules.check(), Err(vec![("start_within_seconds", message)]));
+        }
+    }
+
+    #[test]
+    fn occurrence_past_the_start_limit_is_skipped() {
+        let due = DateTime::UNIX_EPOCH;
+        for (limit, late_ms, skipped) in [
+            (None, 1_000_000_000, None),
+            (Some(30), -1_000, None),
+            (Some(30), 0, None),
+            (Some(30), 30_000, None),
+            (Some(30), 30_001, Some("30 seconds")),
+            (Some(1), 1_001, Some("1 second")),
+            (Some(90), 120_000, Some("90 seconds")),
+            (Some(1_800), 1_800_001, Some("30 minutes")),
+            (Some(3_600), 1_800_001, None),
+            (Some(MAX_START_WITHIN_SECONDS), 2_592_000_001, Some("30 days")),
+        ] {
+            let rules = Rules { start_within_seconds: limit, ..Rules::default() };
+            let missed = rules.missed_start(due, due + Duration::milliseconds(late_ms));
+            let note = skipped.map(|time| format!("Skipped: no worker began it within {time} of its due time."));
+            assert_eq!(missed.as_ref().map(|missed| &missed.note), note.as_ref(), "{limit:?} {late_ms}");
+            let now = due + Duration::milliseconds(late_ms);
+            assert!(missed.is_none_or(|missed| rules.missed_start(missed.earliest, now).is_none()));
+        }
     }
 
     #[test]

@@ -143,6 +143,10 @@ pub struct JobDefaults {
     /// The policy for lost runs: `requeue` or `fail`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_lost: Option<String>,
+    /// The start limit, in seconds, 1 to 2,592,000: an occurrence that no worker has begun within this time of its due
+    /// time is skipped.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "crate::lenient::optional")]
+    pub start_within_seconds: Option<u32>,
     /// The uniqueness of occurrences that are enqueued by job type, in the defaults of a job type. A schedule ignores it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unique: Option<UniqueRule>,
@@ -181,6 +185,7 @@ impl JobDefaults {
             overlap: word(&self.overlap, &others.overlap),
             misfire: word(&self.misfire, &others.misfire),
             on_lost: word(&self.on_lost, &others.on_lost),
+            start_within_seconds: self.start_within_seconds.or(others.start_within_seconds),
             unique: self.unique.or(others.unique),
             tags: if self.tags.is_empty() { others.tags.clone() } else { self.tags.clone() },
         }

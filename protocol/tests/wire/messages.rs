@@ -351,12 +351,14 @@ fn declarations_of_a_job_type() {
         overlap: Some("skip".into()),
         misfire: Some("fire_once".into()),
         on_lost: Some("requeue".into()),
+        start_within_seconds: Some(30),
         unique: Some(UniqueRule { for_seconds: Some(3_600) }),
         tags: vec!["mail".into()],
     };
     let defaults_json = json!({
         "maxRetries": 3, "baseRetryDelaySeconds": 10, "retryJitterPercent": 20, "priority": 4, "maxConcurrent": 2,
-        "overlap": "skip", "misfire": "fire_once", "onLost": "requeue", "unique": { "forSeconds": 3600 }, "tags": ["mail"],
+        "overlap": "skip", "misfire": "fire_once", "onLost": "requeue", "startWithinSeconds": 30,
+        "unique": { "forSeconds": 3600 }, "tags": ["mail"],
     });
     golden(&defaults, defaults_json.clone());
     golden(&JobDefaults::default(), json!({}));

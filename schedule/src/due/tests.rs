@@ -53,6 +53,32 @@ fn skip_policy_skips_misfires_but_not_late_due_times() {
     assert_eq!(missed.next_fire_at, Some(at("2026-01-01T00:15:00Z")));
 }
 
+#[test]
+fn misfires_past_the_start_limit_are_skipped_under_each_policy() {
+    let (now, first) = ("2026-01-01T00:03:30Z", (at(MIDNIGHT), DueAction::Skip));
+    let minute = |minute| at(MIDNIGHT) + Duration::minutes(minute);
+    for (misfire, rest) in [
+        (MisfirePolicy::FireOnce, vec![(minute(2), DueAction::Run)]),
+        (MisfirePolicy::Skip, vec![(minute(2), DueAction::Skip)]),
+        (MisfirePolicy::CatchUp, vec![(minute(2), DueAction::Run), (minute(3), DueAction::Run)]),
+    ] {
+        let rules = Rules { misfire, start_within_seconds: Some(90), ..Rules::default() };
+        let schedule = Schedule::every(60);
+        let effective = effective(&schedule, &rules, &[]);
+        let note = effective.decide(at(MIDNIGHT), at(now), None).note;
+        assert_eq!(note.as_deref(), Some("Skipped: no worker began it within 90 seconds of its due time."));
+        assert_eq!(decide_all(&effective, MIDNIGHT, now), [vec![first], rest].concat(), "{misfire}");
+    }
+    let rules = Rules { start_within_seconds: Some(90), ..Rules::default() };
+    for (schedule, next) in [
+        (Schedule::once(at(MIDNIGHT)), None),
+        (Schedule::Every { seconds: 60, from: IntervalAnchor::End }, Some(minute(2))),
+    ] {
+        let decision = effective(&schedule, &rules, &[]).decide(at(MIDNIGHT), at(now), None);
+        assert_eq!((decision.action, decision.next_fire_at), (DueAction::Skip, next));
+    }
+}
+
 /// Applies decisions until the next due time is in the future. Returns each due time with its action.
 fn decide_all(effective: &EffectiveSchedule<'_>, due: &str, now: &str) -> Vec<(DateTime<Utc>, DueAction)> {
     let now = at(now);

@@ -5,7 +5,7 @@
 
 use chrono::{DateTime, Duration, Utc};
 use milvaion_protocol::status::OccurrenceStatus;
-use milvaion_schedule::rules::AutoDisable;
+use milvaion_schedule::rules::{AutoDisable, in_words};
 
 /// A run that has ended, reduced to the two facts that the decision needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,19 +49,8 @@ pub fn disable_reason(
     };
     last.iter().all(counts).then(|| {
         let runs = if threshold == 1 { "its last run".to_owned() } else { format!("its last {threshold} runs") };
-        format!("Disabled automatically: {runs} failed within {}.", words(rule.window_seconds))
+        format!("Disabled automatically: {runs} failed within {}.", in_words(rule.window_seconds))
     })
-}
-
-/// Formats a length of time in words, in the largest unit that divides it.
-fn words(seconds: u32) -> String {
-    let (n, unit) = match seconds {
-        s if s % 86_400 == 0 => (s / 86_400, "day"),
-        s if s % 3_600 == 0 => (s / 3_600, "hour"),
-        s if s % 60 == 0 => (s / 60, "minute"),
-        s => (s, "second"),
-    };
-    if n == 1 { format!("1 {unit}") } else { format!("{n} {unit}s") }
 }
 
 #[cfg(test)]

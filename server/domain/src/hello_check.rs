@@ -20,7 +20,7 @@ use milvaion_protocol::{
 };
 use milvaion_schedule::{
     printable::check_printable,
-    rules::{LostRunPolicy, MAX_CONCURRENCY_LIMIT, MisfirePolicy, OverlapPolicy},
+    rules::{LostRunPolicy, MAX_CONCURRENCY_LIMIT, MAX_START_WITHIN_SECONDS, MisfirePolicy, OverlapPolicy},
     schedule::Schedule,
 };
 
@@ -216,6 +216,7 @@ fn check_rules(rules: &mut JobDefaults, add: &mut impl FnMut(String)) {
     keep_word(&mut rules.overlap, |word| OverlapPolicy::parse(word).is_some(), "overlap", add);
     keep_word(&mut rules.misfire, |word| MisfirePolicy::parse(word).is_some(), "misfire", add);
     keep_word(&mut rules.on_lost, |word| LostRunPolicy::parse(word).is_some(), "onLost", add);
+    keep_in(&mut rules.start_within_seconds, 1..=MAX_START_WITHIN_SECONDS, "startWithinSeconds", add);
     if let Some(unique) = &mut rules.unique {
         keep_in(&mut unique.for_seconds, 1..=MAX_UNIQUE_SECONDS, "unique.forSeconds", add);
     }

@@ -1,14 +1,20 @@
 //! Ends occurrences that no worker has begun for too long.
 //!
 //! An occurrence whose worker never comes back would stay queued for ever, and one of them each second would be thirty
-//! million rows a year in the table that everything reads. After the limit it is recorded as skipped, with the reason.
+//! million rows a year in the table that everything reads. After the limit it is recorded as skipped, with the reason. A
+//! job may have a shorter limit for its first attempts, counted from the due time.
+//!
+//! An occurrence that a worker has begun within the start limit is queued until the report arrives, which may take
+//! minutes after an outage. The claim in Redis shows it. While Redis does not answer, no start limit is applied.
 //!
 //! Its message may still wait in the queue of its job type. A worker checks an old message with the server before it starts
 //! it, and the mark in Redis stops a younger one.
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use milvaion_api::{events::LiveEvent, views::OccurrenceRow};
+use milvaion_protocol::id::OccurrenceId;
 use tokio::time::Instant;
 
 use crate::{
@@ -16,11 +22,11 @@ use crate::{
     clock::Clock,
     engine::{RunsOn, Service, activators::Activators, context::Context},
     live::Hub,
-    store::Store,
+    store::{Result, Store, occurrences::ChangedRun},
 };
 
-/// The time between two ticks.
-const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
+/// The time between two ticks, and thereby the time for which an occurrence may still begin after its start limit.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(5);
 /// The most occurrences that one transaction ends.
 const EXPIRY_BATCH: i64 = 500;
 
@@ -54,6 +60,45 @@ impl QueueExpiry {
             activators: context.activators.clone(),
         }
     }
+
+    /// Skips occurrences that have passed the start limit of their job and that no worker has claimed. Returns them.
+    async fn skip_missed_starts(&self, now: DateTime<Utc>) -> Result<Vec<ChangedRun>> {
+        let missed = self.store.missed_starts(EXPIRY_BATCH, now).await?;
+        let ids: Vec<OccurrenceId> = missed.iter().map(|(id, _)| *id).collect();
+        let keys = self.cache.run_keys(&ids).await.unwrap_or_else(|error| {
+            tracing::warn!(
+                error = %error,
+                "the claims of {} occurrences that have passed the start limit of their job cannot be read from Redis; \
+                 they are skipped once it answers",
+                ids.len()
+            );
+            Vec::new()
+        });
+        let unclaimed = missed.into_iter().zip(keys).filter(|(_, keys)| keys.claim.is_none());
+        let unclaimed: Vec<_> = unclaimed.map(|(missed, _)| missed).collect();
+        self.store.skip_missed_starts(&unclaimed, now).await
+    }
+
+    /// Notifies Redis, the slot granter and the browsers of occurrences that were skipped. Returns their number.
+    async fn announce(&self, ended: Vec<ChangedRun>, now: DateTime<Utc>) -> usize {
+        if ended.is_empty() {
+            return 0;
+        }
+        if ended.iter().any(|run| run.frees_slot || run.starts_pause) {
+            self.activators.slot_granter.notify_one();
+        }
+        let rows: Vec<OccurrenceRow> = ended.into_iter().map(|run| run.row).collect();
+        let attempts: Vec<_> = rows.iter().map(|row| (row.id, row.attempt.unsigned_abs())).collect();
+        if let Err(error) = self.cache.end_claims(&attempts).await {
+            tracing::warn!(
+                error = %error,
+                "the end of {} skipped occurrences was not written to Redis; a message in flight may still start one",
+                attempts.len()
+            );
+        }
+        self.hub.publish(now, vec![LiveEvent::Occurrences { rows }]);
+        attempts.len()
+    }
 }
 
 /// The result of one tick.
@@ -83,24 +128,13 @@ impl Service for QueueExpiry {
         let slice_end = Self::slice_end();
         loop {
             let now = self.clock.now();
-            let ended = self.store.expire_queued(self.limit, EXPIRY_BATCH, now).await?;
-            if ended.is_empty() {
+            let expired = self.store.expire_queued(self.limit, EXPIRY_BATCH, now).await?;
+            let mut skipped = self.announce(expired, now).await;
+            skipped += self.announce(self.skip_missed_starts(now).await?, now).await;
+            if skipped == 0 {
                 break;
             }
-            report.skipped += ended.len();
-            if ended.iter().any(|run| run.frees_slot || run.starts_pause) {
-                self.activators.slot_granter.notify_one();
-            }
-            let rows: Vec<OccurrenceRow> = ended.into_iter().map(|run| run.row).collect();
-            let attempts: Vec<_> = rows.iter().map(|row| (row.id, row.attempt.unsigned_abs())).collect();
-            if let Err(error) = self.cache.end_claims(&attempts).await {
-                tracing::warn!(
-                    error = %error,
-                    "the end of {} skipped occurrences was not written to Redis; a message in flight may still start one",
-                    attempts.len()
-                );
-            }
-            self.hub.publish(now, vec![LiveEvent::Occurrences { rows }]);
+            report.skipped += skipped;
             if Instant::now() > slice_end {
                 report.has_more = true;
                 break;

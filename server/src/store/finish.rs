@@ -6,6 +6,7 @@
 use chrono::{DateTime, Utc};
 use milvaion_api::views::StatusChange;
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
+use milvaion_schedule::rules::in_words;
 use serde_json::Value;
 use sqlx::{Executor, Postgres};
 use uuid::Uuid;
@@ -15,6 +16,7 @@ use super::{
     advance::ReportedProgress,
     occurrences::{ChangedRun, changed_run},
     partitions::with_partitions,
+    readable,
 };
 
 /// The end of an occurrence.
@@ -181,7 +183,8 @@ impl Store {
         )
         .fetch_all(&mut tx)
         .await?;
-        let note = format!("Skipped: no worker began it within {}.", in_words(expiry));
+        let expiry = in_words(u32::try_from(expiry.num_seconds()).unwrap_or(u32::MAX));
+        let note = format!("Skipped: no worker began it within {expiry}.");
         let skip = |id, attempt| RunEnd::new(OccurrenceId(id), attempt, OccurrenceStatus::Skipped, note.clone(), now);
         let ends: Vec<RunEnd> = waiting.into_iter().map(|row| skip(row.id, row.attempt)).collect();
         let ended = finish_runs(&mut tx, &ends, now).await?;
@@ -189,10 +192,70 @@ impl Store {
         self.measure_changed(&ended);
         Ok(ended)
     }
-}
 
-/// Describes a number of whole hours.
-fn in_words(time: chrono::Duration) -> String {
-    let plural = |count: i64, unit: &str| format!("{count} {unit}{}", if count == 1 { "" } else { "s" });
-    if time.num_hours() % 24 == 0 { plural(time.num_days(), "day") } else { plural(time.num_hours(), "hour") }
+    /// Returns at most `limit` queued occurrences that have passed the start limit of their job, with the note of each.
+    /// Only a first attempt has a start limit: before a later one, a worker has begun the occurrence.
+    pub async fn missed_starts(&self, limit: i64, now: DateTime<Utc>) -> Result<Vec<(OccurrenceId, String)>> {
+        // Only occurrences of jobs with this rule are read, and the index gives these jobs.
+        let rows = sqlx::query!(
+            r#"SELECT r.id AS "id!", r.scheduled_for AS "scheduled_for!", j.rules AS "rules!"
+                 FROM jobs j
+                CROSS JOIN LATERAL (
+                      SELECT id, scheduled_for FROM runs
+                       WHERE job_id = j.id AND status = 'queued' AND attempt = 1
+                         AND scheduled_for < $1::timestamptz - j.start_within_seconds * interval '1 second'
+                       ORDER BY created_at LIMIT $2) r
+                WHERE j.start_within_seconds IS NOT NULL
+                ORDER BY j.start_within_seconds LIMIT $2"#,
+            now,
+            limit
+        )
+        .fetch_all(self.pool())
+        .await?;
+        let missed = rows.into_iter().filter_map(|row| {
+            let missed = readable::rules(&row.rules).0.missed_start(row.scheduled_for, now)?;
+            Some((OccurrenceId(row.id), missed.note))
+        });
+        Ok(missed.collect())
+    }
+
+    /// Skips occurrences that have passed the start limit, each with its note, if no worker has begun it meanwhile.
+    /// Returns those that were skipped.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then none ended.
+    pub async fn skip_missed_starts(
+        &self,
+        missed: &[(OccurrenceId, String)],
+        now: DateTime<Utc>,
+    ) -> Result<Vec<ChangedRun>> {
+        if missed.is_empty() {
+            return Ok(Vec::new());
+        }
+        with_partitions!(self, now, self.try_skip_missed_starts(missed, now))
+    }
+
+    async fn try_skip_missed_starts(
+        &self,
+        missed: &[(OccurrenceId, String)],
+        now: DateTime<Utc>,
+    ) -> Result<Vec<ChangedRun>> {
+        let ids: Vec<Uuid> = missed.iter().map(|(id, _)| id.0).collect();
+        let mut tx = self.pool().begin().await?;
+        let queued = sqlx::query_scalar!(
+            "SELECT id FROM runs WHERE id = ANY($1) AND status = 'queued' AND attempt = 1
+              ORDER BY id FOR UPDATE SKIP LOCKED",
+            &ids
+        )
+        .fetch_all(&mut tx)
+        .await?;
+        let skip =
+            |(id, note): &(OccurrenceId, String)| RunEnd::new(*id, 1, OccurrenceStatus::Skipped, note.clone(), now);
+        let ends: Vec<RunEnd> = missed.iter().filter(|(id, _)| queued.contains(&id.0)).map(skip).collect();
+        let ended = finish_runs(&mut tx, &ends, now).await?;
+        tx.commit().await?;
+        self.measure_changed(&ended);
+        Ok(ended)
+    }
 }

@@ -321,7 +321,7 @@ impl Store {
 /// Prepares a checked statement that writes the definition of a job, so that the list of its columns exists once. The text
 /// is in three parts, between which the names of the columns and their values are inserted. Its parameters are `$1` the id,
 /// `$2` the key or the expected version, `$3` the next due time, `$4` the time, `$5` the author, `$6` the address, `$7` the
-/// source, `$8` the whole definition, the values of the columns to `$31`, and then `$more`. It is a macro because sqlx checks
+/// source, `$8` the whole definition, the values of the columns to `$32`, and then `$more`. It is a macro because sqlx checks
 /// only literals.
 macro_rules! write_job {
     (
@@ -334,10 +334,10 @@ macro_rules! write_job {
                 + "display_name, description, tags, worker_id, job_type, job_data, schedule, is_active, priority,
                    timeout_seconds, modified_at, modified_by, rules, start_at, end_at, calendars, overlap_policy,
                    max_concurrent, concurrency_key, concurrency_key_limit, max_retries, heartbeat_timeout_seconds,
-                   unreachable_timeout_seconds, on_lost, auto_disable"
+                   unreachable_timeout_seconds, on_lost, auto_disable, start_within_seconds"
                 + $between
                 + "$9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $4, $5, $19, $20, $21, $22, $23, $24, $25, $26, $27,
-                   $28, $29, $30, $31"
+                   $28, $29, $30, $31, $32"
                 + $after,
             $id,
             $key_or_version,
@@ -369,7 +369,8 @@ macro_rules! write_job {
             rules.heartbeat_timeout_seconds,
             rules.unreachable_timeout_seconds,
             rules.on_lost,
-            rules.auto_disable
+            rules.auto_disable,
+            rules.start_within_seconds
             $(, $more)*
         )
     }};
@@ -424,7 +425,7 @@ pub(super) async fn update_job(
          locked AS (SELECT id FROM jobs WHERE id = $1 AND version = $2 FOR NO KEY UPDATE),
          unmoved AS (
             SELECT d.job_id FROM job_due d
-             WHERE d.job_id IN (SELECT id FROM locked) AND d.next_fire_at IS NOT DISTINCT FROM $32 FOR UPDATE OF d
+             WHERE d.job_id IN (SELECT id FROM locked) AND d.next_fire_at IS NOT DISTINCT FROM $33 FOR UPDATE OF d
          ),
          changed AS (
             UPDATE jobs SET (",

@@ -26,6 +26,7 @@ pub(super) struct RuleColumns {
     pub(super) on_lost: &'static str,
     /// The auto-disable rule; an empty object means the default of the installation.
     pub(super) auto_disable: Value,
+    pub(super) start_within_seconds: Option<i32>,
 }
 
 impl RuleColumns {
@@ -47,6 +48,7 @@ impl RuleColumns {
             unreachable_timeout_seconds: rules.unreachable_timeout_seconds.map(int),
             on_lost: rules.on_lost.as_str(),
             auto_disable: rules.auto_disable.map_or_else(|| json!({}), |rule| json!(rule)),
+            start_within_seconds: rules.start_within_seconds.map(int),
         }
     }
 

@@ -159,7 +159,8 @@ async fn cancel_queued(server: &Server) -> OccurrenceId {
     id
 }
 
-async fn redis_command<T: redis::FromRedisValue>(config: &ServerConfig, words: &[&str]) -> T {
+/// Runs a command in the Redis of a server.
+pub(crate) async fn redis_command<T: redis::FromRedisValue>(config: &ServerConfig, words: &[&str]) -> T {
     let client = redis::Client::open(config.cache.url.as_str()).expect("a valid URL");
     let mut connection = client.get_multiplexed_async_connection().await.expect("Redis responds");
     let mut command = redis::cmd(words[0]);

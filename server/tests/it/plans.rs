@@ -507,6 +507,8 @@ async fn look_beside_delayed(delayed: i64) {
         let backlogs = harness.store.queue_backlogs(count, None).await.expect("the query succeeds");
         let expired = harness.store.expire_queued(chrono::Duration::days(30), 500, harness.clock.now()).await;
         assert!(expired.expect("the statement succeeds").is_empty());
+        let missed = harness.store.missed_starts(500, harness.clock.now()).await;
+        assert!(missed.expect("the query succeeds").is_empty());
         (next.outside_quarantine.is_some(), backlogs.iter().map(QueueBacklog::old).sum::<i64>())
     };
     // The plans are made while the tables are empty.

@@ -25,6 +25,8 @@ use milvaion_test_support::{
     jobs, runs, server_env,
 };
 
+use crate::late_runs::redis_command;
+
 /// Dispatches a due job. Returns the status and the note of its occurrence.
 async fn dispatch(store: &Store, clock: &Clock, job_id: JobId) -> (OccurrenceStatus, Option<String>) {
     let due = store.due_jobs(clock.now(), 10, &[]).await.expect("the query succeeds");
@@ -114,7 +116,7 @@ async fn occurrence_that_no_worker_begins_is_skipped() {
     let limit = Duration::hours(36);
     let mut expiry = QueueExpiry {
         store: store.clone(),
-        cache,
+        cache: cache.clone(),
         hub,
         clock: clock.clone(),
         limit,
@@ -162,4 +164,29 @@ async fn occurrence_that_no_worker_begins_is_skipped() {
     clock.advance(Duration::seconds(3));
     assert_eq!(expiry.tick().await.expect("the tick succeeds").skipped, 2);
     assert_eq!(status(retried).await.status, OccurrenceStatus::Skipped);
+
+    let rules = Rules { start_within_seconds: Some(30), ..Rules::default() };
+    let strict = JobInput { rules, ..jobs::echo_job(Schedule::Manual) };
+    let strict = jobs::insert_job(&store, &clock, &strict, None).await;
+    let insert = async || runs::insert_manual(&store, &clock, strict).await;
+    let (late, claimed, begun, retried) = (insert().await, insert().await, insert().await, insert().await);
+    let claim = cache.keys().running(claimed);
+    redis_command::<()>(&config, &["SET", &claim, "w-1:1", "EX", "60"]).await;
+    report(begun, OccurrenceStatus::Running).await;
+    report(retried, OccurrenceStatus::Queued).await;
+    clock.advance(Duration::seconds(30));
+    assert_eq!(expiry.tick().await.expect("the tick succeeds").skipped, 0);
+    clock.advance(Duration::milliseconds(1));
+    assert_eq!(expiry.tick().await.expect("the tick succeeds").skipped, 1);
+    let row = status(late).await;
+    assert_eq!(row.status, OccurrenceStatus::Skipped);
+    assert_eq!(row.note.as_deref(), Some("Skipped: no worker began it within 30 seconds of its due time."));
+    for id in [claimed, begun, retried] {
+        assert!(!status(id).await.status.is_final(), "{id}");
+    }
+    let keys = cache.run_keys(&[late]).await.expect("Redis responds");
+    assert_eq!(keys[0].claim.as_deref(), Some("done:1"), "its message is dropped");
+    // A worker reported the start while the claims were read.
+    let note = (begun, String::new());
+    assert!(store.skip_missed_starts(&[note], clock.now()).await.expect("the statement succeeds").is_empty());
 }

@@ -376,6 +376,7 @@ mod tests {
         let mut options = JobOptions::<u8>::default()
             .retries(101)
             .backoff(Duration::from_millis(1_500))
+            .start_within(Duration::ZERO)
             .retry_jitter(101)
             .priority(6)
             .concurrency(0)
@@ -395,7 +396,7 @@ mod tests {
         }
         let mut errors = ConfigErrors::default();
         options.check("report", &mut errors);
-        assert_eq!(errors.messages().len(), 17, "{errors}");
+        assert_eq!(errors.messages().len(), 18, "{errors}");
         assert!(errors.messages().iter().all(|text| text.contains("report") && text.contains("give")), "{errors}");
     }
 

@@ -11,6 +11,8 @@ use milvaion_protocol::message::JobDefaults;
 const MAX_RETRIES: u16 = 100;
 /// Upper bound of the base of the retry delay.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(86_400);
+/// Upper bound of the start limit.
+const MAX_START_WITHIN: Duration = Duration::from_secs(30 * 86_400);
 /// Upper bound of a concurrency limit over the whole fleet.
 const MAX_CONCURRENT: u16 = 10_000;
 /// Upper bound of the number of tags.
@@ -93,23 +95,28 @@ impl OnLost {
 /// The declared rules.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rules {
-    /// The rules as they are announced, without the backoff.
+    /// The rules as they are announced, without those below.
     pub(crate) wire: JobDefaults,
     /// The delay before the first retry.
     pub(crate) backoff: Option<Duration>,
+    /// The start limit.
+    pub(crate) start_within: Option<Duration>,
 }
 
 impl Rules {
     /// Calls `refuse` with each rule outside its bounds, and with the remedy.
     pub(crate) fn check(&self, refuse: &mut impl FnMut(String)) {
         let wire = &self.wire;
+        let is_invalid =
+            |time: Duration, most| time.subsec_nanos() != 0 || !(Duration::from_secs(1)..=most).contains(&time);
         if let Some(retries) = wire.max_retries.filter(|retries| *retries > MAX_RETRIES) {
             refuse(format!("{retries} retries: give a number from 0 to {MAX_RETRIES}"));
         }
-        if let Some(base) = self.backoff
-            && (base.subsec_nanos() != 0 || !(Duration::from_secs(1)..=MAX_RETRY_DELAY).contains(&base))
-        {
+        if let Some(base) = self.backoff.filter(|base| is_invalid(*base, MAX_RETRY_DELAY)) {
             refuse(format!("a backoff of {base:?}: give whole seconds, 1 second to 1 day"));
+        }
+        if let Some(limit) = self.start_within.filter(|limit| is_invalid(*limit, MAX_START_WITHIN)) {
+            refuse(format!("a start limit of {limit:?}: give whole seconds, 1 second to 30 days"));
         }
         if let Some(percent) = wire.retry_jitter_percent.filter(|percent| *percent > 100) {
             refuse(format!("a retry jitter of {percent}: give a number from 0 to 100"));
@@ -132,7 +139,11 @@ impl Rules {
 
     /// Returns the rules as the registration announces them.
     pub(crate) fn into_wire(self) -> JobDefaults {
-        JobDefaults { base_retry_delay_seconds: self.backoff.map(whole_seconds), ..self.wire }
+        JobDefaults {
+            base_retry_delay_seconds: self.backoff.map(whole_seconds),
+            start_within_seconds: self.start_within.map(whole_seconds),
+            ..self.wire
+        }
     }
 }
 
@@ -203,6 +214,14 @@ macro_rules! rule_setters {
             self
         }
 
+        /// Sets the start limit, whole seconds from 1 second to 30 days: an occurrence that no worker has begun within this
+        /// time of its due time is skipped. A job type without this rule has no limit.
+        #[must_use]
+        pub fn start_within(mut self, limit: Duration) -> Self {
+            self.rules.start_within = Some(limit);
+            self
+        }
+
         /// Adds a tag, 1 to 50 characters without a comma. At most 20.
         #[must_use]
         pub fn tag(mut self, tag: impl Into<String>) -> Self {
@@ -213,3 +232,14 @@ macro_rules! rule_setters {
 }
 
 pub(crate) use rule_setters;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn start_limit_is_announced_in_seconds() {
+        let rules = Rules { start_within: Some(Duration::from_secs(90)), ..Rules::default() };
+        assert_eq!(rules.into_wire(), JobDefaults { start_within_seconds: Some(90), ..JobDefaults::default() });
+    }
+}

@@ -43,6 +43,9 @@ fn rule_values(rules: &Rules) -> Vec<(&'static str, RuleValue)> {
     } else if rules.misfire != MisfirePolicy::default() {
         add("Misfire policy", rules.misfire.label().into());
     }
+    if let Some(seconds) = rules.start_within_seconds {
+        add("Start limit", format!("A run that no worker has begun {} after its due time is skipped", span(seconds)));
+    }
     if let Some(limit) = rules.max_concurrent {
         add("Maximum concurrent runs", limit.to_string());
     }
@@ -138,6 +141,7 @@ mod tests {
             blackout: BlackoutPolicy::Postpone,
             overlap: OverlapPolicy::Queue,
             misfire: MisfirePolicy::CatchUp,
+            start_within_seconds: Some(1_800),
             max_concurrent: Some(3),
             key_limit: Some(ConcurrencyKeyLimit { key: "tenant-7".into(), limit: 2 }),
             max_retries: 2,
@@ -163,6 +167,7 @@ mod tests {
                 "Jitter: Each run starts up to 90 seconds later; the delay of this job is always the same",
                 "Overlap policy: Wait for the previous run to end",
                 "Misfire policy: Run each missed due time: at most 100, none older than 1 hour",
+                "Start limit: A run that no worker has begun 30 minutes after its due time is skipped",
                 "Maximum concurrent runs: 3",
                 "Concurrency key: tenant-7, at most 2 concurrent runs of all jobs with this key",
                 "Retries: Up to 2 retries, after 5 s and 10 s",

@@ -1,4 +1,4 @@
-//! The rules of a job: overlap, misfires, concurrency limits, retries, lost runs and auto-disable.
+//! The rules of a job: overlap, misfires, start limit, concurrency limits, retries, lost runs and auto-disable.
 //!
 //! Every rule has a usable default. Both sections are therefore collapsed until one of their fields differs from its
 //! default or has an error. Only the retries stay visible, because most jobs set them.
@@ -12,11 +12,12 @@ use crate::components::{
 };
 
 /// The fields of the first section, by their names in the form.
-const OVERLAP_FIELDS: [&str; 7] = [
+const OVERLAP_FIELDS: [&str; 8] = [
     "rules.overlap",
     "rules.misfire",
     "rules.catch_up_limit",
     "rules.catch_up_window_seconds",
+    "rules.start_within_seconds",
     "rules.max_concurrent",
     "rules.concurrency_key",
     "rules.concurrency_key_limit",
@@ -33,7 +34,7 @@ const FAILURE_FIELDS: [&str; 6] = [
     "rules.auto_disable_cool_down_seconds",
 ];
 
-/// The section for overlap, misfires and concurrency limits.
+/// The section for overlap, misfires, start limit and concurrency limits.
 #[component]
 pub fn OverlapSection(
     /// The state of the form.
@@ -57,7 +58,7 @@ pub fn OverlapSection(
                 state
                 fields=&OVERLAP_FIELDS
                 is_open=form.has_non_default(&OVERLAP_FIELDS)
-                summary="Overlap policy, misfire policy, concurrency limits"
+                summary="Overlap policy, misfire policy, start limit, concurrency limits"
             >
                 <RadioField
                     state
@@ -95,6 +96,16 @@ pub fn OverlapSection(
                         is_required=false
                     />
                 </div>
+                <TextField
+                    state
+                    field="rules.start_within_seconds"
+                    label="Start limit (seconds)"
+                    hint="A run that no worker has begun this long after its due time is skipped, 1 to 2,592,000 (30 days). \
+                          Empty: the server's EXPIRE_QUEUED_HOURS (default 30 days). A retry has no start limit."
+                    value=form.rule("start_within_seconds")
+                    inputmode="numeric"
+                    is_required=false
+                />
                 <TextField
                     state
                     field="rules.max_concurrent"

@@ -81,6 +81,7 @@ fn bad_schedule_is_refused_alone() {
 fn rules_out_of_bounds_are_left_out() {
     let defaults = JobDefaults {
         max_retries: Some(101),
+        start_within_seconds: Some(0),
         priority: Some(5),
         overlap: Some("sometimes".into()),
         misfire: Some("skip".into()),
@@ -96,7 +97,7 @@ fn rules_out_of_bounds_are_left_out() {
         ..JobDefaults::default()
     };
     assert_eq!(kept, expected);
-    assert_eq!(checked.problems.len(), 3);
+    assert_eq!(checked.problems.len(), 4);
 }
 
 #[test]

@@ -156,7 +156,7 @@ impl Generator {
                 rules.insert(name.into(), value);
             }
         };
-        let wanted: Vec<bool> = (0..17).map(|_| self.maybe()).collect();
+        let wanted: Vec<bool> = (0..18).map(|_| self.maybe()).collect();
         add(
             wanted[0],
             "startAt",
@@ -181,6 +181,7 @@ impl Generator {
         add(wanted[13], "retryJitterPercent", self.below(101).into());
         add(wanted[14], "heartbeatTimeoutSeconds", self.between(15, 86_400).into());
         add(wanted[15], "unreachableTimeoutSeconds", self.between(15, 86_400).into());
+        add(wanted[17], "startWithinSeconds", self.between(1, 2_592_000).into());
         add(wanted[16], "onLost", (*self.one_of(&["requeue", "fail"])).into());
         let mut auto_disable =
             json!({ "threshold": self.between(1, 100), "windowSeconds": self.between(1, 2_592_000) });

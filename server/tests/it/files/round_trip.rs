@@ -14,14 +14,14 @@ const CALENDARS: u64 = 6;
 const DIFFERING_COLUMNS: &str = "SELECT count(*) FROM jobs
      WHERE (start_at, end_at, calendars, (ARRAY['skip', 'queue', 'allow', 'replace'])[overlap_policy + 1], max_concurrent,
             concurrency_key, concurrency_key_limit, max_retries, heartbeat_timeout_seconds, unreachable_timeout_seconds,
-            on_lost, auto_disable)
+            on_lost, auto_disable, start_within_seconds)
            IS DISTINCT FROM
            ((rules ->> 'startAt')::timestamptz, (rules ->> 'endAt')::timestamptz,
             ARRAY(SELECT jsonb_array_elements_text(rules -> 'calendars')::uuid), coalesce(rules ->> 'overlap', 'allow'),
             (rules ->> 'maxConcurrent')::int, rules -> 'keyLimit' ->> 'key', (rules -> 'keyLimit' ->> 'limit')::int,
             coalesce((rules ->> 'maxRetries')::int, 0), (rules ->> 'heartbeatTimeoutSeconds')::int,
             (rules ->> 'unreachableTimeoutSeconds')::int, coalesce(rules ->> 'onLost', 'requeue'),
-            coalesce(rules -> 'autoDisable', '{}'))";
+            coalesce(rules -> 'autoDisable', '{}'), (rules ->> 'startWithinSeconds')::int)";
 
 async fn create(files: &Files, seed: u64, jobs: u64) {
     let mut generator = Generator::new(seed);
