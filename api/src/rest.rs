@@ -35,9 +35,7 @@ pub use files::{
     ApplyFiles, DefinitionFile, DocumentKind, DocumentPlan, ExportQuery, FileDocument, FilePlan, FilesPlan,
     JobDocument, PlannedOutcome, Prune, PrunedJob,
 };
-pub use jobs::{
-    CompareQuery, DuplicateJob, Job, JobQuery, JobSummary, NewJob, PutJob, RecentOccurrence, RunJob, VersionQuery,
-};
+pub use jobs::*;
 pub use occurrences::{
     CancelDelayed, CancelDelayedResult, CancelOccurrence, EnqueueOccurrence, EnqueueOccurrences, EnqueueResults,
     LogPage, LogQuery, Occurrence, OccurrenceDetail, OccurrenceQuery, RetryOccurrence, StatusChangeEntry,

@@ -16,6 +16,7 @@ mod tokens;
 use std::{net::IpAddr, ops::Deref};
 
 use async_trait::async_trait;
+use chrono::{DateTime, Utc};
 use http::request::Parts;
 use milvaion_api::{
     calendar_form::CalendarForm,
@@ -173,6 +174,8 @@ pub trait Backend:
     async fn delayed_count(&self, me: &RequestUser, id: JobId) -> Result<i64, AppError>;
     /// Cancels delayed occurrences of a job, as many as one request may. The result says whether some may be left.
     async fn cancel_delayed(&self, me: &RequestUser, id: JobId, reason: &str) -> Result<CancelDelayedResult, AppError>;
+    /// Skips the next due time of a job, which must be `due`.
+    async fn skip_due(&self, me: &RequestUser, id: JobId, due: DateTime<Utc>) -> Result<(), AppError>;
     /// Pauses or resumes a job. Returns the reason of the pause that a resume has ended.
     async fn set_job_active(
         &self,

@@ -6,11 +6,12 @@ use std::{
     time::Duration,
 };
 
+use chrono::{DateTime, Utc};
 use clap::Subcommand;
 use milvaion_api::{
     requests::parse_exact_json,
     rest::{
-        CancelDelayed, CancelDelayedResult, Job, JobQuery, JobSummary, OccurrenceDetail, PauseRequest, RunJob,
+        CancelDelayed, CancelDelayedResult, Job, JobQuery, JobSummary, OccurrenceDetail, PauseRequest, RunJob, SkipDue,
         VersionQuery,
     },
     views::MAX_COUNTED_OPEN,
@@ -23,7 +24,7 @@ use super::{
     follow::{self, Ending},
     session::Session,
     table::{Cell, Color, Details, Table, block},
-    times::parse_length,
+    times::{self, parse_length},
 };
 
 /// A command on jobs.
@@ -89,6 +90,15 @@ pub enum JobsCommand {
         /// The id or the key of the job.
         job: JobReference,
     },
+    /// Skips the next due time of a job. The due times after it stay.
+    SkipDue {
+        /// The id or the key of the job.
+        job: JobReference,
+        /// Due time to skip; without it, the one that is the next now. A command that may be repeated names it, so that
+        /// it skips no other one.
+        #[arg(long, value_name = "TIME", value_parser = times::parse_time)]
+        due_at: Option<DateTime<Utc>>,
+    },
     /// Cancels all delayed occurrences of a job, oldest first.
     ///
     /// They wait for the time that the program that enqueued them has set, or for a retry. Those that are enqueued during
@@ -152,6 +162,16 @@ pub(super) async fn run(command: JobsCommand, session: &mut Session<'_>) -> Resu
             let id = session.client.find_job(&job).await?.summary.id;
             let job = session.client.resume_job(id).await?;
             changed(session, &job, "is active")
+        }
+        JobsCommand::SkipDue { job, due_at } => {
+            let found = session.client.find_job(&job).await?.summary;
+            let Some(due_at) = due_at.or(found.next_due_at) else {
+                return Err(CliError::Usage(format!("The job {job} has no next due time that could be skipped.")));
+            };
+            let job = session.client.skip_due(found.id, &SkipDue { due_at }).await?;
+            let to_local = session.console.environment.to_local;
+            let next = job.summary.next_due_at.map(|at| times::moment(at, session.now, to_local)).unwrap_or_default();
+            changed(session, &job, &format!("is due next at {next}"))
         }
         JobsCommand::CancelDelayed { job, reason, yes } => {
             let found = session.client.find_job(&job).await?;

@@ -108,7 +108,7 @@ impl<'a> EffectiveSchedule<'a> {
 
     /// Returns the first due time of a job that was just defined, edited or resumed. Due times during a pause are not
     /// caught up. The job's last due time `last` is not repeated if it is at most [`MAX_AHEAD`] after `now`. A later one
-    /// comes from a clock that was ahead, and the job would be silent until then.
+    /// comes from a clock that was ahead, and the job would be silent until then, or was skipped, which a resume ends.
     #[must_use]
     pub fn first(&self, last: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
         if let Some(last) = last.filter(|last| (now..now + MAX_AHEAD).contains(last)) {
@@ -136,6 +136,7 @@ impl<'a> EffectiveSchedule<'a> {
 
     /// Returns the due time of a job after its calendars changed, at `now`. `due` is its present one, `last` its last one.
     /// An interval keeps its rhythm: it is counted from the last due time, or from the present one if there is no last.
+    /// A last due time that a user skipped ahead is not due again.
     #[must_use]
     pub fn after_calendar_change(
         &self,
@@ -143,9 +144,13 @@ impl<'a> EffectiveSchedule<'a> {
         due: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
     ) -> Option<DateTime<Utc>> {
+        // A present due time that is not after it comes from a resume or an edit, which ends the skip.
+        if let Some(skipped) = last.filter(|last| *last > now && due.is_none_or(|due| due > *last)) {
+            return self.following(skipped, skipped);
+        }
         let Schedule::Every { seconds, .. } = self.schedule else { return self.first(last, now) };
-        match (last, due) {
-            (Some(last), _) => self.following(last, last.max(now)),
+        match (last.filter(|last| *last <= now), due) {
+            (Some(last), _) => self.following(last, now),
             // A blackout that no longer exists may have moved it by several intervals.
             (None, Some(due)) => self.in_rhythm(due, *seconds, now, self.offset),
             (None, None) => self.first(None, now),

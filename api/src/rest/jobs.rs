@@ -201,6 +201,15 @@ pub struct RunJob {
     pub force: bool,
 }
 
+/// A request to skip the next due time of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct SkipDue {
+    /// The due time to skip, which must be the `nextDueAt` of the job, so that a repeated request skips no other one.
+    pub due_at: DateTime<Utc>,
+}
+
 /// A request for a copy of a job. The copy is paused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -1,5 +1,6 @@
 //! Server functions that list, define, run, pause and delete jobs.
 
+use chrono::{DateTime, Utc};
 use leptos::prelude::*;
 use milvaion_api::{
     page::{JobFilter, ListPage},
@@ -277,6 +278,22 @@ pub async fn set_job_active(
     };
     super::respond("trigger", result, |_| back.clone(), notice, &back, ()).await
 }
+
+/// Skips the next due time of a job, which the caller names, so that a second click does not skip another one.
+///
+/// # Errors
+///
+/// `Conflict` if it is not the next due time any more or cannot be skipped now; `NotFound`; `Denied` below Operator.
+#[server(output = JsonText, endpoint = "skip_due")]
+pub async fn skip_due(id: JobId, due: DateTime<Utc>) -> Result<(), AppError> {
+    let (backend, me) = super::authorize(milvaion_api::permissions::Permission::DefineJob).await?;
+    let result = backend.skip_due(&me, id, due).await;
+    let back = format!("/jobs/{id}");
+    super::respond("trigger", result, |()| back.clone(), SKIPPED_NOTICE, &back, ()).await
+}
+
+/// The notice after a due time was skipped.
+pub const SKIPPED_NOTICE: &str = "The run is skipped.";
 
 /// Makes a job be as the code of a worker declares again, after an edit has detached it.
 ///

@@ -170,6 +170,26 @@ async fn delayed_occurrences_are_counted_and_cancelled_by_operators() {
     get(&fake, &path).await.assert_contains(&["3 delayed occurrences are cancelled."]);
 }
 
+#[tokio::test]
+async fn next_run_is_skipped_by_a_form_that_names_it() {
+    let path = format!("/jobs/{}", samples::job_id());
+    let question = format!("{path}?confirm=skip-due");
+    let viewer = FakeBackend::signed_in(Role::Viewer).ready();
+    get(&viewer, &question).await.assert_lacks(&["Skip next run", "/api/skip_due"]);
+    let fake = FakeBackend::signed_in(Role::Operator).ready();
+    get(&fake, &path).await.assert_contains(&["Skip the next run of nightly report?"]).assert_lacks(&["/api/skip_due"]);
+    get(&fake, &question).await.assert_contains(&[
+        "id=\"skip-due\"",
+        "action=\"/api/skip_due\"",
+        "name=\"due\" value=\"2026-11-21T15:02:00Z\"",
+    ]);
+    let form = format!("id={}&due=2026-11-21T15%3A02%3A00Z", samples::job_id());
+    let answer = post(&fake, "/api/skip_due", &form).await;
+    assert_eq!((answer.status, answer.location), (StatusCode::FOUND, Some(path.clone())));
+    assert_eq!(done(&fake), ["skip 2026-11-21 15:02:00 UTC"]);
+    get(&fake, &path).await.assert_contains(&["The run is skipped."]);
+}
+
 /// A page that the browser opens reads its rows with the filter in the query of the address, where each value is a text.
 #[tokio::test]
 async fn rows_are_read_with_a_status_in_the_query() {

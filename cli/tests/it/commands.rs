@@ -326,6 +326,28 @@ async fn enqueue_refuses_arguments_before_a_request() {
 }
 
 #[tokio::test]
+async fn skipped_due_time_is_the_named_or_the_next_one() {
+    let mut later = job();
+    later["nextDueAt"] = json!("2026-11-26T15:00:00Z");
+    let server = FakeServer::start(move |request, _| match request.method.as_str() {
+        "GET" => document(200, &job()),
+        _ => document(200, &later),
+    })
+    .await;
+    for (named, due) in
+        [(&["--due-at", "2026-11-25T16:00:00.25+01:00"][..], "2026-11-25T15:00:00.250Z"), (&[], "2026-11-25T15:00:00Z")]
+    {
+        let arguments = [&["jobs", "skip-due", "mail.send"], named].concat();
+        let done = Shell::signed_in(&server.url).run(&arguments).await;
+        let message = "The job \"Send mail\" is due next at 2026-11-26 15:00:00 (in 27 h).";
+        assert!(done.code == 0 && done.messages.contains(message), "{}", done.messages);
+        let request = server.received().pop().expect("a request");
+        assert_eq!(request.line(), format!("POST /api/v1/jobs/{JOB}/skip-due"));
+        assert_eq!(request.json(), json!({ "dueAt": due }));
+    }
+}
+
+#[tokio::test]
 async fn delayed_occurrences_are_cancelled_in_parts() {
     let mut found = job();
     found["delayedOccurrences"] = json!(10_001);

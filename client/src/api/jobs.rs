@@ -11,7 +11,7 @@ use milvaion_api::{
     requests::JobInput,
     rest::{
         CancelDelayed, CancelDelayedResult, CompareQuery, DuplicateJob, Job, JobAuditQuery, JobQuery, JobSummary,
-        NewJob, OccurrenceDetail, Page, PauseRequest, RunJob, VersionQuery,
+        NewJob, OccurrenceDetail, Page, PauseRequest, RunJob, SkipDue, VersionQuery,
     },
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
 };
@@ -188,6 +188,16 @@ impl Client {
     /// Returns an error if there is no such job or the request fails.
     pub async fn resume_job(&self, id: JobId) -> Result<Job, ClientError> {
         self.post_empty(&["jobs", &id.to_string(), "resume"]).await
+    }
+
+    /// Skips the next due time of a job.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the job is not due next at the named time, if that cannot be skipped now, or if the request
+    /// fails.
+    pub async fn skip_due(&self, id: JobId, request: &SkipDue) -> Result<Job, ClientError> {
+        self.post(&["jobs", &id.to_string(), "skip-due"], request).await
     }
 
     /// Makes a job be as the code of its worker declares again, after an edit has detached it.

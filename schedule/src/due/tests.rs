@@ -142,6 +142,24 @@ fn changed_calendar_keeps_the_rhythm_of_an_interval() {
 }
 
 #[test]
+fn changed_calendar_keeps_a_due_time_skipped() {
+    let (rules, now, skipped) = (Rules::default(), at(MIDNIGHT), at("2026-01-01T09:00:00Z"));
+    for (schedule, next) in [
+        (cron("0 9 * * *"), skipped + Duration::days(1)),
+        (Schedule::every(3_600), skipped + Duration::hours(1)),
+        (Schedule::Every { seconds: 60, from: IntervalAnchor::End }, skipped + Duration::minutes(1)),
+    ] {
+        let effective = effective(&schedule, &rules, &[]);
+        assert_eq!(effective.after_calendar_change(Some(skipped), Some(next), now), Some(next));
+    }
+    // A resume has ended the skip.
+    let (daily, hourly) = (cron("0 9 * * *"), Schedule::every(3_600));
+    let due = Some(now + Duration::minutes(20));
+    assert_eq!(effective(&daily, &rules, &[]).after_calendar_change(Some(skipped), due, now), Some(skipped));
+    assert_eq!(effective(&hourly, &rules, &[]).after_calendar_change(Some(skipped), due, now), due);
+}
+
+#[test]
 fn edit_does_not_repeat_a_due_time_dispatched_early() {
     let rules = Rules::default();
     let (schedule, noon) = (cron("0 12 * * *"), at("2026-01-01T12:00:00Z"));

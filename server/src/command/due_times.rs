@@ -1,22 +1,29 @@
-//! Due times that are computed again for many jobs: after an edit of a calendar, and after a clock that was ahead.
+//! Due times that are computed again for many jobs, after an edit of a calendar and after a clock that was ahead, and
+//! the next due time of one job, which a user skips.
 //!
 //! Thousands of jobs may use one calendar, so this takes longer than a request may. It is done in pages, each of which
 //! may be repeated, and the place that was reached is stored: neither a closed browser nor a stopped server ends it early.
+//!
+//! A skipped due time is the last one of its job from then on, as if it had been dispatched, so that a later
+//! computation does not find it again.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, SecondsFormat, Utc};
 use milvaion_api::events::LiveEvent;
+use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_protocol::id::JobId;
-use milvaion_schedule::{calendar::Calendar, due::EffectiveSchedule};
+use milvaion_schedule::{calendar::Calendar, due::EffectiveSchedule, rules::OverlapPolicy};
 use tokio::time::Instant;
 
-use super::jobs::JobCommands;
+use super::jobs::{JobCommands, conflict, first_due_in, not_found};
 use crate::{
     error::chain,
     store::{
         calendars::CalendarSet,
+        create::NewRun,
         due_times::{DueTimeMove, ScheduledJob},
+        jobs::AuditStamp,
     },
 };
 
@@ -41,6 +48,53 @@ pub struct PageResult {
 }
 
 impl JobCommands {
+    /// Skips the next due time of a job, which must be `due`, so that two requests do not skip two. It is recorded as a
+    /// skipped occurrence, and the job is due at the following one.
+    ///
+    /// # Errors
+    ///
+    /// Returns `NotFound`, or `Conflict` if the job is not due next at `due`, if it would not be due again, if the
+    /// cluster is paused, or if an occurrence is open of a job that skips overlaps.
+    pub async fn skip_due(&self, me: &RequestUser, id: JobId, due: DateTime<Utc>) -> Result<(), AppError> {
+        let mut job = self.store.job(id).await?.ok_or_else(not_found)?;
+        if job.next_fire_at == Some(due) {
+            let calendars = self.calendars_of(&job.definition).await?;
+            let next = first_due_in(id, &job.definition, Some(due), due, &calendars);
+            if next.is_none() {
+                return Err(AppError::Conflict("This is the last due time of this job. Pause the job instead.".into()));
+            }
+            let run = NewRun {
+                id: self.clock.occurrence_id(),
+                job_id: id,
+                due: Some(due),
+                version: job.version,
+                next_fire_at: next,
+                is_skipped: true,
+                note: Some(format!("Skipped: {} has skipped this due time.", me.email)),
+                ..NewRun::default()
+            };
+            let edit = AuditStamp { by: &me.email, at: self.clock.now(), address: me.address };
+            if let Some(skipped) = self.store.insert_skipped_run(&run, edit).await? {
+                let events = vec![LiveEvent::Occurrences { rows: vec![skipped.row] }, LiveEvent::Job { id }];
+                self.publish_changes(&[(id, next)], events).await;
+                return Ok(());
+            }
+            job = self.store.job(id).await?.ok_or_else(not_found)?;
+        }
+        let reason = if let Some(reason) = not_next(job.next_fire_at, due, job.definition.is_active) {
+            reason
+        } else if self.store.is_cluster_paused().await? {
+            "All schedules are paused. Resume them, then skip the due time.".into()
+        } else if job.definition.rules.overlap == OverlapPolicy::Skip && self.store.has_open_run(id).await? {
+            "An occurrence of this job is open, and the job's overlap policy is to skip the next one. Wait for its \
+             end, then skip the due time."
+                .into()
+        } else {
+            return Err(conflict());
+        };
+        Err(AppError::Conflict(reason))
+    }
+
     /// Computes the due times of one page of the jobs that use an edited calendar. A job that is edited, or of which a run
     /// is created, in the meantime is skipped: that change has used the new calendar, or the dispatcher will. Returns
     /// `None` if no calendar is left.
@@ -73,9 +127,18 @@ impl JobCommands {
     pub async fn wake_silent_jobs(&self, after: JobId) -> anyhow::Result<PageResult> {
         let now = self.clock.now();
         let jobs = self.store.jobs_ahead_of(now + MIN_AHEAD, after, PAGE).await?;
+        // A last due time that is ahead and was not dispatched is one that a user has skipped. The job is not silent.
+        let mut skipped = HashSet::new();
+        for job in &jobs {
+            if let Some(last) = job.last_fire_at.filter(|last| *last > now + MIN_AHEAD)
+                && !self.store.has_scheduled_run(job.id, last).await?
+            {
+                skipped.insert(job.id);
+            }
+        }
         self.recompute(jobs, move |job, schedule| {
-            if schedule.counts_from_end() && job.next_fire_at.is_none() {
-                return None;
+            if skipped.contains(&job.id) || (schedule.counts_from_end() && job.next_fire_at.is_none()) {
+                return job.next_fire_at;
             }
             // A due time that was dispatched by the right clock is not looked for again.
             let since = job
@@ -167,4 +230,35 @@ fn moved(
     let schedule = EffectiveSchedule::new(job.id, job.schedule.as_ref()?, &job.rules, &blackouts);
     let next = next(job, &schedule);
     (next != job.next_fire_at).then_some(DueTimeMove { id: job.id, version: job.version, was: job.next_fire_at, next })
+}
+
+/// Returns the reason for which the due time `due` of a job cannot be skipped, if it is not the job's next one, `next`.
+fn not_next(next: Option<DateTime<Utc>>, due: DateTime<Utc>, is_active: bool) -> Option<String> {
+    let text = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::AutoSi, true);
+    match next {
+        Some(next) if next == due => None,
+        Some(next) => {
+            Some(format!("This job is due next at {}, not at {}. Nothing was skipped.", text(next), text(due)))
+        }
+        None if is_active => Some("This job has no next due time that could be skipped.".into()),
+        None => Some("This job is paused, so it has no next due time that could be skipped.".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_next_due_time_can_be_skipped() {
+        let due = DateTime::UNIX_EPOCH;
+        assert_eq!(not_next(Some(due), due, true), None);
+        let later = due + chrono::Duration::milliseconds(86_400_250);
+        let reason =
+            "This job is due next at 1970-01-02T00:00:00.250Z, not at 1970-01-01T00:00:00Z. Nothing was skipped.";
+        assert_eq!(not_next(Some(later), due, true).as_deref(), Some(reason));
+        for (is_active, part) in [(true, "has no next due time"), (false, "is paused")] {
+            assert!(not_next(None, due, is_active).is_some_and(|reason| reason.contains(part)), "{part}");
+        }
+    }
 }

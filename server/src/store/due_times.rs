@@ -1,11 +1,20 @@
-//! Due times that change without a dispatch: after an edit of a calendar, and after a clock that was ahead.
+//! Due times that change without a dispatch: after an edit of a calendar, after a clock that was ahead, and if a user
+//! skips one.
 
 use chrono::{DateTime, Utc};
 use milvaion_protocol::id::{CalendarId, JobId, OccurrenceId};
 use milvaion_schedule::{rules::Rules, schedule::Schedule};
+use serde_json::json;
 use uuid::Uuid;
 
-use super::{Result, Store, readable};
+use super::{
+    Result, Store,
+    audit::{self, AuditEntry},
+    create::{CreatedRun, NewRun, create_runs},
+    jobs::AuditStamp,
+    partitions::with_partitions,
+    readable,
+};
 
 /// An active job with its due times.
 #[derive(Clone, Debug)]
@@ -22,7 +31,7 @@ pub struct ScheduledJob {
     pub unreadable_rule: Option<String>,
     /// The next due time.
     pub next_fire_at: Option<DateTime<Utc>>,
-    /// The due time that was dispatched last.
+    /// The due time that was dispatched or skipped last.
     pub last_fire_at: Option<DateTime<Utc>>,
 }
 
@@ -118,7 +127,31 @@ impl Store {
         Ok(rows.into_iter().map(|row| (JobId(row.job_id), row.next_fire_at)).collect())
     }
 
-    /// Returns true if a job has an occurrence for a due time at which the schedule created it.
+    /// Skips a due time: creates its occurrence `run`, which is skipped, moves the job to the next due time as a
+    /// dispatch does, and inserts an audit row. Returns `None`, and changes nothing, if the due time or the version of
+    /// the job has changed since it was read, if the cluster is paused, or if the due time is ahead and an occurrence
+    /// is open of a job that skips overlaps.
+    pub async fn insert_skipped_run(&self, run: &NewRun, edit: AuditStamp<'_>) -> Result<Option<CreatedRun>> {
+        let created = with_partitions!(self, edit.at, self.create_skipped_run(run, edit))?;
+        self.measure_created(&created);
+        Ok(created.into_iter().next())
+    }
+
+    async fn create_skipped_run(&self, run: &NewRun, edit: AuditStamp<'_>) -> Result<Vec<CreatedRun>> {
+        let mut tx = self.pool().begin().await?;
+        let created = create_runs(&mut tx, std::slice::from_ref(run), false, None, edit.at).await?;
+        if !created.is_empty() {
+            let entry = AuditEntry::new(edit.at, edit.by, "job.skip", format!("job:{}", run.job_id))
+                .change(Some(json!({ "nextDueAt": run.due })), Some(json!({ "nextDueAt": run.next_fire_at })))
+                .from(edit.address.map(|address| address.to_string()));
+            audit::record(&mut tx, &entry).await?;
+        }
+        tx.commit().await?;
+        Ok(created)
+    }
+
+    /// Returns true if a job has an occurrence for a due time at which the schedule created it. One that a user has
+    /// skipped ahead does not count.
     pub async fn has_scheduled_run(&self, id: JobId, due: DateTime<Utc>) -> Result<bool> {
         // An occurrence is created at its due time, or later if the scheduler is late.
         let first = OccurrenceId::from_parts(due - chrono::Duration::seconds(1), [0; 10]);

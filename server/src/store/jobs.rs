@@ -33,7 +33,7 @@ pub struct StoredJob {
     pub unreadable: Option<String>,
     /// Next due time; none if the job is paused, manual or finished.
     pub next_fire_at: Option<DateTime<Utc>>,
-    /// Due time that was dispatched last; it may lie some milliseconds in the future.
+    /// Due time that was dispatched or skipped last; it may lie in the future.
     pub last_fire_at: Option<DateTime<Utc>>,
     /// Reason for the pause.
     pub paused_reason: Option<String>,

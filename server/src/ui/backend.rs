@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use chrono::{DateTime, Utc};
 use http::request::Parts;
 use milvaion_api::{
     calendar_form::CalendarForm,
@@ -313,6 +314,10 @@ impl Backend for ServerBackend {
 
     async fn cancel_delayed(&self, me: &RequestUser, id: JobId, reason: &str) -> Result<CancelDelayedResult, AppError> {
         self.jobs.cancel_delayed(me, id, reason).await
+    }
+
+    async fn skip_due(&self, me: &RequestUser, id: JobId, due: DateTime<Utc>) -> Result<(), AppError> {
+        self.jobs.skip_due(me, id, due).await
     }
 
     async fn set_job_active(

@@ -104,6 +104,7 @@ const FUNCTIONS: &[(&str, Access, &str)] = &[
     ("check_job", Needs(DefineJob), "form[name]="),
     ("save_job", Needs(DefineJob), "form[name]="),
     ("set_job_active", Needs(DefineJob), "{id}&active=true"),
+    ("skip_due", Needs(DefineJob), "{id}&due=2026-01-01T00:00:00Z"),
     ("attach_job", Needs(DefineJob), "{id}"),
     ("restore_version", Needs(DefineJob), "{id}&version=1&expected=1"),
     ("run_sample_job", Needs(DefineJob), ""),

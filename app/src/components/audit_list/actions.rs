@@ -23,6 +23,7 @@ pub const ACTION_GROUPS: [ActionGroup; 14] = [
             ("job.update", "Changed the job"),
             ("job.pause", "Paused the job"),
             ("job.resume", "Resumed the job"),
+            ("job.skip", "Skipped a due time of the job"),
             ("job.run", "Ran the job"),
             ("job.delete", "Deleted the job"),
             ("job.take-from-file", "Took the job from a file"),

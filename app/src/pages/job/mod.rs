@@ -8,6 +8,7 @@ pub mod history;
 pub mod rules;
 pub mod run_with_input;
 pub mod shown_state;
+pub mod skip_due;
 pub mod source;
 
 mod field_labels;
@@ -35,6 +36,7 @@ use self::{
     history::{HistoryPage, HistoryQuery, JobHistorySection},
     run_with_input::{RunWithInput, RunWithInputSection},
     shown_state::{ShownState, ShownStates},
+    skip_due::{SkipDueButton, SkipDueSection},
     source::{CodeNotice, FileNotice},
 };
 use crate::{
@@ -152,7 +154,7 @@ fn JobContent(
     let states = ShownStates::new();
     let refresh = keep_current(id, view, is_deleted, states);
     let own_refresh = refresh.clone();
-    let on_attach = Callback::new(move |()| own_refresh.request_own());
+    let on_change = Callback::new(move |()| own_refresh.request_own());
     let count_refresh = delayed::keep_count(id, view);
 
     let name = Signal::derive(move || view.with(|job| job.row.display_name.clone()));
@@ -177,7 +179,7 @@ fn JobContent(
     // Outside the views of the actions, which a success draws again.
     let (run_error, pause_error) = (LastError::of("Run now"), LastError::of("Pause or resume"));
     let (delete_error, attach_error) = (LastError::of("Delete job"), LastError::of("Attach to the code"));
-    let cancel_error = LastError::of("Cancel all delayed");
+    let (cancel_error, skip_error) = (LastError::of("Cancel all delayed"), LastError::of("Skip next run"));
     let is_run_deleted = may_run && again == Some(None);
     let again = again.flatten();
     // A refused form keeps what was typed.
@@ -210,6 +212,7 @@ fn JobContent(
                                             <Icon name="copy"/>
                                             "Duplicate"
                                         </a>
+                                        <SkipDueButton view error=skip_error on_change/>
                                     }
                                 })}
                             <hr hidden=move || !has_danger.get()/>
@@ -224,9 +227,11 @@ fn JobContent(
         <ActionError error=pause_error/>
         <ActionError error=delete_error/>
         <ActionError error=cancel_error/>
+        <ActionError error=skip_error/>
         <ErrorSummary errors=whole/>
         {is_run_deleted.then(run_deleted)}
         {plain_run}
+        {(question == "skip-due" && may_define).then(|| view! { <SkipDueSection view/> })}
         {(asks_cancel && may_cancel).then(|| view! { <CancelDelayedSection view/> })}
         {(asks_delete && may_delete).then(|| view! { <DeleteJobSection id name=first_name/> })}
         {move || is_deleted.get().then(deleted)}
@@ -235,7 +240,7 @@ fn JobContent(
         {move || view.with(|job| job.unreadable.as_deref().map(unreadable))}
         <FileNotice source/>
         <ActionError error=attach_error/>
-        <CodeNotice id source may_attach=may_define error=attach_error on_change=on_attach/>
+        <CodeNotice id source may_attach=may_define error=attach_error on_change/>
         <nav class="tabs" aria-label="Job sections">
             <a href=format!("/jobs/{id}") aria-current=(!is_history).then_some("page")>"Overview"</a>
             <a href=format!("/jobs/{id}?tab=history") aria-current=is_history.then_some("page")>"History"</a>

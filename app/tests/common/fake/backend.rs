@@ -4,6 +4,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use async_trait::async_trait;
 use axum::http::request::Parts;
+use chrono::{DateTime, Utc};
 use milvaion_api::{
     calendar_form::CalendarForm,
     failures::{
@@ -238,6 +239,12 @@ impl Backend for FakeBackend {
         self.check_job_exists(id)?;
         self.record(format!("cancel delayed {reason}"));
         Ok(CancelDelayedResult { cancelled: 3, more: false })
+    }
+
+    async fn skip_due(&self, _: &RequestUser, id: JobId, due: DateTime<Utc>) -> Result<(), AppError> {
+        self.check_job_exists(id)?;
+        self.record(format!("skip {due}"));
+        Ok(())
     }
 
     async fn set_job_active(

@@ -9,7 +9,7 @@ use milvaion_api::{
     requests::JobInput,
     rest::{
         CancelDelayed, CancelDelayedResult, CompareQuery, DuplicateJob, Job, JobAuditQuery, JobQuery, JobSummary,
-        NewJob, OccurrenceDetail, Page, PauseRequest, PutJob, RunJob, VersionQuery,
+        NewJob, OccurrenceDetail, Page, PauseRequest, PutJob, RunJob, SkipDue, VersionQuery,
     },
     versions::{RestoreVersionResult, VersionDiff, VersionStep},
 };
@@ -159,6 +159,15 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
         Endpoint::json(
             Operation { path: "/jobs/{id}/resume", id: "resumeJob", summary: "Resume a job", ..change },
             resume,
+        ),
+        Endpoint::json(
+            Operation {
+                path: "/jobs/{id}/skip-due",
+                id: "skipDueTime",
+                summary: "Skip the next due time of a job",
+                ..change
+            },
+            skip_due,
         ),
         Endpoint::json(
             Operation {
@@ -328,6 +337,11 @@ async fn pause(state: ApiState, call: Call<JobPath, Nothing, PauseRequest>) -> A
 
 async fn resume(state: ApiState, call: Call<JobPath, Nothing, Nothing>) -> ApiResult<Job> {
     state.backend.set_job_active(&call.me, call.path.id, true, "").await?;
+    show(&state, &call, call.path.id).await
+}
+
+async fn skip_due(state: ApiState, call: Call<JobPath, Nothing, SkipDue>) -> ApiResult<Job> {
+    state.backend.skip_due(&call.me, call.path.id, call.body.due_at).await?;
     show(&state, &call, call.path.id).await
 }
 

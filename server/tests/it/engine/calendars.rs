@@ -5,8 +5,13 @@ use futures::{StreamExt, stream};
 use milvaion_api::{
     events::LiveEvent,
     requests::{JobForm, JobInput},
+    rest::PutJob,
 };
-use milvaion_protocol::id::JobId;
+use milvaion_app::error::AppError;
+use milvaion_protocol::{
+    id::{CalendarId, JobId},
+    status::OccurrenceStatus,
+};
 use milvaion_schedule::{
     calendar::{Calendar, WeeklyWindow},
     rules::{BlackoutPolicy, Rules},
@@ -14,6 +19,44 @@ use milvaion_schedule::{
 };
 use milvaion_server::{clock::Clock, store::jobs::AuditStamp, ui::calendars};
 use milvaion_test_support::{database, jobs, manual_clock::ManualClockHarness, wait};
+
+/// Skips the next due time of a daily job that uses a calendar, and then computes its due time again in each way.
+async fn skipped_due_time_does_not_come_back(
+    harness: &ManualClockHarness,
+    job: JobId,
+    (id, calendar): (CalendarId, &Calendar),
+) {
+    let (me, jobs) = (jobs::admin(), &harness.server.jobs);
+    let due = harness.next_due(job).await.expect("a due time");
+    let on_day = |n| Some(due + Duration::days(n));
+    jobs.skip_due(&me, job, due).await.expect("skipped");
+    assert_eq!(harness.next_due(job).await, on_day(1));
+    let rows = harness.rows(job).await;
+    assert_eq!((rows.len(), rows[0].status, rows[0].scheduled_for), (1, OccurrenceStatus::Skipped, due));
+    assert_eq!(rows[0].note, Some(format!("Skipped: {} has skipped this due time.", me.email)));
+    let refused = jobs.skip_due(&me, job, due).await;
+    assert!(matches!(refused, Err(AppError::Conflict(_))), "a second request skips no other one: {refused:?}");
+
+    let dates = calendar.dates.iter().copied().chain(on_day(1).map(|at| at.date_naive())).collect();
+    let busier = Calendar { dates, ..calendar.clone() };
+    jobs.save_calendar(&me, Some((id, 2)), &busier).await.expect("saved");
+    assert_eq!(harness.next_due(job).await, on_day(2), "the edited calendar excludes the following day");
+    jobs.save_calendar(&me, Some((id, 3)), calendar).await.expect("saved");
+    assert_eq!(harness.next_due(job).await, on_day(1));
+    assert_eq!(jobs.wake_silent_jobs(JobId::default()).await.expect("the queries succeed").moved, 0);
+    assert_eq!(harness.next_due(job).await, on_day(1), "no clock was ahead");
+    let mut definition = jobs.store.job(job).await.expect("it can be read").expect("it exists").definition;
+    definition.rules.end_at = on_day(99);
+    let put = PutJob { definition, is_active: None };
+    jobs.replace_definition(&me, job, None, &put, false).await.expect("saved");
+    assert_eq!(harness.next_due(job).await, on_day(1), "the edit computes the due time again");
+
+    jobs.set_active(&me, job, false, "").await.expect("paused");
+    let refused = jobs.skip_due(&me, job, due).await;
+    assert!(matches!(&refused, Err(AppError::Conflict(reason)) if reason.contains("is paused")), "{refused:?}");
+    jobs.set_active(&me, job, true, "").await.expect("resumed");
+    assert_eq!(harness.next_due(job).await, Some(due), "a resume ends the skip");
+}
 
 #[tokio::test]
 async fn changed_calendar_moves_the_due_times_of_its_jobs() {
@@ -38,6 +81,7 @@ async fn changed_calendar_moves_the_due_times_of_its_jobs() {
     let busy = Calendar { dates, ..calendar.clone() };
     jobs.save_calendar(&me, Some((id, 1)), &busy).await.expect("saved");
     assert_eq!(harness.next_due(job).await.map(|at| at.date_naive()), Some(today + Duration::days(3)));
+    skipped_due_time_does_not_come_back(&harness, job, (id, &busy)).await;
 
     let refused = jobs.save_calendar(&me, Some((id, 1)), &calendar).await;
     assert!(

@@ -144,6 +144,13 @@ async fn job_is_paused_resumed_duplicated_and_restored(harness: &ApiHarness) {
     assert!(paused["nextDueAt"].is_null());
     let resumed = post("resume", Value::Null).await.ok();
     assert_eq!(resumed["isActive"], true);
+    let due = json!({ "dueAt": resumed["nextDueAt"] });
+    let skipped = post("skip-due", due.clone()).await.ok();
+    let next = skipped["nextDueAt"].as_str().expect("a due time");
+    assert_eq!(resumed["upcoming"][1], next);
+    let repeated = post("skip-due", due).await;
+    let reason = repeated.body["detail"].as_str().expect("text");
+    assert!(repeated.status == StatusCode::CONFLICT && reason.contains(next), "{reason}");
     let copy = post("duplicate", json!({ "key": "copy" })).await.ok();
     assert_eq!((&copy["displayName"], &copy["isActive"]), (&json!("Copy of Backup"), &json!(false)));
 
@@ -158,5 +165,6 @@ async fn job_is_paused_resumed_duplicated_and_restored(harness: &ApiHarness) {
     assert_eq!(versions["items"][0]["row"]["version"], 5);
     let audit = harness.call(&token, "GET", &format!("/jobs/{id}/audit"), Value::Null).await.ok();
     let actions: Vec<_> = audit["items"].as_array().expect("rows").iter().map(|row| row["action"].clone()).collect();
-    assert_eq!(actions, ["job.update", "job.update", "job.resume", "job.pause", "job.create"]);
+    assert_eq!(actions, ["job.update", "job.update", "job.skip", "job.resume", "job.pause", "job.create"]);
+    assert_eq!(audit["items"][2]["before"]["nextDueAt"], resumed["nextDueAt"]);
 }
