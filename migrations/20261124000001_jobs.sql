@@ -135,7 +135,7 @@ CREATE TABLE job_due (
 COMMENT ON TABLE  job_due IS 'Due times, one row for each job.';
 COMMENT ON COLUMN job_due.priority IS 'Priority of the job.';
 COMMENT ON COLUMN job_due.next_fire_at IS 'Next due time; null if the job is paused, manual or finished.';
-COMMENT ON COLUMN job_due.last_fire_at IS 'Due time that was dispatched last.';
+COMMENT ON COLUMN job_due.last_fire_at IS 'Due time that was dispatched or skipped last.';
 COMMENT ON COLUMN job_due.version IS 'Version of the job to which the due time belongs. A job is dispatched only while both versions are equal.';
 -- The dispatcher orders by priority, then by due time: one probe of this index for each priority.
 CREATE INDEX job_due_by_time ON job_due (priority, next_fire_at) WHERE next_fire_at IS NOT NULL;
