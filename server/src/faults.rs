@@ -9,7 +9,7 @@
 //! sabotage, and the suite must fail with each of them; a sabotage that goes unnoticed is a gap in the suite.
 //!
 //! Both exist only with the feature `faults`, which is not a default feature and is in no release. Without it each
-//! crash point is empty, and [`is_sabotaged`] is the constant false. What a sabotage needs beyond a condition is in a
+//! crash point is empty, and `is_sabotaged` is the constant false. What a sabotage needs beyond a condition is in a
 //! file `sabotage.rs` of the module whose protection it disables, which is compiled only with the feature; this module
 //! knows no other. The worker has its own copy of this module with its own crash points.
 //!
