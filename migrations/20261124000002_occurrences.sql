@@ -220,7 +220,7 @@ CREATE TABLE history (
     scheduled_for  timestamptz NOT NULL,
     trigger        text        NOT NULL,
     triggered_by   text,
-    trigger_token  text,
+    trigger_token  text        DEFAULT nullif(current_setting('milvaion.token', true), ''),
     trigger_reason text,
     retry_of       uuid,
     parent_id      uuid,
@@ -253,7 +253,7 @@ COMMENT ON TABLE  history IS
     'Ended occurrences. Rows are only inserted. Partitioned by the time at which the server recorded the end, so that no row is ever too late for its partition.';
 COMMENT ON COLUMN history.parent_id IS 'As in runs.';
 COMMENT ON COLUMN history.traceparent IS 'As in runs.';
-COMMENT ON COLUMN history.trigger_token IS 'As in runs.';
+COMMENT ON COLUMN history.trigger_token IS 'As in runs. The default is for occurrences that are skipped when they are created.';
 COMMENT ON COLUMN history.ended_at IS 'End, by the worker''s clock if a worker ended it.';
 COMMENT ON COLUMN history.duration_ms IS 'Duration of the latest attempt, in milliseconds.';
 COMMENT ON COLUMN history.result IS 'Return value of the job.';

@@ -151,6 +151,8 @@ pub struct Rules {
     pub auto_disable: Option<AutoDisable>,
 }
 
+/// A stored job leaves out most rules that have their default, and a column of `jobs` may have the old one. So a changed
+/// default needs a migration.
 impl Default for Rules {
     fn default() -> Self {
         Self {
@@ -302,6 +304,10 @@ mod tests {
         assert_eq!(rules, Rules::default());
         assert!(rules.check().is_ok());
         assert!(!rules.needs_slot());
+        // A server before the one that adds a rule cannot read a job that names it, so a default is left out.
+        let stored = serde_json::to_value(rules).expect("rules are serializable");
+        let named: Vec<_> = stored.as_object().expect("an object").keys().cloned().collect();
+        assert_eq!(named, ["baseRetryDelaySeconds", "catchUpLimit", "catchUpWindowSeconds"]);
     }
 
     #[test]

@@ -14,9 +14,9 @@ async fn places_of_action_errors_exist_from_the_start() {
     let user = format!("/team/{}", grace());
     let calendar = format!("/calendars/{}/edit", samples::calendar_id());
     let pages = [
-        // Run, pause and delete, the dialog of the pause, attaching to the code, and cancelling what is delayed. The sign-out
-        // button of the user menu is not in the page.
-        (admin().ready(), job.as_str(), 6),
+        // Run, pause and delete, the dialog of the pause, attaching to the code, cancelling what is delayed, and skipping the
+        // next run. The sign-out button of the user menu is not in the page.
+        (admin().ready(), job.as_str(), 7),
         (admin().paused("upgrade").ready(), "/help", 1),
         // Run and pause of the only row.
         (admin().ready(), "/jobs", 2),

@@ -60,7 +60,7 @@ pub(super) fn rules(stored: &Value) -> (Rules, Option<String>) {
     (known_rules(&Value::Object(known)).unwrap_or_default(), Some(part))
 }
 
-/// Returns stored rules, or `None` if this version cannot read each of them.
+/// Returns stored rules, or `None` if this version cannot read each of them or permits no such value.
 fn known_rules(stored: &Value) -> Option<Rules> {
     #[derive(Deserialize)]
     struct StoredRules {
@@ -71,7 +71,7 @@ fn known_rules(stored: &Value) -> Option<Rules> {
     }
     let StoredRules { rules, unknown } = StoredRules::deserialize(stored).ok()?;
     let is_known = unknown.is_empty() && NESTED_RULES.iter().all(|(rule, fields)| has_only(&stored[*rule], fields));
-    is_known.then_some(rules)
+    (is_known && rules.check().is_ok()).then_some(rules)
 }
 
 /// Describes a rule that this version cannot read.

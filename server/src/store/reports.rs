@@ -141,7 +141,8 @@ impl Store {
         let ids: Vec<Uuid> = wanted.iter().map(|(id, _)| id.0).collect();
         let attempts: Vec<i32> = wanted.iter().map(|(_, attempt)| *attempt).collect();
         // The retry delay and its jitter are the job's present ones, so an edit of a job that keeps failing takes
-        // effect for this failure too. Other rules that this version cannot read change nothing here.
+        // effect for this failure too. A rule that this version cannot read has its default here: the run has begun
+        // already, and its report cannot wait for a newer server.
         let rows = sqlx::query!(
             r#"SELECT o.id AS "id!", o.failures AS "failures!", o.max_retries AS "max_retries!",
                       j.rules AS "rules?", o.cancel_requested_at IS NOT NULL AS "is_cancelled!",

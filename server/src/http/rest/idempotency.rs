@@ -14,6 +14,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use http::{HeaderName, HeaderValue, StatusCode, header, request::Parts};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use tracing::{Instrument, Span};
 
 use super::{ApiState, guard::Caller, operation::Operation, problem::ApiError};
 use crate::{
@@ -126,11 +127,14 @@ where
         }
     };
     let (state, has_secret) = (state.clone(), operation.has_secret);
-    let token = request_token::current();
-    let carried_out = tokio::spawn(async move {
+    // A task of its own ends the request also when its caller leaves. It belongs to the same token and the same trace.
+    let (token, trace) = (request_token::current(), milvaion_telemetry::current());
+    let trace = trace.as_ref().map(milvaion_telemetry::continued);
+    let answer = async move {
         let response = with_token(token, run(received_at)).await.unwrap_or_else(IntoResponse::into_response);
         store_answer(&state, &request, has_secret, response).await
-    });
+    };
+    let carried_out = tokio::spawn(milvaion_telemetry::within(trace, answer.instrument(Span::current())));
     carried_out.await.map_err(|error| {
         tracing::error!(error = %error, "a request of the API panicked");
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "Something went wrong in the server. Its log has the details.")

@@ -6,16 +6,17 @@ use serde_json::{Value, json};
 
 use crate::{
     metrics::harness::scrape,
-    rest::harness::{ApiHarness, echo},
+    rest::harness::{ApiHarness, echo, send},
 };
 
 const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-/// Runs a job with a header `traceparent`, and returns the occurrence.
+/// Runs a job with a header `traceparent` and an idempotency key, as the client does, and returns the occurrence.
 async fn run_with(api: &ApiHarness, token: &str, job: &Value, traceparent: &str) -> Value {
     let path = format!("/jobs/{}/run", job["id"].as_str().expect("an id"));
-    api.call_with(token, "POST", &path, json!({}), ("traceparent", traceparent)).await.ok()
+    let request = api.request("POST", &path).bearer_auth(token).header("traceparent", traceparent);
+    send(request.header("Idempotency-Key", traceparent), json!({})).await.ok()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
