@@ -113,8 +113,6 @@ CREATE INDEX jobs_by_text ON jobs USING gin (search_text gin_trgm_ops);
 CREATE INDEX jobs_pausing ON jobs (id) WHERE is_active AND schedule ->> 'from' = 'end';
 -- Used by auto-disable to enable jobs again.
 CREATE INDEX jobs_enable_again ON jobs (enable_again_at) WHERE enable_again_at IS NOT NULL;
--- Jobs whose occurrences must start in time. Few have this rule.
-CREATE INDEX jobs_by_start_limit ON jobs (start_within_seconds) WHERE start_within_seconds IS NOT NULL;
 -- Jobs that use a calendar, for edits of the calendar.
 CREATE INDEX jobs_by_calendar ON jobs USING gin (calendars) WHERE cardinality(calendars) > 0;
 -- The list of jobs with a tag.

@@ -43,6 +43,7 @@ CREATE TABLE runs (
     publish_after  timestamptz,
     published_at   timestamptz,
     not_before     timestamptz,
+    start_before   timestamptz,
     is_quarantined boolean     NOT NULL DEFAULT false,
     slot_group     uuid,
     slot_limit     smallint,
@@ -100,6 +101,8 @@ COMMENT ON COLUMN runs.publish_after IS
     'Time from which its message may be sent; null if the broker has confirmed the message, or if it must not be sent yet.';
 COMMENT ON COLUMN runs.published_at IS 'Time at which the broker confirmed the message; null while it is unsent.';
 COMMENT ON COLUMN runs.not_before IS 'Time until which a queued occurrence is delayed: a retry, or an attempt that was handed back.';
+COMMENT ON COLUMN runs.start_before IS
+    'Time by which a worker must begin the first attempt, by the start limit of the job at the time of creation; null for no limit.';
 COMMENT ON COLUMN runs.is_quarantined IS 'True if it was lost so often that it runs beside no other such run of its worker.';
 COMMENT ON COLUMN runs.slot_group IS 'Its job, if the number of concurrent occurrences of the job is limited.';
 COMMENT ON COLUMN runs.slot_limit IS 'Maximum number of taken slots in the group; null means no limit but that of the key.';
@@ -145,12 +148,16 @@ CREATE INDEX runs_delayed_by_job ON runs (job_id, id) WHERE not_before IS NOT NU
 -- The confirm of a message and the start of a run write all indexes anyway (see runs_unsent and runs_begun_or_quarantined).
 -- The times ascend, so the entries are appended.
 CREATE INDEX runs_published ON runs (published_at) WHERE status = 'queued' AND published_at IS NOT NULL;
--- The end of occurrences that wait for too long looks for old ones each minute. Those that are sent or unsent are found by
--- runs_published and runs_unsent. Without this index, those that wait for a slot would be found only by reading all of them,
--- or all open occurrences, of which ten million may be delayed.
+-- The end of occurrences that wait for too long looks for old ones every few seconds. Those that are sent or unsent are
+-- found by runs_published and runs_unsent. Without this index, those that wait for a slot would be found only by reading all
+-- of them, or all open occurrences, of which ten million may be delayed.
 --
 -- Only occurrences that wait for a slot are in it, so the dispatch of others does not pay for it.
 CREATE INDEX runs_waiting_since ON runs (scheduled_for) WHERE NOT has_slot AND slot_group IS NOT NULL;
+-- The occurrences that have passed their start limit, for the same task. Only first attempts with a limit are in it, so the
+-- dispatch of others does not pay for it. An attempt changes only with the status or the delay, which are in indexes already.
+CREATE INDEX runs_start_before ON runs (start_before, id)
+    WHERE start_before IS NOT NULL AND status = 'queued' AND attempt = 1;
 
 CREATE TABLE run_inputs (
     run_id     uuid        NOT NULL,

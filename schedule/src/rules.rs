@@ -248,12 +248,9 @@ impl Rules {
     /// `now`; none while it may start.
     #[must_use]
     pub fn missed_start(&self, due: DateTime<Utc>, now: DateTime<Utc>) -> Option<MissedStart> {
-        let seconds = self.start_within_seconds?;
-        let earliest = now - Duration::seconds(seconds.into());
-        (due < earliest).then(|| MissedStart {
-            note: format!("Skipped: no worker began it within {} of its due time.", in_words(seconds)),
-            earliest,
-        })
+        let limit = Duration::seconds(self.start_within_seconds?.into());
+        let earliest = now - limit;
+        (due < earliest).then(|| MissedStart { note: missed_start_note(due, due + limit), earliest })
     }
 
     /// Returns true if a concurrency limit applies to the occurrences of the job, so that each must wait for a slot.
@@ -270,6 +267,13 @@ impl Rules {
             OverlapPolicy::Allow | OverlapPolicy::Skip => self.max_concurrent,
         }
     }
+}
+
+/// Returns the note of an occurrence that is skipped because no worker has begun it by `start_before`.
+#[must_use]
+pub fn missed_start_note(due: DateTime<Utc>, start_before: DateTime<Utc>) -> String {
+    let seconds = u32::try_from((start_before - due).num_seconds()).unwrap_or_default();
+    format!("Skipped: no worker began it within {} of its due time.", in_words(seconds))
 }
 
 /// Formats a length of time in words, in the largest unit that divides it.

@@ -2,15 +2,16 @@
 //!
 //! An occurrence whose worker never comes back would stay queued for ever, and one of them each second would be thirty
 //! million rows a year in the table that everything reads. After the limit it is recorded as skipped, with the reason. A
-//! job may have a shorter limit for its first attempts, counted from the due time.
+//! job may have a shorter limit for its first attempts, counted from the due time. Each occurrence has its own copy of it.
 //!
 //! An occurrence that a worker has begun within the start limit is queued until the report arrives, which may take
-//! minutes after an outage. The claim in Redis shows it. While Redis does not answer, no start limit is applied.
+//! minutes after an outage. The claim in Redis shows it. The server claims what it skips, so that no worker begins it
+//! meanwhile. While Redis does not answer, or has just lost its data, no start limit is applied.
 //!
 //! Its message may still wait in the queue of its job type. A worker checks an old message with the server before it starts
 //! it, and the mark in Redis stops a younger one.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use chrono::{DateTime, Utc};
 use milvaion_api::{events::LiveEvent, views::OccurrenceRow};
@@ -22,12 +23,12 @@ use crate::{
     clock::Clock,
     engine::{RunsOn, Service, activators::Activators, context::Context},
     live::Hub,
-    store::{Result, Store, occurrences::ChangedRun},
+    store::{Result, Store, finish::MissedRun, occurrences::ChangedRun},
 };
 
 /// The time between two ticks, and thereby the time for which an occurrence may still begin after its start limit.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(5);
-/// The most occurrences that one transaction ends.
+/// The most occurrences that one statement reads and one transaction ends.
 const EXPIRY_BATCH: i64 = 500;
 
 /// The background task that ends occurrences that wait for too long.
@@ -45,6 +46,8 @@ pub struct QueueExpiry {
     pub limit: chrono::Duration,
     /// The activators of the other tasks.
     pub activators: Activators,
+    /// True if the last request for claims has failed, which is logged once.
+    pub is_redis_away: bool,
 }
 
 impl QueueExpiry {
@@ -58,25 +61,39 @@ impl QueueExpiry {
             clock: context.clock.clone(),
             limit: context.config.background.expire_queued,
             activators: context.activators.clone(),
+            is_redis_away: false,
         }
     }
 
-    /// Skips occurrences that have passed the start limit of their job and that no worker has claimed. Returns them.
-    async fn skip_missed_starts(&self, now: DateTime<Utc>) -> Result<Vec<ChangedRun>> {
-        let missed = self.store.missed_starts(EXPIRY_BATCH, now).await?;
-        let ids: Vec<OccurrenceId> = missed.iter().map(|(id, _)| *id).collect();
-        let keys = self.cache.run_keys(&ids).await.unwrap_or_else(|error| {
-            tracing::warn!(
-                error = %error,
-                "the claims of {} occurrences that have passed the start limit of their job cannot be read from Redis; \
-                 they are skipped once it answers",
-                ids.len()
-            );
-            Vec::new()
-        });
-        let unclaimed = missed.into_iter().zip(keys).filter(|(_, keys)| keys.claim.is_none());
-        let unclaimed: Vec<_> = unclaimed.map(|(missed, _)| missed).collect();
-        self.store.skip_missed_starts(&unclaimed, now).await
+    /// Skips those of the occurrences that no worker has claimed. Returns them, or none if the claims are unknown.
+    async fn skip_unclaimed(
+        &mut self,
+        mut missed: Vec<MissedRun>,
+        now: DateTime<Utc>,
+    ) -> Result<Option<Vec<ChangedRun>>> {
+        if missed.is_empty() {
+            return Ok(Some(Vec::new()));
+        }
+        let ids: Vec<OccurrenceId> = missed.iter().map(|run| run.id).collect();
+        let claimed = match self.cache.claim_for_expiry(&ids).await {
+            Ok(claimed) => {
+                self.is_redis_away = false;
+                claimed
+            }
+            Err(error) => {
+                if !mem::replace(&mut self.is_redis_away, true) {
+                    tracing::warn!(
+                        error = %error,
+                        "the claims of occurrences that have passed their start limit cannot be read from Redis; they are \
+                         skipped once it answers"
+                    );
+                }
+                None
+            }
+        };
+        let Some(claimed) = claimed else { return Ok(None) };
+        missed.retain(|run| claimed.contains(&run.id));
+        self.store.skip_missed_starts(&missed, now).await.map(Some)
     }
 
     /// Notifies Redis, the slot granter and the browsers of occurrences that were skipped. Returns their number.
@@ -84,6 +101,8 @@ impl QueueExpiry {
         if ended.is_empty() {
             return 0;
         }
+        let pausing = ended.iter().filter(|run| run.starts_pause);
+        self.activators.ended_jobs.add(pausing.map(|run| run.row.job_id));
         if ended.iter().any(|run| run.frees_slot || run.starts_pause) {
             self.activators.slot_granter.notify_one();
         }
@@ -129,12 +148,28 @@ impl Service for QueueExpiry {
         loop {
             let now = self.clock.now();
             let expired = self.store.expire_queued(self.limit, EXPIRY_BATCH, now).await?;
-            let mut skipped = self.announce(expired, now).await;
-            skipped += self.announce(self.skip_missed_starts(now).await?, now).await;
+            let skipped = self.announce(expired, now).await;
             if skipped == 0 {
                 break;
             }
             report.skipped += skipped;
+            if Instant::now() > slice_end {
+                report.has_more = true;
+                return Ok(report);
+            }
+        }
+        // What a worker has claimed stays, so the next page begins after the last one.
+        let mut last: Option<MissedRun> = None;
+        loop {
+            let now = self.clock.now();
+            let missed = self.store.missed_starts(last.as_ref(), EXPIRY_BATCH, now).await?;
+            let is_last_page = missed.len() < usize::try_from(EXPIRY_BATCH).unwrap_or(usize::MAX);
+            last = missed.last().cloned();
+            let Some(skipped) = self.skip_unclaimed(missed, now).await? else { break };
+            report.skipped += self.announce(skipped, now).await;
+            if is_last_page {
+                break;
+            }
             if Instant::now() > slice_end {
                 report.has_more = true;
                 break;

@@ -87,7 +87,8 @@ chosen AS (
 -- limits bound the number: such an occurrence waits for a slot, and the slot granter, which considers all of a group at
 -- once, grants it. A run that a user requested is never skipped, but it waits if the job's runs must not overlap.
 judged AS (
-    SELECT c.id, c.created_at, c.job_id, c.trigger, coalesce(c.due, $16) AS scheduled_for, c.remark, c.triggered_by,
+    SELECT c.id, c.created_at, c.job_id, c.trigger, coalesce(c.due, $16) AS scheduled_for,
+           coalesce(c.due, $16) + j.start_within_seconds * interval '1 second' AS start_before, c.remark, c.triggered_by,
            c.trigger_reason, c.own_input, c.retry_of, c.due IS NULL AS is_asked, c.takes_slot, c.address, c.traceparent,
            j.display_name, j.version, j.worker_id, j.job_type, j.job_data, j.priority, j.max_retries, j.timeout_seconds,
            j.on_lost, j.heartbeat_timeout_seconds, j.overlap_policy, j.max_concurrent, j.concurrency_key,
@@ -112,7 +113,8 @@ made AS (
     INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, own_input, has_long_input,
                       scheduled_for, trigger, triggered_by, trigger_reason, retry_of, status, priority, max_retries,
                       timeout_seconds, on_lost, heartbeat_timeout_seconds, pause_after_seconds, publish_after, slot_group,
-                      slot_limit, slot_key, slot_key_limit, has_slot, replaces, status_changes, traceparent)
+                      slot_limit, slot_key, slot_key_limit, has_slot, replaces, status_changes, traceparent,
+                      start_before)
     SELECT id, created_at, job_id, display_name, version, worker_id, job_type,
            CASE WHEN NOT has_long_input THEN own_input END, has_long_input,
            scheduled_for, trigger, triggered_by, coalesce(trigger_reason, remark), retry_of, 'queued', priority, max_retries,
@@ -122,7 +124,7 @@ made AS (
            concurrency_key, concurrency_key_limit, has_slot, overlap_policy = 3,
            jsonb_build_array(jsonb_strip_nulls(
                jsonb_build_object('status', 0, 'at', $16::timestamptz, 'attempt', 1, 'by', triggered_by))),
-           traceparent
+           traceparent, start_before
       FROM judged WHERE skip_note IS NULL
 ),
 kept AS (

@@ -42,7 +42,9 @@ judged AS (
     SELECT c.id, c.created_at, c.job_id, c.own_input, c.key, c.until, c.parent_id, c.traceparent, c.place,
            -- While the cluster is paused nothing starts, and what is delayed is not released.
            coalesce(c.not_before, CASE WHEN EXISTS (SELECT 1 FROM cluster_pause) THEN $11::timestamptz END) AS not_before,
-           coalesce(c.not_before, $11::timestamptz) AS scheduled_for, coalesce(c.priority, j.priority) AS priority,
+           coalesce(c.not_before, $11::timestamptz) AS scheduled_for,
+           coalesce(c.not_before, $11::timestamptz) + j.start_within_seconds * interval '1 second' AS start_before,
+           coalesce(c.priority, j.priority) AS priority,
            j.display_name, j.version, j.worker_id, j.job_type, j.job_data, j.max_retries, j.timeout_seconds, j.on_lost,
            j.heartbeat_timeout_seconds, j.overlap_policy, j.max_concurrent, j.concurrency_key, j.concurrency_key_limit,
            j.needs_slot,
@@ -57,7 +59,8 @@ made AS (
     INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, own_input, has_long_input,
                       scheduled_for, trigger, triggered_by, status, priority, max_retries, timeout_seconds, on_lost,
                       heartbeat_timeout_seconds, pause_after_seconds, publish_after, not_before, slot_group, slot_limit,
-                      slot_key, slot_key_limit, has_slot, replaces, status_changes, traceparent, parent_id, uniqueness_key)
+                      slot_key, slot_key_limit, has_slot, replaces, status_changes, traceparent, parent_id, uniqueness_key,
+                      start_before)
     SELECT id, created_at, job_id, display_name, version, worker_id, job_type,
            CASE WHEN NOT has_long_input THEN own_input END, has_long_input,
            scheduled_for, 'enqueue', $12, 'queued', priority, max_retries, timeout_seconds, on_lost,
@@ -68,7 +71,7 @@ made AS (
            concurrency_key, concurrency_key_limit, NOT needs_slot, overlap_policy = 3,
            jsonb_build_array(jsonb_strip_nulls(
                jsonb_build_object('status', 0, 'at', $11::timestamptz, 'attempt', 1, 'by', $12::text))),
-           traceparent, parent_id, key
+           traceparent, parent_id, key, start_before
       FROM judged
 ),
 kept AS (

@@ -6,7 +6,7 @@
 use chrono::{DateTime, Utc};
 use milvaion_api::views::StatusChange;
 use milvaion_protocol::{id::OccurrenceId, status::OccurrenceStatus};
-use milvaion_schedule::rules::in_words;
+use milvaion_schedule::rules::{in_words, missed_start_note};
 use serde_json::Value;
 use sqlx::{Executor, Postgres};
 use uuid::Uuid;
@@ -16,7 +16,6 @@ use super::{
     advance::ReportedProgress,
     occurrences::{ChangedRun, changed_run},
     partitions::with_partitions,
-    readable,
 };
 
 /// The end of an occurrence.
@@ -80,6 +79,17 @@ impl RunEnd {
             cancelled_by: None,
         }
     }
+}
+
+/// A queued occurrence that has passed its start limit.
+#[derive(Clone, Debug)]
+pub struct MissedRun {
+    /// The occurrence.
+    pub id: OccurrenceId,
+    /// The time by which a worker had to begin it.
+    pub start_before: DateTime<Utc>,
+    /// The reason for the skip, as its note.
+    pub note: String,
 }
 
 /// Ends occurrences that are open and in the given attempt. Returns those that ended.
@@ -183,6 +193,9 @@ impl Store {
         )
         .fetch_all(&mut tx)
         .await?;
+        if waiting.is_empty() {
+            return Ok(Vec::new());
+        }
         let expiry = in_words(u32::try_from(expiry.num_seconds()).unwrap_or(u32::MAX));
         let note = format!("Skipped: no worker began it within {expiry}.");
         let skip = |id, attempt| RunEnd::new(OccurrenceId(id), attempt, OccurrenceStatus::Skipped, note.clone(), now);
@@ -193,55 +206,49 @@ impl Store {
         Ok(ended)
     }
 
-    /// Returns at most `limit` queued occurrences that have passed the start limit of their job, with the note of each.
-    /// Only a first attempt has a start limit: before a later one, a worker has begun the occurrence.
-    pub async fn missed_starts(&self, limit: i64, now: DateTime<Utc>) -> Result<Vec<(OccurrenceId, String)>> {
-        // Only occurrences of jobs with this rule are read, and the index gives these jobs.
+    /// Returns at most `limit` queued occurrences that have passed their start limit, the earliest limit first, after that
+    /// of `after`. Only a first attempt has a start limit: before a later one, a worker has begun the occurrence.
+    pub async fn missed_starts(
+        &self,
+        after: Option<&MissedRun>,
+        limit: i64,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<MissedRun>> {
         let rows = sqlx::query!(
-            r#"SELECT r.id AS "id!", r.scheduled_for AS "scheduled_for!", j.rules AS "rules!"
-                 FROM jobs j
-                CROSS JOIN LATERAL (
-                      SELECT id, scheduled_for FROM runs
-                       WHERE job_id = j.id AND status = 'queued' AND attempt = 1
-                         AND scheduled_for < $1::timestamptz - j.start_within_seconds * interval '1 second'
-                       ORDER BY created_at LIMIT $2) r
-                WHERE j.start_within_seconds IS NOT NULL
-                ORDER BY j.start_within_seconds LIMIT $2"#,
+            r#"SELECT id, scheduled_for, start_before AS "start_before!" FROM runs
+                WHERE start_before IS NOT NULL AND status = 'queued' AND attempt = 1 AND start_before < $1
+                  AND (start_before, id) > (coalesce($2::timestamptz, '-infinity'), $3::uuid)
+                ORDER BY start_before, id LIMIT $4"#,
             now,
+            after.map(|last| last.start_before),
+            after.map_or(Uuid::nil(), |last| last.id.0),
             limit
         )
         .fetch_all(self.pool())
         .await?;
-        let missed = rows.into_iter().filter_map(|row| {
-            let missed = readable::rules(&row.rules).0.missed_start(row.scheduled_for, now)?;
-            Some((OccurrenceId(row.id), missed.note))
+        let missed = rows.into_iter().map(|row| MissedRun {
+            id: OccurrenceId(row.id),
+            start_before: row.start_before,
+            note: missed_start_note(row.scheduled_for, row.start_before),
         });
         Ok(missed.collect())
     }
 
-    /// Skips occurrences that have passed the start limit, each with its note, if no worker has begun it meanwhile.
-    /// Returns those that were skipped.
+    /// Skips occurrences that have passed their start limit, if no worker has begun them meanwhile. Returns those that were
+    /// skipped.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then none ended.
-    pub async fn skip_missed_starts(
-        &self,
-        missed: &[(OccurrenceId, String)],
-        now: DateTime<Utc>,
-    ) -> Result<Vec<ChangedRun>> {
+    pub async fn skip_missed_starts(&self, missed: &[MissedRun], now: DateTime<Utc>) -> Result<Vec<ChangedRun>> {
         if missed.is_empty() {
             return Ok(Vec::new());
         }
         with_partitions!(self, now, self.try_skip_missed_starts(missed, now))
     }
 
-    async fn try_skip_missed_starts(
-        &self,
-        missed: &[(OccurrenceId, String)],
-        now: DateTime<Utc>,
-    ) -> Result<Vec<ChangedRun>> {
-        let ids: Vec<Uuid> = missed.iter().map(|(id, _)| id.0).collect();
+    async fn try_skip_missed_starts(&self, missed: &[MissedRun], now: DateTime<Utc>) -> Result<Vec<ChangedRun>> {
+        let ids: Vec<Uuid> = missed.iter().map(|run| run.id.0).collect();
         let mut tx = self.pool().begin().await?;
         let queued = sqlx::query_scalar!(
             "SELECT id FROM runs WHERE id = ANY($1) AND status = 'queued' AND attempt = 1
@@ -250,9 +257,11 @@ impl Store {
         )
         .fetch_all(&mut tx)
         .await?;
-        let skip =
-            |(id, note): &(OccurrenceId, String)| RunEnd::new(*id, 1, OccurrenceStatus::Skipped, note.clone(), now);
-        let ends: Vec<RunEnd> = missed.iter().filter(|(id, _)| queued.contains(&id.0)).map(skip).collect();
+        if queued.is_empty() {
+            return Ok(Vec::new());
+        }
+        let skip = |run: &MissedRun| RunEnd::new(run.id, 1, OccurrenceStatus::Skipped, run.note.clone(), now);
+        let ends: Vec<RunEnd> = missed.iter().filter(|run| queued.contains(&run.id.0)).map(skip).collect();
         let ended = finish_runs(&mut tx, &ends, now).await?;
         tx.commit().await?;
         self.measure_changed(&ended);

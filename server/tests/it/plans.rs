@@ -398,12 +398,13 @@ async fn table_of_open_occurrences_has_no_further_index() {
     let known = "SELECT count(*) FROM pg_indexes WHERE tablename = 'runs' AND indexname IN
                  ('runs_pkey', 'runs_by_job', 'runs_begun_or_quarantined', 'runs_unsent', 'runs_delayed',
                   'runs_cancel_requested', 'runs_waiting', 'runs_replacing', 'runs_with_slot', 'runs_with_key',
-                  'runs_by_parent', 'runs_delayed_by_job', 'runs_published', 'runs_waiting_since')";
+                  'runs_by_parent', 'runs_delayed_by_job', 'runs_published', 'runs_waiting_since',
+                  'runs_start_before')";
     let all = "SELECT count(*) FROM pg_indexes WHERE tablename = 'runs'";
     let mut connection = TestConnection::open(&url).await;
-    // Three of them cost nothing but the rows that another occurrence has enqueued, those that are delayed, and those that
-    // wait for a slot.
-    assert_eq!((connection.count(known).await, connection.count(all).await), (14, 14), "each costs every dispatch");
+    // Four of them cost nothing but the rows that another occurrence has enqueued, those that are delayed, those that wait
+    // for a slot, and those with a start limit.
+    assert_eq!((connection.count(known).await, connection.count(all).await), (15, 15), "each costs every dispatch");
 }
 
 /// Returns a delayed occurrence of a job, with a uniqueness key of its own.
@@ -507,7 +508,7 @@ async fn look_beside_delayed(delayed: i64) {
         let backlogs = harness.store.queue_backlogs(count, None).await.expect("the query succeeds");
         let expired = harness.store.expire_queued(chrono::Duration::days(30), 500, harness.clock.now()).await;
         assert!(expired.expect("the statement succeeds").is_empty());
-        let missed = harness.store.missed_starts(500, harness.clock.now()).await;
+        let missed = harness.store.missed_starts(None, 500, harness.clock.now()).await;
         assert!(missed.expect("the query succeeds").is_empty());
         (next.outside_quarantine.is_some(), backlogs.iter().map(QueueBacklog::old).sum::<i64>())
     };
@@ -524,9 +525,10 @@ async fn look_beside_delayed(delayed: i64) {
         connection
             .execute(format!(
                 "INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
-                                   status, priority, has_slot, published_at, not_before)
+                                   status, priority, has_slot, published_at, not_before, start_before)
                  SELECT lpad(to_hex({rows} + n), 32, '0')::uuid, now() - interval '40 days', gen_random_uuid(), 'x', 1, 'w',
-                        't', now() - interval '40 days', 'enqueue', 'queued', 3, true, {published_at}, {not_before}
+                        't', now() - interval '40 days', 'enqueue', 'queued', 3, true, {published_at}, {not_before},
+                        ({not_before})::timestamptz + interval '30 seconds'
                    FROM generate_series(1, {rows}) n"
             ))
             .await;

@@ -7,7 +7,10 @@ use milvaion_protocol::{
     message::StatusReport,
     status::OccurrenceStatus,
 };
-use milvaion_schedule::{rules::Rules, schedule::Schedule};
+use milvaion_schedule::{
+    rules::Rules,
+    schedule::{IntervalAnchor, Schedule},
+};
 use milvaion_server::{
     background::queue_expiry::QueueExpiry,
     cache::Cache,
@@ -17,6 +20,7 @@ use milvaion_server::{
     store::{
         Store,
         create::{MAX_OPEN_RUNS_PER_JOB, NewRun},
+        finish::MissedRun,
         manual_runs::{ManualRunOutcome, ManualRunRefusal},
     },
 };
@@ -121,6 +125,7 @@ async fn occurrence_that_no_worker_begins_is_skipped() {
         clock: clock.clone(),
         limit,
         activators: Activators::default(),
+        is_redis_away: false,
     };
     let job_id = jobs::insert(&store, &clock, Schedule::Manual, None).await;
     let insert = async || runs::insert_manual(&store, &clock, job_id).await;
@@ -166,10 +171,14 @@ async fn occurrence_that_no_worker_begins_is_skipped() {
     assert_eq!(status(retried).await.status, OccurrenceStatus::Skipped);
 
     let rules = Rules { start_within_seconds: Some(30), ..Rules::default() };
-    let strict = JobInput { rules, ..jobs::echo_job(Schedule::Manual) };
+    let from_end = Schedule::Every { seconds: 60, from: IntervalAnchor::End };
+    let strict = JobInput { rules, ..jobs::echo_job(from_end) };
     let strict = jobs::insert_job(&store, &clock, &strict, None).await;
     let insert = async || runs::insert_manual(&store, &clock, strict).await;
-    let (late, claimed, begun, retried) = (insert().await, insert().await, insert().await, insert().await);
+    let (claimed, late, begun, retried) = (insert().await, insert().await, insert().await, insert().await);
+    let not_before = Some(clock.now() + Duration::seconds(10));
+    let delayed = NewRun { id: clock.occurrence_id(), job_id: strict, not_before, ..NewRun::default() };
+    store.enqueue_runs(std::slice::from_ref(&delayed), None, clock.now()).await.expect("the statement succeeds");
     let claim = cache.keys().running(claimed);
     redis_command::<()>(&config, &["SET", &claim, "w-1:1", "EX", "60"]).await;
     report(begun, OccurrenceStatus::Running).await;
@@ -177,7 +186,25 @@ async fn occurrence_that_no_worker_begins_is_skipped() {
     clock.advance(Duration::seconds(30));
     assert_eq!(expiry.tick().await.expect("the tick succeeds").skipped, 0);
     clock.advance(Duration::milliseconds(1));
+    let now = clock.now();
+    let page = async |after: Option<&MissedRun>| store.missed_starts(after, 1, now).await.expect("the query succeeds");
+    let first = page(None).await;
+    let second = page(first.last()).await;
+    let mut both = [claimed, late];
+    both.sort_unstable();
+    assert_eq!([first[0].id, second[0].id], both);
+    assert!(page(second.last()).await.is_empty(), "the limit of a delayed one counts from the end of its delay");
+    let until = store.missed_starts(None, 10, now + Duration::seconds(10)).await.expect("the query succeeds");
+    assert!(until.iter().any(|run| run.id == delayed.id));
+    let claims_since = cache.keys().claims_since();
+    // The claims of living workers may be missing.
+    redis_command::<()>(&config, &["DEL", &claims_since]).await;
+    assert_eq!(expiry.tick().await.expect("the tick succeeds").skipped, 0);
+    redis_command::<()>(&config, &["SET", &claims_since, "1"]).await;
+    // A server claimed it and stopped.
+    redis_command::<()>(&config, &["SET", &cache.keys().running(late), "expiry:1", "EX", "15"]).await;
     assert_eq!(expiry.tick().await.expect("the tick succeeds").skipped, 1);
+    assert_eq!(expiry.activators.ended_jobs.take(), [strict]);
     let row = status(late).await;
     assert_eq!(row.status, OccurrenceStatus::Skipped);
     assert_eq!(row.note.as_deref(), Some("Skipped: no worker began it within 30 seconds of its due time."));
@@ -186,7 +213,7 @@ async fn occurrence_that_no_worker_begins_is_skipped() {
     }
     let keys = cache.run_keys(&[late]).await.expect("Redis responds");
     assert_eq!(keys[0].claim.as_deref(), Some("done:1"), "its message is dropped");
-    // A worker reported the start while the claims were read.
-    let note = (begun, String::new());
-    assert!(store.skip_missed_starts(&[note], clock.now()).await.expect("the statement succeeds").is_empty());
+    // A worker without a claim reported the start before the statement.
+    let begun = MissedRun { id: begun, ..second[0].clone() };
+    assert!(store.skip_missed_starts(&[begun], now).await.expect("the statement succeeds").is_empty());
 }

@@ -101,7 +101,7 @@ pub fn OverlapSection(
                     field="rules.start_within_seconds"
                     label="Start limit (seconds)"
                     hint="A run that no worker has begun this long after its due time is skipped, 1 to 2,592,000 (30 days). \
-                          Empty: the server's EXPIRE_QUEUED_HOURS (default 30 days). A retry has no start limit."
+                          Empty: no start limit. A retry has none. EXPIRE_QUEUED_HOURS of the server (default 30 days) always applies."
                     value=form.rule("start_within_seconds")
                     inputmode="numeric"
                     is_required=false
