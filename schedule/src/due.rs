@@ -144,7 +144,7 @@ impl<'a> EffectiveSchedule<'a> {
         due: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
     ) -> Option<DateTime<Utc>> {
-        // A present due time that is not after it comes from a resume or an edit, which ends the skip.
+        // If the present due time is not after it, a clock that was ahead has dispatched the last one.
         if let Some(skipped) = last.filter(|last| *last > now && due.is_none_or(|due| due > *last)) {
             return self.following(skipped, skipped);
         }

@@ -440,6 +440,7 @@ async fn server_refuses_forbidden_calls_of_any_role() {
         ("/api/delete_calendar", format!("id={}", samples::calendar_id()), Role::Operator),
         ("/api/cancel_occurrence", format!("id={}", samples::occurrence_id(0)), Role::Operator),
         ("/api/cancel_delayed", format!("id={id}"), Role::Operator),
+        ("/api/skip_due", format!("id={id}&due=2026-11-21T15%3A02%3A00Z"), Role::Operator),
         ("/api/retry_failure", format!("id={}", samples::occurrence_id(0)), Role::Operator),
         ("/api/retry_failures", format!("ids%5B%5D={}", samples::occurrence_id(0)), Role::Operator),
         ("/api/resolve_failures", format!("ids%5B%5D={}", samples::occurrence_id(0)), Role::Operator),

@@ -152,8 +152,11 @@ fn changed_calendar_keeps_a_due_time_skipped() {
         let effective = effective(&schedule, &rules, &[]);
         assert_eq!(effective.after_calendar_change(Some(skipped), Some(next), now), Some(next));
     }
-    // A resume has ended the skip.
+    // A resume has ended the skip, and the job has no last due time.
     let (daily, hourly) = (cron("0 9 * * *"), Schedule::every(3_600));
+    let due = Some(skipped + Duration::minutes(20));
+    assert_eq!(effective(&hourly, &rules, &[]).after_calendar_change(None, due, at("2026-01-01T08:30:00Z")), due);
+    // A clock that was ahead has dispatched the last due time.
     let due = Some(now + Duration::minutes(20));
     assert_eq!(effective(&daily, &rules, &[]).after_calendar_change(Some(skipped), due, now), Some(skipped));
     assert_eq!(effective(&hourly, &rules, &[]).after_calendar_change(Some(skipped), due, now), due);

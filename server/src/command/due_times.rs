@@ -13,7 +13,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use milvaion_api::events::LiveEvent;
 use milvaion_app::{backend::RequestUser, error::AppError};
 use milvaion_protocol::id::JobId;
-use milvaion_schedule::{calendar::Calendar, due::EffectiveSchedule, rules::OverlapPolicy};
+use milvaion_schedule::{calendar::Calendar, due::EffectiveSchedule};
 use tokio::time::Instant;
 
 use super::jobs::{JobCommands, conflict, first_due_in, not_found};
@@ -22,7 +22,7 @@ use crate::{
     store::{
         calendars::CalendarSet,
         create::NewRun,
-        due_times::{DueTimeMove, ScheduledJob},
+        due_times::{DueTimeMove, MIN_AHEAD, ScheduledJob},
         jobs::AuditStamp,
     },
 };
@@ -33,8 +33,6 @@ const PAGE: i64 = 500;
 const MAX_COMPUTING: Duration = Duration::from_secs(1);
 /// The most jobs for which browsers get one event each. For more, they read their pages again.
 const MAX_JOB_EVENTS: usize = 20;
-/// The time by which an instant must be after now to come from a clock that was ahead.
-const MIN_AHEAD: chrono::Duration = chrono::Duration::minutes(1);
 /// How far back due times are looked for after a clock that was ahead. That the clock was set is noticed within a minute.
 const NOTICED_WITHIN: chrono::Duration = chrono::Duration::seconds(60);
 
@@ -53,8 +51,8 @@ impl JobCommands {
     ///
     /// # Errors
     ///
-    /// Returns `NotFound`, or `Conflict` if the job is not due next at `due`, if it would not be due again, if the
-    /// cluster is paused, or if an occurrence is open of a job that skips overlaps.
+    /// Returns `NotFound`, or `Conflict` if the job is not due next at `due`, if it would not be due again, or if the
+    /// cluster is paused.
     pub async fn skip_due(&self, me: &RequestUser, id: JobId, due: DateTime<Utc>) -> Result<(), AppError> {
         let mut job = self.store.job(id).await?.ok_or_else(not_found)?;
         if job.next_fire_at == Some(due) {
@@ -81,18 +79,9 @@ impl JobCommands {
             }
             job = self.store.job(id).await?.ok_or_else(not_found)?;
         }
-        let reason = if let Some(reason) = not_next(job.next_fire_at, due, job.definition.is_active) {
-            reason
-        } else if self.store.is_cluster_paused().await? {
-            "All schedules are paused. Resume them, then skip the due time.".into()
-        } else if job.definition.rules.overlap == OverlapPolicy::Skip && self.store.has_open_run(id).await? {
-            "An occurrence of this job is open, and the job's overlap policy is to skip the next one. Wait for its \
-             end, then skip the due time."
-                .into()
-        } else {
-            return Err(conflict());
-        };
-        Err(AppError::Conflict(reason))
+        let is_cluster_paused = self.store.is_cluster_paused().await?;
+        let reason = refusal(job.next_fire_at, due, job.definition.is_active, is_cluster_paused);
+        Err(reason.map_or_else(conflict, AppError::Conflict))
     }
 
     /// Computes the due times of one page of the jobs that use an edited calendar. A job that is edited, or of which a run
@@ -127,11 +116,11 @@ impl JobCommands {
     pub async fn wake_silent_jobs(&self, after: JobId) -> anyhow::Result<PageResult> {
         let now = self.clock.now();
         let jobs = self.store.jobs_ahead_of(now + MIN_AHEAD, after, PAGE).await?;
-        // A last due time that is ahead and was not dispatched is one that a user has skipped. The job is not silent.
+        // A job of which a user has skipped a due time is not silent.
         let mut skipped = HashSet::new();
         for job in &jobs {
             if let Some(last) = job.last_fire_at.filter(|last| *last > now + MIN_AHEAD)
-                && !self.store.has_scheduled_run(job.id, last).await?
+                && self.store.is_skipped(job.id, last, now).await?
             {
                 skipped.insert(job.id);
             }
@@ -232,11 +221,18 @@ fn moved(
     (next != job.next_fire_at).then_some(DueTimeMove { id: job.id, version: job.version, was: job.next_fire_at, next })
 }
 
-/// Returns the reason for which the due time `due` of a job cannot be skipped, if it is not the job's next one, `next`.
-fn not_next(next: Option<DateTime<Utc>>, due: DateTime<Utc>, is_active: bool) -> Option<String> {
+/// Returns the reason for which the due time `due` of a job, whose next one is `next`, cannot be skipped.
+fn refusal(
+    next: Option<DateTime<Utc>>,
+    due: DateTime<Utc>,
+    is_active: bool,
+    is_cluster_paused: bool,
+) -> Option<String> {
     let text = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::AutoSi, true);
     match next {
-        Some(next) if next == due => None,
+        Some(next) if next == due => {
+            is_cluster_paused.then(|| "All schedules are paused. Resume them, then skip the due time.".into())
+        }
         Some(next) => {
             Some(format!("This job is due next at {}, not at {}. Nothing was skipped.", text(next), text(due)))
         }
@@ -252,13 +248,15 @@ mod tests {
     #[test]
     fn only_the_next_due_time_can_be_skipped() {
         let due = DateTime::UNIX_EPOCH;
-        assert_eq!(not_next(Some(due), due, true), None);
+        assert_eq!(refusal(Some(due), due, true, false), None);
+        let paused = "All schedules are paused. Resume them, then skip the due time.";
+        assert_eq!(refusal(Some(due), due, true, true).as_deref(), Some(paused));
         let later = due + chrono::Duration::milliseconds(86_400_250);
         let reason =
             "This job is due next at 1970-01-02T00:00:00.250Z, not at 1970-01-01T00:00:00Z. Nothing was skipped.";
-        assert_eq!(not_next(Some(later), due, true).as_deref(), Some(reason));
+        assert_eq!(refusal(Some(later), due, true, true).as_deref(), Some(reason));
         for (is_active, part) in [(true, "has no next due time"), (false, "is paused")] {
-            assert!(not_next(None, due, is_active).is_some_and(|reason| reason.contains(part)), "{part}");
+            assert!(refusal(None, due, is_active, false).is_some_and(|reason| reason.contains(part)), "{part}");
         }
     }
 }

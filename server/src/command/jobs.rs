@@ -255,7 +255,7 @@ impl JobCommands {
     ) -> Result<Option<DateTime<Utc>>, AppError> {
         match kept_due(before, job) {
             Some(kept) => Ok(kept),
-            None => self.first_due(before.id, job, before.last_fire_at, computed_from(before, job, now)).await,
+            None => self.first_due(before.id, job, before.last_fire_at, before.computed_from(job, now)).await,
         }
     }
 
@@ -287,13 +287,6 @@ pub(super) fn kept_due(before: &StoredJob, job: &JobInput) -> Option<Option<Date
     let waits_for_end = job.schedule.delay_after_end().is_some();
     let is_kept = has_same_due_times(&before.definition, job) && (before.next_fire_at.is_some() || waits_for_end);
     is_kept.then_some(before.next_fire_at)
-}
-
-/// Returns the instant from which an edit at `now` computes the next due time again: now, or the last due time of the
-/// same schedule if a user has skipped that ahead.
-pub(super) fn computed_from(before: &StoredJob, job: &JobInput, now: DateTime<Utc>) -> DateTime<Utc> {
-    let is_skip = before.definition.schedule == job.schedule && before.last_fire_at < before.next_fire_at;
-    before.last_fire_at.filter(|_| is_skip).map_or(now, |last| last.max(now))
 }
 
 /// Returns the next due time of a job whose last one was `last_due`, with these calendars. No run of the job may be open if

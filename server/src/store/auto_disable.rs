@@ -6,7 +6,7 @@ use milvaion_protocol::id::JobId;
 use milvaion_schedule::rules::AutoDisable;
 use uuid::Uuid;
 
-use super::{Result, Store, jobs::StoredJob, occurrences::status};
+use super::{Result, Store, due_times::ended_skip, jobs::StoredJob, occurrences::status};
 use crate::domain::auto_disable::{EXTRA_RUNS, EndedRun, runs_to_examine};
 
 /// Author name in audit rows for changes that no user made.
@@ -158,6 +158,7 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<bool> {
         let definition = JobInput { is_active: true, ..job.definition.clone() };
+        let ended = ended_skip(self.pool(), job, &definition, next_fire_at, now).await?;
         let done = sqlx::query!(
             "WITH changed AS (
                 UPDATE jobs SET is_active = true, paused_reason = NULL, auto_disabled_at = NULL,
@@ -167,7 +168,9 @@ impl Store {
                 RETURNING id, version
              ),
              due AS (
-                UPDATE job_due d SET next_fire_at = $3, version = c.version FROM changed c WHERE d.job_id = c.id
+                UPDATE job_due d SET next_fire_at = $3, version = c.version,
+                       last_fire_at = nullif(d.last_fire_at, $7::timestamptz)
+                  FROM changed c WHERE d.job_id = c.id
              ),
              kept AS (
                 INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
@@ -180,7 +183,8 @@ impl Store {
             next_fire_at,
             now,
             SYSTEM_ACTOR,
-            serde_json::to_value(&definition).unwrap_or_default()
+            serde_json::to_value(&definition).unwrap_or_default(),
+            ended
         )
         .execute(self.pool())
         .await?;

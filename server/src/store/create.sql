@@ -35,7 +35,8 @@ fired AS (
            AND NOT EXISTS (SELECT 1 FROM cluster_pause)
            -- Ahead of its due time no occurrence is skipped because an earlier one is open: that one may have ended by
            -- then.
-           AND (w.due <= $16 OR j.overlap_policy <> 0 OR NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id OFFSET 0))
+           AND (w.due <= $16 OR w.is_skipped OR j.overlap_policy <> 0
+                OR NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id OFFSET 0))
            AND ($17::bigint IS NULL OR EXISTS (SELECT 1 FROM fence))
            FOR UPDATE OF d SKIP LOCKED) d
      WHERE w.due IS NOT NULL

@@ -15,7 +15,10 @@ use uuid::Uuid;
 pub use list::JobCounts;
 pub(super) use list::like;
 
-use super::{Result, Store, StoreError, readable, rules::RuleColumns, slots::apply_limits};
+use super::{
+    Result, Store, StoreError, due_times::ended_skip, pool::StoreTransaction, readable, rules::RuleColumns,
+    slots::apply_limits,
+};
 
 /// The description of a schedule that this version cannot read.
 pub const UNREADABLE_SCHEDULE: &str = "the schedule";
@@ -205,8 +208,8 @@ impl Store {
         Ok(version)
     }
 
-    /// Pauses a job, or resumes it with a new due time, if it is still at the version that was read. Returns false if
-    /// not.
+    /// Pauses a job, or resumes it with a new due time, which ends the skip of one, if it is still at the version that was
+    /// read. Returns false if not.
     pub async fn set_active(
         &self,
         job: &StoredJob,
@@ -216,6 +219,7 @@ impl Store {
         edit: AuditStamp<'_>,
     ) -> Result<bool> {
         let definition = JobInput { is_active: active, ..job.definition.clone() };
+        let ended = ended_skip(self.pool(), job, &definition, next_fire_at, edit.at).await?;
         let done = sqlx::query!(
             "WITH changed AS (
                 UPDATE jobs SET is_active = $3, paused_reason = $5, modified_at = $6, modified_by = $7,
@@ -225,7 +229,9 @@ impl Store {
                 RETURNING id, version
              ),
              due AS (
-                UPDATE job_due d SET next_fire_at = $4, version = c.version FROM changed c WHERE d.job_id = c.id
+                UPDATE job_due d SET next_fire_at = $4, version = c.version,
+                       last_fire_at = nullif(d.last_fire_at, $10::timestamptz)
+                  FROM changed c WHERE d.job_id = c.id
              ),
              kept AS (
                 INSERT INTO job_versions (job_id, version, definition, changed_at, changed_by)
@@ -243,7 +249,8 @@ impl Store {
             edit.at,
             edit.by,
             json(&definition),
-            edit.address.map(|address| address.to_string())
+            edit.address.map(|address| address.to_string()),
+            ended
         )
         .execute(self.pool())
         .await?;
@@ -411,13 +418,14 @@ pub(super) async fn insert_job(
 
 /// Replaces a job's definition; see [`Store::update_job`].
 pub(super) async fn update_job(
-    executor: impl PgExecutor<'_>,
+    tx: &mut StoreTransaction,
     before: &StoredJob,
     job: &JobInput,
     next_fire_at: Option<DateTime<Utc>>,
     source: JobSourceKind,
     edit: AuditStamp<'_>,
 ) -> Result<Option<i32>> {
+    let ended = ended_skip(&mut *tx, before, job, next_fire_at, edit.at).await?;
     let statement = write_job!(
         query_scalar,
         "WITH before AS (SELECT definition FROM job_versions WHERE job_id = $1 AND version = $2),
@@ -441,7 +449,8 @@ pub(super) async fn update_job(
             RETURNING id, version, priority
          ),
          due AS (
-            UPDATE job_due d SET next_fire_at = $3, priority = c.priority, version = c.version
+            UPDATE job_due d SET next_fire_at = $3, priority = c.priority, version = c.version,
+                   last_fire_at = nullif(d.last_fire_at, $34::timestamptz)
               FROM changed c WHERE d.job_id = c.id
          ),
          kept AS (
@@ -454,9 +463,10 @@ pub(super) async fn update_job(
          )
          SELECT version AS "version!" FROM changed"#,
         (before.id.0, before.version, job, next_fire_at, source, edit),
-        before.next_fire_at
+        before.next_fire_at,
+        ended
     );
-    Ok(statement.fetch_optional(executor).await?)
+    Ok(statement.fetch_optional(tx).await?)
 }
 
 /// Deletes a job; see [`Store::delete_job`].

@@ -18,7 +18,7 @@ use super::{FilesCaller, FilesError, PlannedCalendar, PlannedFile, PlannedJob, r
 use crate::{
     command::{
         definitions::is_key_taken,
-        jobs::{JobCommands, computed_from, first_due_in, kept_due},
+        jobs::{JobCommands, first_due_in, kept_due},
     },
     error::chain,
     store::{
@@ -178,7 +178,7 @@ impl JobCommands {
         if job.schedule.delay_after_end().is_some() && self.store.has_open_run(planned.id).await? {
             return Ok(None);
         }
-        Ok(first_due_in(planned.id, job, before.last_fire_at, computed_from(before, job, now), calendars))
+        Ok(first_due_in(planned.id, job, before.last_fire_at, before.computed_from(job, now), calendars))
     }
 
     /// Deletes the jobs that no file has any more, all or none. Returns false if there are none.
@@ -266,7 +266,7 @@ async fn save_job(
         before = StoredJob { next_fire_at: lock.next_fire_at, last_fire_at: lock.last_fire_at, ..before };
         let job = &planned.job;
         next = kept_due(&before, job).unwrap_or_else(|| {
-            first_due_in(planned.id, job, lock.last_fire_at, computed_from(&before, job, edit.at), calendars)
+            first_due_in(planned.id, job, lock.last_fire_at, before.computed_from(job, edit.at), calendars)
         });
     }
     Ok(batch.update_job(&before, &planned.job, next, edit).await?.then_some(next))

@@ -56,6 +56,8 @@ async fn skipped_due_time_does_not_come_back(
     assert!(matches!(&refused, Err(AppError::Conflict(reason)) if reason.contains("is paused")), "{refused:?}");
     jobs.set_active(&me, job, true, "").await.expect("resumed");
     assert_eq!(harness.next_due(job).await, Some(due), "a resume ends the skip");
+    let last = jobs.store.job(job).await.expect("it can be read").expect("it exists").last_fire_at;
+    assert_eq!(last, None, "a later edit does not count from it");
 }
 
 #[tokio::test]
@@ -245,6 +247,12 @@ async fn changed_calendar_keeps_due_times_that_passed() {
     let longer = Calendar { dates: vec![in_a_year, in_a_year + Duration::days(1)], ..calendar };
     jobs.save_calendar(&me, Some((id, 1)), &longer).await.expect("saved");
     assert_eq!(harness.next_due(job).await, Some(due));
+    let later = now + Duration::hours(1);
+    let hourly = harness.job(Schedule::every(3_600), Rules::default(), Some(later)).await;
+    for (job, due, part) in [(job, due, "This is the last due time"), (hourly, later, "All schedules are paused")] {
+        let refused = jobs.skip_due(&me, job, due).await;
+        assert!(matches!(&refused, Err(AppError::Conflict(reason)) if reason.starts_with(part)), "{refused:?}");
+    }
     assert!(jobs.store.resume_cluster(edit()).await.expect("the query succeeds").is_some());
     harness.starts(1).await;
     assert_eq!(harness.rows(job).await.len(), 1);

@@ -29,10 +29,12 @@ async fn skip_records_the_reason() {
     assert_eq!(rows[1].status, OccurrenceStatus::Skipped);
     assert_eq!(rows[1].note.as_deref(), Some("Skipped: the previous occurrence is still open."));
     assert_eq!(rows[1].scheduled_for, now + Duration::seconds(60));
+    // An open occurrence does not keep a user from skipping the next due time.
+    harness.server.jobs.skip_due(&jobs::admin(), job, now + Duration::seconds(120)).await.expect("skipped");
 
     harness.gate.complete_one();
     harness.becomes(job, first, OccurrenceStatus::Completed).await;
-    harness.advance(Duration::seconds(60)).await;
+    harness.advance(Duration::seconds(120)).await;
     assert_eq!(harness.starts(2).await.len(), 2, "the skipped occurrence never starts");
     harness.close().await;
 }
