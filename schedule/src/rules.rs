@@ -311,7 +311,7 @@ mod tests {
         // A server before the one that adds a rule cannot read a job that names it, so a default is left out.
         let stored = serde_json::to_value(rules).expect("rules are serializable");
         let named: Vec<_> = stored.as_object().expect("an object").keys().cloned().collect();
-        assert_eq!(named, ["baseRetryDelaySeconds", "catchUpLimit", "catchUpWindowSeconds"]);
+        assert_eq!(named, ["catchUpLimit", "catchUpWindowSeconds", "baseRetryDelaySeconds"]);
     }
 
     #[test]
