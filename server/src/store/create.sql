@@ -1,5 +1,5 @@
--- create_runs: Creates occurrences, the one statement for every birth, whether the schedule, a user or a retry asks for it. One round
--- trip, all or nothing. Called by create.rs.
+-- create_runs: Creates occurrences, whether the schedule, a user or a retry asks for them; enqueue.sql creates the others. One
+-- round trip, all or nothing. Called by create.rs.
 --
 -- $1 to $15, $19, $20, $22 and $23 are arrays with one element per occurrence; their names are in `wanted` below. A scheduled
 -- occurrence has the due time and the job's version as they were read; a requested one has neither. $16: now. $17: the
