@@ -22,8 +22,8 @@ use crate::{
     store::{
         calendars::CalendarSet,
         create::NewRun,
-        due_times::{DueTimeMove, MIN_AHEAD, ScheduledJob},
-        jobs::AuditStamp,
+        due_times::{DueTimeMove, ScheduledJob},
+        jobs::{AuditStamp, MIN_AHEAD},
     },
 };
 

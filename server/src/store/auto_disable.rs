@@ -6,7 +6,11 @@ use milvaion_protocol::id::JobId;
 use milvaion_schedule::rules::AutoDisable;
 use uuid::Uuid;
 
-use super::{Result, Store, due_times::ended_skip, jobs::StoredJob, occurrences::status};
+use super::{
+    Result, Store,
+    jobs::{StoredJob, ended_skip},
+    occurrences::status,
+};
 use crate::domain::auto_disable::{EXTRA_RUNS, EndedRun, runs_to_examine};
 
 /// Author name in audit rows for changes that no user made.

@@ -1,6 +1,7 @@
 //! Jobs: definitions and their versions.
 
 mod list;
+mod skip;
 
 use std::{collections::HashMap, net::IpAddr};
 
@@ -14,11 +15,10 @@ use uuid::Uuid;
 
 pub use list::JobCounts;
 pub(super) use list::like;
+pub use skip::MIN_AHEAD;
+pub(super) use skip::ended_skip;
 
-use super::{
-    Result, Store, StoreError, due_times::ended_skip, pool::StoreTransaction, readable, rules::RuleColumns,
-    slots::apply_limits,
-};
+use super::{Result, Store, StoreError, pool::StoreTransaction, readable, rules::RuleColumns, slots::apply_limits};
 
 /// The description of a schedule that this version cannot read.
 pub const UNREADABLE_SCHEDULE: &str = "the schedule";
