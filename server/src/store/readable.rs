@@ -138,6 +138,7 @@ mod tests {
             (json!({ "overlap": "sometimes" }), "the overlap policy “sometimes”"),
             (json!({ "overlap": { "atMost": 2 } }), "the rule “overlap”"),
             (json!({ "onlyIf": "idle" }), "the rule “onlyIf”"),
+            (json!({ "catchUpLimit": 10_001 }), "the rule “catchUpLimit”"),
             (json!({ "keyLimit": { "key": "db", "limit": 3, "of": "tenant" } }), "the rule “keyLimit”"),
             (json!({ "autoDisable": { "threshold": 3, "windowSeconds": 9, "unless": 0 } }), "the rule “autoDisable”"),
         ] {
