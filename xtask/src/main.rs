@@ -16,6 +16,7 @@
 //! [`weight`]) stand alone.
 //! `tokens` and `colour` are only tests; they check the contrast of the palette.
 
+mod archive;
 mod assets;
 mod budget;
 #[cfg(test)]

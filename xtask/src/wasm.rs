@@ -10,7 +10,6 @@
 
 use std::{
     cmp::Reverse,
-    collections::BTreeMap,
     fs,
     num::NonZero,
     path::{Path, PathBuf},
@@ -23,7 +22,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use wasm_bindgen_cli_support::Bindgen;
 use wasm_split_cli_support::Options;
 
-use crate::{cargo, compress, compress::CompressionEffort, files, run_command, stamp, target_dir};
+use crate::{archive, cargo, compress, compress::CompressionEffort, files, run_command, stamp, target_dir};
 
 const WASM_TARGET: &str = "wasm32-unknown-unknown";
 
@@ -123,6 +122,7 @@ pub(crate) fn bundle(root: &Path, profile: BuildProfile, packages: &Path) -> Res
     if profile == BuildProfile::Release {
         step("wasm-opt", || optimise_all(&script, &modules, packages))?;
     }
+    step("archives of pages", || archive::pack(&folder, &folder.join(CHUNK_MANIFEST), &folder.join(CHUNK_LOADER)))?;
     if let Some(effort) = profile.compression() {
         step("compression of script and wasm", || compress::all_below(&folder, effort))?;
     }
@@ -170,7 +170,7 @@ fn split(compiled: &Path, folder: &Path, main: &Path) -> Result<Vec<PathBuf>> {
     options.link_name = CHUNK_LOADER;
     let split = wasm_split_cli_support::transform(options).map_err(|error| anyhow!("{error:#}"))?;
     // In a fixed order, so that equal sources give equal files.
-    let manifest: BTreeMap<_, _> = split.prefetch_map.into_iter().collect();
+    let manifest: archive::Manifest = split.prefetch_map.into_iter().collect();
     files::write(&folder.join(CHUNK_MANIFEST), serde_json::to_string_pretty(&manifest)?)?;
     Ok(split.split_modules)
 }
