@@ -1,4 +1,5 @@
-//! The routes of the pages, whose code is split into WebAssembly modules.
+//! The pages: the paths of each and its code, which is split into WebAssembly modules. The router and the loader of the
+//! first page are derived from one table.
 //!
 //! A browser loads the main module (the layout, the event stream and everything that several groups share) and the
 //! module of the group of the page that is opened. The server sends preload links for them with the document. The module
@@ -14,130 +15,199 @@
 //! A module that cannot be loaded (the connection is lost, or an update has removed its file) is not a panic, which
 //! would stop the whole page. The page that was to be opened then says so, and the next visit tries again.
 //!
-//! `data` of a route stays in the main module, so it must refer to nothing: each page creates its resources in its view.
+//! The table stays in the main module, so it refers to the loaders of the pages and never to the pages.
+
+use std::borrow::Cow;
+#[cfg(feature = "hydrate")]
+use std::pin::Pin;
 
 use leptos::prelude::*;
-use leptos_router::LazyRoute;
-
 #[cfg(feature = "hydrate")]
-use leptos::wasm_split::{SplitLoaderError, wasm_split};
+use leptos::wasm_split::SplitLoaderError;
 #[cfg(feature = "hydrate")]
 use leptos_meta::Title;
+use leptos_router::{ChooseView, PartialPathMatch, PathSegment, PossibleRouteMatch};
 
-use crate::pages::{
-    account::AccountPage,
-    alerts::{
-        AlertsPage,
-        channel::{AlertChannelPage, NewAlertChannelPage},
-        channels::AlertChannelsPage,
-        rule::{AlertRulePage, NewAlertRulePage},
-        rules::AlertRulesPage,
-    },
-    audit::AuditPage,
-    calendars::{
-        CalendarsPage,
-        form::{EditCalendarPage, NewCalendarPage},
-    },
-    failures::{FailurePage, FailuresPage},
-    help::HelpPage,
-    job::JobPage,
-    job_form::{EditJobPage, NewJobPage},
-    jobs::JobsPage,
-    login::LoginPage,
-    menu::MenuPage,
-    occurrence::OccurrencePage,
-    occurrences::OccurrencesPage,
-    one_time_link::OneTimeLinkPage,
-    overview::OverviewPage,
-    person::PersonPage,
-    singletons::SingletonLoopsPage,
-    team::TeamPage,
-    tokens::TokensPage,
-    workers::WorkersPage,
-};
 #[cfg(feature = "hydrate")]
 use crate::{
     browser,
     components::{icon::Icon, page_header::PageHeader},
 };
 
-/// Declares the route of a page, whose code belongs to the module `$group`.
+/// The group of the pages outside the layout, which a browser without a session can open.
+const DOORS: &str = "doors";
+
+/// The result of loading a module.
+#[cfg(feature = "hydrate")]
+type Load<T> = Pin<Box<dyn Future<Output = Result<T, SplitLoaderError>>>>;
+#[cfg(feature = "hydrate")]
+type PageView = Load<AnyView>;
+#[cfg(not(feature = "hydrate"))]
+type PageView = AnyView;
+
+/// A page at one path. It is both the pattern and the view of its route.
+#[derive(Clone, Copy, Debug)]
+pub struct Page {
+    /// The path, in which `:name` stands for any segment.
+    pub path: &'static str,
+    /// The group of pages whose module has its code.
+    group: &'static str,
+    view: fn() -> PageView,
+    #[cfg(feature = "hydrate")]
+    load: fn() -> Load<()>,
+}
+
+/// Declares the pages, each with its group, the name of its loader, its component in [`pages`](crate::pages) and its
+/// paths.
 ///
-/// This is what `lazy_route` of Leptos generates, except that a page names its module, and that a failed load is
+/// A loader is what `lazy_route` of Leptos generates, except that a page names its module, and that a failed load is
 /// a value.
-macro_rules! lazy_page {
-    ($group:ident, $route:ident, $view:ident, $preload:ident, $page:ident) => {
-        #[doc = concat!("The route of [`", stringify!($page), "`].")]
-        #[derive(Debug)]
-        pub struct $route;
+macro_rules! pages {
+    ($($group:ident: $name:ident $($page:ident)::+ $($path:literal)+;)+) => {
+        /// Every page. If several match a path, the first one is opened.
+        pub static PAGES: &[Page] = &[$($(Page {
+            path: $path,
+            group: stringify!($group),
+            #[cfg(feature = "hydrate")]
+            view: || Box::pin($name::$name()),
+            #[cfg(not(feature = "hydrate"))]
+            view: $name::$name,
+            #[cfg(feature = "hydrate")]
+            load: || Box::pin($name::load()),
+        }),+),+];
 
-        #[cfg(feature = "hydrate")]
-        #[wasm_split($group, wasm_split_path = ::leptos::wasm_split, preload(#[doc(hidden)] $preload), fallible)]
-        fn $view() -> Result<AnyView, SplitLoaderError> {
-            Ok($page().into_any())
-        }
+        $(mod $name {
+            use leptos::prelude::{AnyView, IntoAny};
+            #[cfg(feature = "hydrate")]
+            use leptos::wasm_split::{SplitLoaderError, wasm_split};
 
-        #[cfg(not(feature = "hydrate"))]
-        fn $view() -> AnyView {
-            leptos::prefetch_lazy_fn_on_server(stringify!($group));
-            $page().into_any()
-        }
-
-        impl LazyRoute for $route {
-            fn data() -> Self {
-                Self
+            #[cfg(feature = "hydrate")]
+            #[wasm_split($group, wasm_split_path = ::leptos::wasm_split, preload(load), fallible)]
+            pub(super) fn $name() -> Result<AnyView, SplitLoaderError> {
+                Ok(crate::pages::$($page)::+().into_any())
             }
 
-            async fn view(_route: Self) -> AnyView {
-                #[cfg(feature = "hydrate")]
-                {
-                    $view().await.unwrap_or_else(|_| failed_load_view())
-                }
-                #[cfg(not(feature = "hydrate"))]
-                {
-                    $view()
-                }
+            #[cfg(not(feature = "hydrate"))]
+            pub(super) fn $name() -> AnyView {
+                leptos::prefetch_lazy_fn_on_server(stringify!($group));
+                crate::pages::$($page)::+().into_any()
             }
-
-            async fn preload() {
-                // The view tries again after a failure and reports it. Only the browser build is split.
-                #[cfg(feature = "hydrate")]
-                let _ = $preload().await;
-            }
-        }
+        })+
     };
 }
 
-lazy_page!(doors, OneTimeLinkRoute, one_time_link_view, __preload_one_time_link_view, OneTimeLinkPage);
-lazy_page!(doors, LoginRoute, login_view, __preload_login_view, LoginPage);
-lazy_page!(overview, OverviewRoute, overview_view, __preload_overview_view, OverviewPage);
-lazy_page!(jobs, JobsRoute, jobs_view, __preload_jobs_view, JobsPage);
-lazy_page!(define, NewJobRoute, new_job_view, __preload_new_job_view, NewJobPage);
-lazy_page!(jobs, JobRoute, job_view, __preload_job_view, JobPage);
-lazy_page!(define, EditJobRoute, edit_job_view, __preload_edit_job_view, EditJobPage);
-lazy_page!(define, CalendarsRoute, calendars_view, __preload_calendars_view, CalendarsPage);
-lazy_page!(define, NewCalendarRoute, new_calendar_view, __preload_new_calendar_view, NewCalendarPage);
-lazy_page!(define, EditCalendarRoute, edit_calendar_view, __preload_edit_calendar_view, EditCalendarPage);
-lazy_page!(lists, OccurrencesRoute, occurrences_view, __preload_occurrences_view, OccurrencesPage);
-lazy_page!(occurrence, OccurrenceRoute, occurrence_view, __preload_occurrence_view, OccurrencePage);
-lazy_page!(failures, FailuresRoute, failures_view, __preload_failures_view, FailuresPage);
-lazy_page!(failures, FailureRoute, failure_view, __preload_failure_view, FailurePage);
-lazy_page!(alerts, AlertsRoute, alerts_view, __preload_alerts_view, AlertsPage);
-lazy_page!(alerts, AlertRulesRoute, alert_rules_view, __preload_alert_rules_view, AlertRulesPage);
-lazy_page!(alerts, NewAlertRuleRoute, new_alert_rule_view, __preload_new_alert_rule_view, NewAlertRulePage);
-lazy_page!(alerts, AlertRuleRoute, alert_rule_view, __preload_alert_rule_view, AlertRulePage);
-lazy_page!(alerts, AlertChannelsRoute, alert_channels_view, __preload_alert_channels_view, AlertChannelsPage);
-lazy_page!(alerts, NewAlertChannelRoute, new_alert_channel_view, __preload_new_alert_channel_view, NewAlertChannelPage);
-lazy_page!(alerts, AlertChannelRoute, alert_channel_view, __preload_alert_channel_view, AlertChannelPage);
-lazy_page!(lists, WorkersRoute, workers_view, __preload_workers_view, WorkersPage);
-lazy_page!(govern, SingletonLoopsRoute, singleton_loops_view, __preload_singleton_loops_view, SingletonLoopsPage);
-lazy_page!(govern, TeamRoute, team_view, __preload_team_view, TeamPage);
-lazy_page!(govern, PersonRoute, person_view, __preload_person_view, PersonPage);
-lazy_page!(govern, AuditRoute, audit_view, __preload_audit_view, AuditPage);
-lazy_page!(govern, AccountRoute, account_view, __preload_account_view, AccountPage);
-lazy_page!(govern, TokensRoute, tokens_view, __preload_tokens_view, TokensPage);
-lazy_page!(lists, MenuRoute, menu_view, __preload_menu_view, MenuPage);
-lazy_page!(lists, HelpRoute, help_view, __preload_help_view, HelpPage);
+pages! {
+    doors: one_time_link one_time_link::OneTimeLinkPage "/setup" "/invite" "/reset";
+    doors: login login::LoginPage "/login";
+    overview: overview overview::OverviewPage "/";
+    jobs: jobs jobs::JobsPage "/jobs";
+    define: new_job job_form::NewJobPage "/jobs/new";
+    jobs: job job::JobPage "/jobs/:id";
+    define: edit_job job_form::EditJobPage "/jobs/:id/edit";
+    define: calendars calendars::CalendarsPage "/calendars";
+    define: new_calendar calendars::form::NewCalendarPage "/calendars/new";
+    define: edit_calendar calendars::form::EditCalendarPage "/calendars/:id/edit";
+    lists: occurrences occurrences::OccurrencesPage "/occurrences";
+    occurrence: occurrence occurrence::OccurrencePage "/occurrences/:id";
+    failures: failures failures::FailuresPage "/failed";
+    failures: failure failures::FailurePage "/failed/:key";
+    alerts: alerts alerts::AlertsPage "/alerts";
+    alerts: alert_rules alerts::rules::AlertRulesPage "/alerts/rules";
+    alerts: new_alert_rule alerts::rule::NewAlertRulePage "/alerts/rules/new";
+    alerts: alert_rule alerts::rule::AlertRulePage "/alerts/rules/:id";
+    alerts: alert_channels alerts::channels::AlertChannelsPage "/alerts/channels";
+    alerts: new_alert_channel alerts::channel::NewAlertChannelPage "/alerts/channels/new";
+    alerts: alert_channel alerts::channel::AlertChannelPage "/alerts/channels/:id";
+    lists: workers workers::WorkersPage "/workers";
+    govern: singleton_loops singletons::SingletonLoopsPage "/singleton-loops";
+    govern: team team::TeamPage "/team";
+    govern: person person::PersonPage "/team/:id";
+    govern: audit audit::AuditPage "/audit";
+    govern: account account::AccountPage "/account";
+    govern: tokens tokens::TokensPage "/tokens";
+    lists: menu menu::MenuPage "/menu";
+    lists: help help::HelpPage "/help";
+}
+
+impl Page {
+    /// Returns the page at `path`, which may have a query; `None` if there is none.
+    #[must_use]
+    pub fn of(path: &str) -> Option<&'static Self> {
+        let path = path.split(['?', '#']).next().unwrap_or_default();
+        PAGES.iter().find(|page| page.params(path).is_some())
+    }
+
+    /// Returns true if the page is shown without the layout, because its user has no session.
+    #[must_use]
+    pub fn is_door(&self) -> bool {
+        self.group == DOORS
+    }
+
+    /// Loads the module of the page.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the module cannot be loaded; the browser's console has the reason.
+    #[cfg(feature = "hydrate")]
+    pub async fn load(&self) -> Result<(), SplitLoaderError> {
+        (self.load)().await
+    }
+
+    /// Returns the parameters in `path`; `None` if it is the path of another page.
+    fn params(&self, path: &str) -> Option<Vec<(Cow<'static, str>, String)>> {
+        let path = path.strip_prefix('/')?;
+        let path = path.strip_suffix('/').filter(|path| !path.is_empty()).unwrap_or(path);
+        let mut segments = path.split('/');
+        let mut params = Vec::new();
+        for expected in self.path.split('/').skip(1) {
+            let segment = segments.next()?;
+            match expected.strip_prefix(':') {
+                Some(name) if !segment.is_empty() => params.push((name.into(), segment.to_owned())),
+                None if segment == expected => {}
+                _ => return None,
+            }
+        }
+        segments.next().is_none().then_some(params)
+    }
+}
+
+impl PossibleRouteMatch for Page {
+    fn optional(&self) -> bool {
+        false
+    }
+
+    fn test<'a>(&self, path: &'a str) -> Option<PartialPathMatch<'a>> {
+        Some(PartialPathMatch::new("", self.params(path)?, path))
+    }
+
+    fn generate_path(&self, path: &mut Vec<PathSegment>) {
+        path.extend(self.path.split('/').filter(|segment| !segment.is_empty()).map(|segment| {
+            match segment.strip_prefix(':') {
+                Some(name) => PathSegment::Param(name.into()),
+                None => PathSegment::Static(segment.into()),
+            }
+        }));
+    }
+}
+
+impl ChooseView for Page {
+    async fn choose(self) -> AnyView {
+        #[cfg(feature = "hydrate")]
+        {
+            (self.view)().await.unwrap_or_else(|_| failed_load_view())
+        }
+        #[cfg(not(feature = "hydrate"))]
+        {
+            (self.view)()
+        }
+    }
+
+    async fn preload(&self) {
+        // The view tries again after a failure and reports it. Only the browser build is split.
+        #[cfg(feature = "hydrate")]
+        let _ = (self.load)().await;
+    }
+}
 
 /// Renders the page whose module cannot be loaded. Its address is in the address bar already, so a reload opens it.
 #[cfg(feature = "hydrate")]
@@ -158,150 +228,47 @@ fn failed_load_view() -> AnyView {
     .into_any()
 }
 
-/// The page at an address. Each page has a loader of its own, also within one group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LazyPage {
-    /// The page `OneTimeLinkPage`.
-    OneTimeLink,
-    /// The page `LoginPage`.
-    Login,
-    /// The page `OverviewPage`.
-    Overview,
-    /// The page `JobsPage`.
-    Jobs,
-    /// The page `NewJobPage`.
-    NewJob,
-    /// The page `JobPage`.
-    Job,
-    /// The page `EditJobPage`.
-    EditJob,
-    /// The page `CalendarsPage`.
-    Calendars,
-    /// The page `NewCalendarPage`.
-    NewCalendar,
-    /// The page `EditCalendarPage`.
-    EditCalendar,
-    /// The page `OccurrencesPage`.
-    Occurrences,
-    /// The page `OccurrencePage`.
-    Occurrence,
-    /// The page `FailuresPage`.
-    Failures,
-    /// The page `FailurePage`.
-    Failure,
-    /// The page `AlertsPage`.
-    Alerts,
-    /// The page `AlertRulesPage`.
-    AlertRules,
-    /// The page `NewAlertRulePage`.
-    NewAlertRule,
-    /// The page `AlertRulePage`.
-    AlertRule,
-    /// The page `AlertChannelsPage`.
-    AlertChannels,
-    /// The page `NewAlertChannelPage`.
-    NewAlertChannel,
-    /// The page `AlertChannelPage`.
-    AlertChannel,
-    /// The page `WorkersPage`.
-    Workers,
-    /// The page `SingletonLoopsPage`.
-    SingletonLoops,
-    /// The page `TeamPage`.
-    Team,
-    /// The page `PersonPage`.
-    Person,
-    /// The page `AuditPage`.
-    Audit,
-    /// The page `AccountPage`.
-    Account,
-    /// The page `TokensPage`.
-    Tokens,
-    /// The page `MenuPage`.
-    Menu,
-    /// The page `HelpPage`.
-    Help,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::components::menu::MENU;
 
-impl LazyPage {
-    /// Returns the page at `path`, which may have a query; `None` if there is none. It must agree with the site map.
-    #[must_use]
-    pub fn of(path: &str) -> Option<Self> {
-        let path = path.split(['?', '#']).next().unwrap_or_default();
-        let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
-        Some(match segments.as_slice() {
-            [] => Self::Overview,
-            ["setup" | "invite" | "reset"] => Self::OneTimeLink,
-            ["login"] => Self::Login,
-            ["jobs"] => Self::Jobs,
-            ["jobs", "new"] => Self::NewJob,
-            ["jobs", _] => Self::Job,
-            ["jobs", _, "edit"] => Self::EditJob,
-            ["calendars"] => Self::Calendars,
-            ["calendars", "new"] => Self::NewCalendar,
-            ["calendars", _, "edit"] => Self::EditCalendar,
-            ["occurrences"] => Self::Occurrences,
-            ["occurrences", _] => Self::Occurrence,
-            ["failed"] => Self::Failures,
-            ["failed", _] => Self::Failure,
-            ["alerts"] => Self::Alerts,
-            ["alerts", "rules"] => Self::AlertRules,
-            ["alerts", "rules", "new"] => Self::NewAlertRule,
-            ["alerts", "rules", _] => Self::AlertRule,
-            ["alerts", "channels"] => Self::AlertChannels,
-            ["alerts", "channels", "new"] => Self::NewAlertChannel,
-            ["alerts", "channels", _] => Self::AlertChannel,
-            ["workers"] => Self::Workers,
-            ["singleton-loops"] => Self::SingletonLoops,
-            ["team"] => Self::Team,
-            ["team", _] => Self::Person,
-            ["audit"] => Self::Audit,
-            ["account"] => Self::Account,
-            ["tokens"] => Self::Tokens,
-            ["menu"] => Self::Menu,
-            ["help"] => Self::Help,
-            _ => return None,
-        })
+    fn path_of(path: &str) -> Option<&'static str> {
+        Page::of(path).map(|page| page.path)
     }
 
-    /// Loads the module of the page.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the module cannot be loaded; the browser's console has the reason.
-    #[cfg(feature = "hydrate")]
-    pub async fn preload(self) -> Result<(), SplitLoaderError> {
-        match self {
-            Self::OneTimeLink => __preload_one_time_link_view().await,
-            Self::Login => __preload_login_view().await,
-            Self::Overview => __preload_overview_view().await,
-            Self::Jobs => __preload_jobs_view().await,
-            Self::NewJob => __preload_new_job_view().await,
-            Self::Job => __preload_job_view().await,
-            Self::EditJob => __preload_edit_job_view().await,
-            Self::Calendars => __preload_calendars_view().await,
-            Self::NewCalendar => __preload_new_calendar_view().await,
-            Self::EditCalendar => __preload_edit_calendar_view().await,
-            Self::Occurrences => __preload_occurrences_view().await,
-            Self::Occurrence => __preload_occurrence_view().await,
-            Self::Failures => __preload_failures_view().await,
-            Self::Failure => __preload_failure_view().await,
-            Self::Alerts => __preload_alerts_view().await,
-            Self::AlertRules => __preload_alert_rules_view().await,
-            Self::NewAlertRule => __preload_new_alert_rule_view().await,
-            Self::AlertRule => __preload_alert_rule_view().await,
-            Self::AlertChannels => __preload_alert_channels_view().await,
-            Self::NewAlertChannel => __preload_new_alert_channel_view().await,
-            Self::AlertChannel => __preload_alert_channel_view().await,
-            Self::Workers => __preload_workers_view().await,
-            Self::SingletonLoops => __preload_singleton_loops_view().await,
-            Self::Team => __preload_team_view().await,
-            Self::Person => __preload_person_view().await,
-            Self::Audit => __preload_audit_view().await,
-            Self::Account => __preload_account_view().await,
-            Self::Tokens => __preload_tokens_view().await,
-            Self::Menu => __preload_menu_view().await,
-            Self::Help => __preload_help_view().await,
+    #[test]
+    fn page_of_a_path_is_the_first_that_matches() {
+        for page in PAGES {
+            assert_eq!(path_of(&page.path.replace(':', "some-")), Some(page.path));
+        }
+        assert_eq!(path_of("/jobs/new?type=a/b"), Some("/jobs/new"));
+        assert_eq!(path_of("/jobs/7/"), Some("/jobs/:id"));
+        assert_eq!(path_of("/#top"), Some("/"));
+        for unknown in ["", "//", "jobs", "/nothing/here", "/jobs//", "/jobs//edit", "/jobs/7/edit/8", "/calendars/7"] {
+            assert_eq!(path_of(unknown), None, "{unknown:?}");
+        }
+    }
+
+    #[test]
+    fn parameters_are_named_by_the_page() {
+        let page = Page::of("/jobs/a%20b/edit").expect("a page");
+        assert_eq!(page.params("/jobs/a%20b/edit"), Some(vec![("id".into(), "a%20b".to_owned())]));
+        let mut segments = Vec::new();
+        page.generate_path(&mut segments);
+        let fixed = |name: &'static str| PathSegment::Static(name.into());
+        assert_eq!(segments, [fixed("jobs"), PathSegment::Param("id".into()), fixed("edit")]);
+    }
+
+    #[test]
+    fn menus_lead_to_every_section() {
+        let section = |path: &'static str| path.split('/').nth(1);
+        for entry in &MENU {
+            assert_eq!(path_of(entry.path), Some(entry.path), "{} has no page", entry.name);
+        }
+        for page in PAGES.iter().filter(|page| !page.is_door() && page.path != "/menu") {
+            let is_listed = MENU.iter().any(|entry| section(entry.path) == section(page.path));
+            assert!(is_listed, "no menu leads to {}", page.path);
         }
     }
 }

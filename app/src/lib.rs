@@ -47,8 +47,8 @@ pub fn hydrate() {
     crash_notice::install();
     browser::mark_scripted();
     wasm_bindgen_futures::spawn_local(async {
-        if let Some(page) = lazy_pages::LazyPage::of(&browser::current_path())
-            && page.preload().await.is_err()
+        if let Some(page) = lazy_pages::Page::of(&browser::current_path())
+            && page.load().await.is_err()
         {
             // Hydration would find HTML that its view does not have.
             return crash_notice::show(crash_notice::FAILED_LOAD_TEXT);

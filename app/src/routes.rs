@@ -1,11 +1,11 @@
 //! The site map and the layout around every signed-in page.
 
-use leptos::prelude::*;
+use leptos::{prelude::*, tachys::view::iterators::StaticVec};
 use leptos_meta::{Title, provide_meta_context};
 use leptos_router::{
-    Lazy, SsrMode,
-    components::{Outlet, ParentRoute, Route, Router, Routes},
-    path,
+    NestedRoute, SsrMode,
+    any_nested_route::{AnyNestedRoute, IntoAnyNestedRoute},
+    components::{Outlet, Router, Routes},
 };
 
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
         time::PageClock,
         toast::{ToastQueue, ToastRegion},
     },
-    lazy_pages,
+    lazy_pages::{PAGES, Page},
     live::{LiveUpdates, announcer::LiveAnnouncer, read_state::ReadState},
 };
 
@@ -50,45 +50,20 @@ pub fn App() -> impl IntoView {
         <Title text=PRODUCT_NAME formatter=|title: String| if title == PRODUCT_NAME { title } else { format!("{title} · {PRODUCT_NAME}") }/>
         <Router>
             <FollowAddress/>
-            <Routes fallback=|| view! { <NotFoundPage/> }>
-                <Route path=path!("/setup") view={Lazy::<lazy_pages::OneTimeLinkRoute>::new()} ssr=SsrMode::Async/>
-                <Route path=path!("/invite") view={Lazy::<lazy_pages::OneTimeLinkRoute>::new()} ssr=SsrMode::Async/>
-                <Route path=path!("/reset") view={Lazy::<lazy_pages::OneTimeLinkRoute>::new()} ssr=SsrMode::Async/>
-                <Route path=path!("/login") view={Lazy::<lazy_pages::LoginRoute>::new()} ssr=SsrMode::Async/>
-                <ParentRoute path=path!("") view=Layout ssr=SsrMode::Async>
-                    <Route path=path!("/") view={Lazy::<lazy_pages::OverviewRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/jobs") view={Lazy::<lazy_pages::JobsRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/jobs/new") view={Lazy::<lazy_pages::NewJobRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/jobs/:id") view={Lazy::<lazy_pages::JobRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/jobs/:id/edit") view={Lazy::<lazy_pages::EditJobRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/calendars") view={Lazy::<lazy_pages::CalendarsRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/calendars/new") view={Lazy::<lazy_pages::NewCalendarRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/calendars/:id/edit") view={Lazy::<lazy_pages::EditCalendarRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/occurrences") view={Lazy::<lazy_pages::OccurrencesRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/occurrences/:id") view={Lazy::<lazy_pages::OccurrenceRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/failed") view={Lazy::<lazy_pages::FailuresRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/failed/:key") view={Lazy::<lazy_pages::FailureRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/alerts") view={Lazy::<lazy_pages::AlertsRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/alerts/rules") view={Lazy::<lazy_pages::AlertRulesRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/alerts/rules/new") view={Lazy::<lazy_pages::NewAlertRuleRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/alerts/rules/:id") view={Lazy::<lazy_pages::AlertRuleRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/alerts/channels") view={Lazy::<lazy_pages::AlertChannelsRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/alerts/channels/new") view={Lazy::<lazy_pages::NewAlertChannelRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/alerts/channels/:id") view={Lazy::<lazy_pages::AlertChannelRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/workers") view={Lazy::<lazy_pages::WorkersRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/singleton-loops") view={Lazy::<lazy_pages::SingletonLoopsRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/team") view={Lazy::<lazy_pages::TeamRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/team/:id") view={Lazy::<lazy_pages::PersonRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/audit") view={Lazy::<lazy_pages::AuditRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/account") view={Lazy::<lazy_pages::AccountRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/tokens") view={Lazy::<lazy_pages::TokensRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/menu") view={Lazy::<lazy_pages::MenuRoute>::new()} ssr=SsrMode::Async/>
-                    <Route path=path!("/help") view={Lazy::<lazy_pages::HelpRoute>::new()} ssr=SsrMode::Async/>
-                </ParentRoute>
-            </Routes>
+            <Routes fallback=|| view! { <NotFoundPage/> } children=ToChildren::to_children(site_map)/>
             <ToastRegion/>
         </Router>
     }
+}
+
+/// Returns the routes of all pages. They have one type, because the router is compiled once for each type.
+fn site_map() -> StaticVec<AnyNestedRoute> {
+    let (doors, pages): (Vec<_>, Vec<_>) = PAGES.iter().copied().partition(|page| page.is_door());
+    let route = |page: Page| NestedRoute::new(page, page).ssr_mode(SsrMode::Async).into_any_nested_route();
+    let pages = pages.into_iter().map(route).collect::<Vec<_>>();
+    let layout = NestedRoute::new((), Layout).ssr_mode(SsrMode::Async).child(StaticVec::from(pages));
+    let doors = doors.into_iter().map(route);
+    doors.chain([layout.into_any_nested_route()]).collect::<Vec<_>>().into()
 }
 
 /// The layout around every signed-in page. It is rendered once and stays while the pages inside it change.

@@ -75,7 +75,7 @@ mod tests {
         let mut missing = BTreeSet::new();
         for path in files::list(&root.join("app/src")).unwrap() {
             let source = files::read(&path).unwrap();
-            for before in ["Icon name=\"", " icon=\""] {
+            for before in ["Icon name=\"", " icon=\"", " listed(\""] {
                 for rest in source.split(before).skip(1) {
                     let name = rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').next().unwrap_or_default();
                     if !name.is_empty() && !listed.contains(name) {

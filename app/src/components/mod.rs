@@ -30,6 +30,7 @@ pub mod leave_guard;
 pub mod loading;
 pub mod log_lines;
 pub mod log_view;
+pub mod menu;
 pub mod minute_bars;
 pub mod nav;
 pub mod occurrence_list;

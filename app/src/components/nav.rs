@@ -2,7 +2,7 @@
 
 use leptos::{html, prelude::*};
 use leptos_router::{components::A, hooks::use_location};
-use milvaion_api::{permissions::Permission, views::CurrentUser};
+use milvaion_api::views::CurrentUser;
 
 use super::{
     action_error::{ActionError, LastError},
@@ -10,8 +10,9 @@ use super::{
     alert_bell::AlertBell,
     cluster_state::ClusterState,
     icon::{Icon, LiveIcon},
+    menu::{Bar, GROUPS, MENU, MenuEntry, entries_for},
     preferences::{ThemeButton, ZoneButton},
-    session_context::{SessionContext, may, use_signed_in_user},
+    session_context::{SessionContext, use_signed_in_user},
 };
 use crate::{
     api::session::SignOut,
@@ -98,15 +99,11 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
         let name = user.try_with(|me| me.as_ref().map(|me| me.name.clone())).flatten();
         name.unwrap_or_else(|| initial_name.clone())
     };
-    let govern = me.role.allows(Permission::ReadTeam).then(|| {
+    let links = entries_for(Some(me.role)).filter(|entry| entry.bar == Bar::User).map(|entry| {
         view! {
-            <a class="btn btn-quiet" href="/team">
-                <Icon name="users"/>
-                "Team"
-            </a>
-            <a class="btn btn-quiet" href="/audit">
-                <Icon name="scroll-text"/>
-                "Audit log"
+            <a class="btn btn-quiet" href=entry.path>
+                <Icon name=entry.icon/>
+                {entry.name}
             </a>
         }
     });
@@ -123,27 +120,7 @@ fn UserMenu(me: CurrentUser) -> impl IntoView {
                     <br/>
                     <span>{me.role.label()}</span>
                 </p>
-                <a class="btn btn-quiet" href="/workers">
-                    <Icon name="server"/>
-                    "Workers"
-                </a>
-                <a class="btn btn-quiet" href="/singleton-loops">
-                    <Icon name="refresh-cw"/>
-                    "Singleton loops"
-                </a>
-                <a class="btn btn-quiet" href="/calendars">
-                    <Icon name="calendar-off"/>
-                    "Calendars"
-                </a>
-                {govern}
-                <a class="btn btn-quiet" href="/account">
-                    <Icon name="user-cog"/>
-                    "Account"
-                </a>
-                <a class="btn btn-quiet" href="/tokens">
-                    <Icon name="key-round"/>
-                    "API tokens"
-                </a>
+                {links.collect::<Vec<_>>()}
                 <SignOutForm class="btn btn-quiet"/>
             </div>
         </details>
@@ -199,61 +176,43 @@ pub fn SideNav(
     /// The session of the user.
     session: SessionContext,
 ) -> impl IntoView {
-    let govern = move || {
+    let groups = move || {
         let session = session.clone();
         Suspend::new(async move {
-            let _ = session.user().await;
-            untrack(|| may(Permission::ReadTeam)).then(|| {
-                view! {
-                    <div class="nav-group">
-                        <p class="nav-title">"Govern"</p>
-                        <NavLink href="/team" icon="users" word="Team"/>
-                        <NavLink href="/audit" icon="scroll-text" word="Audit log"/>
-                    </div>
-                }
-            })
+            let role = session.user().await.ok().flatten().map(|me| me.role);
+            let groups = GROUPS.into_iter().filter_map(|group| {
+                let links = entries_for(role).filter(|entry| entry.group == group);
+                let links = links.map(|entry| view! { <NavLink entry/> }).collect::<Vec<_>>();
+                (!links.is_empty()).then(|| {
+                    view! {
+                        <div class="nav-group">
+                            <p class="nav-title">{group}</p>
+                            {links}
+                        </div>
+                    }
+                })
+            });
+            untrack(|| groups.collect::<Vec<_>>())
         })
     };
     view! {
         <nav class="sidenav" aria-label="Main">
-            <div class="nav-group">
-                <p class="nav-title">"Operate"</p>
-                <NavLink href="/" icon="layout-dashboard" word="Overview"/>
-                <NavLink href="/occurrences" icon="list-checks" word="Occurrences"/>
-                <NavLink href="/failed" icon="octagon-x" word="Failures"/>
-                <NavLink href="/alerts" icon="bell" word="Alerts"/>
-            </div>
-            <div class="nav-group">
-                <p class="nav-title">"Define"</p>
-                <NavLink href="/jobs" icon="briefcase-business" word="Jobs"/>
-                <NavLink href="/calendars" icon="calendar-off" word="Calendars"/>
-            </div>
-            <div class="nav-group">
-                <p class="nav-title">"Infrastructure"</p>
-                <NavLink href="/workers" icon="server" word="Workers"/>
-                <NavLink href="/singleton-loops" icon="refresh-cw" word="Singleton loops"/>
-            </div>
-            <Transition>{govern}</Transition>
+            <Transition>{groups}</Transition>
         </nav>
     }
 }
-
-/// The first segments of the paths whose pages the bottom bar reaches only through the menu.
-const MENU_SECTIONS: [&str; 10] =
-    ["menu", "alerts", "workers", "singleton-loops", "calendars", "team", "audit", "account", "tokens", "help"];
 
 /// The navigation at the bottom of a phone's screen. Its last link leads to the menu with all pages.
 #[component]
 pub fn BottomBar() -> impl IntoView {
     let pathname = use_location().pathname;
-    let is_in_menu =
-        move || pathname.with(|path| path.split('/').nth(1).is_some_and(|section| MENU_SECTIONS.contains(&section)));
+    let is_in_menu = move || pathname.with(|path| is_reached_by_menu(path));
+    let groups = GROUPS.into_iter();
+    let links =
+        groups.flat_map(|group| MENU.iter().filter(move |entry| entry.bar == Bar::Bottom && entry.group == group));
     view! {
         <nav class="bottombar" aria-label="Main, compact">
-            <NavLink href="/" icon="layout-dashboard" word="Overview"/>
-            <NavLink href="/occurrences" icon="list-checks" word="Occurrences"/>
-            <NavLink href="/failed" icon="octagon-x" word="Failures"/>
-            <NavLink href="/jobs" icon="briefcase-business" word="Jobs"/>
+            {links.map(|entry| view! { <NavLink entry/> }).collect::<Vec<_>>()}
             <a class="nav-link" href="/menu" aria-current=move || is_in_menu().then_some("page")>
                 <Icon name="menu"/>
                 <span>"More"</span>
@@ -262,22 +221,46 @@ pub fn BottomBar() -> impl IntoView {
     }
 }
 
+/// Returns true for the menu, and for the pages that the bottom bar reaches only through the menu.
+fn is_reached_by_menu(path: &str) -> bool {
+    let section = section_of(path);
+    section == "menu" || MENU.iter().any(|entry| entry.bar != Bar::Bottom && section_of(entry.path) == section)
+}
+
+/// Returns the first segment of `path`, which the pages of one section share.
+fn section_of(path: &str) -> &str {
+    path.split('/').nth(1).unwrap_or_default()
+}
+
 /// A link of a navigation.
 #[component]
 pub fn NavLink(
-    /// The path of the page.
-    href: &'static str,
-    /// The name of the icon.
-    icon: &'static str,
-    /// The name of the page.
-    word: &'static str,
+    /// The page.
+    entry: &'static MenuEntry,
 ) -> impl IntoView {
+    let MenuEntry { icon, path, name, .. } = *entry;
     view! {
-        <A href=href exact={href == "/"} attr:class="nav-link">
+        <A href=path exact={path == "/"} attr:class="nav-link">
             <Icon name=icon/>
-            <span>{word}</span>
+            <span>{name}</span>
             // The tooltip of the side navigation when it shows only icons. The label stays the only accessible name.
-            <span class="nav-tip" aria-hidden="true" title=word></span>
+            <span class="nav-tip" aria-hidden="true" title=name></span>
         </A>
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_is_current_for_the_pages_without_a_link() {
+        for path in ["/menu", "/workers", "/singleton-loops", "/calendars/7/edit", "/alerts/rules", "/tokens", "/help"]
+        {
+            assert!(is_reached_by_menu(path), "{path}");
+        }
+        for path in ["/", "/jobs", "/jobs/7", "/occurrences", "/failed/7", "/nothing"] {
+            assert!(!is_reached_by_menu(path), "{path}");
+        }
     }
 }

@@ -8,25 +8,16 @@ use leptos_router::{NavigateOptions, hooks::use_navigate};
 use milvaion_api::permissions::Permission;
 
 use super::{
-    dialog::Dialog, leave_guard::LeaveGuard, preferences::SharedPreferences, session_context::use_signed_in_user,
+    dialog::Dialog,
+    leave_guard::LeaveGuard,
+    menu::{MENU, entry_of_key},
+    preferences::SharedPreferences,
+    session_context::use_signed_in_user,
 };
 use crate::browser;
 
 /// The time within which the second key must follow `g`, in milliseconds.
 const SECOND_KEY_TIMEOUT_MILLIS: i64 = 1_500;
-
-/// The keys and their actions, for the dialog and the help page.
-pub const SHORTCUT_KEYS: [(&str, &str); 9] = [
-    ("g o", "Go to the overview"),
-    ("g j", "Go to the jobs"),
-    ("g r", "Go to the occurrences"),
-    ("g f", "Go to the failures"),
-    ("g a", "Go to the alerts"),
-    ("g w", "Go to the workers"),
-    ("g c", "Go to the calendars"),
-    ("n", "New job, on the jobs page (Operator or Admin)"),
-    ("?", "Show the keyboard shortcuts"),
-];
 
 /// The key listener and the dialog that lists the shortcuts. Rendered once, by the layout.
 #[component]
@@ -57,15 +48,12 @@ pub fn Shortcuts() -> impl IntoView {
             let now = browser::now_millis();
             let is_second = now - after_g.get_value() < SECOND_KEY_TIMEOUT_MILLIS;
             after_g.set_value(0);
-            match event.key().as_str() {
+            let key = event.key();
+            if is_second && let Some(entry) = entry_of_key(&key) {
+                return go(entry.path);
+            }
+            match key.as_str() {
                 "g" if !is_second => after_g.set_value(now),
-                "o" if is_second => go("/"),
-                "j" if is_second => go("/jobs"),
-                "r" if is_second => go("/occurrences"),
-                "f" if is_second => go("/failed"),
-                "a" if is_second => go("/alerts"),
-                "w" if is_second => go("/workers"),
-                "c" if is_second => go("/calendars"),
                 "n" if may_define() && browser::current_path().split('?').next() == Some("/jobs") => {
                     event.prevent_default();
                     go("/jobs/new");
@@ -95,10 +83,18 @@ pub fn Shortcuts() -> impl IntoView {
 /// The shortcuts as a list.
 #[component]
 pub fn KeyTable() -> impl IntoView {
-    let rows = SHORTCUT_KEYS
-        .into_iter()
+    let pages = MENU
+        .iter()
+        .filter(|entry| !entry.key.is_empty())
+        .map(|entry| (vec!["g", entry.key], format!("Go to the {}", entry.name.to_ascii_lowercase())));
+    let others = [
+        (vec!["n"], "New job, on the jobs page (Operator or Admin)".to_owned()),
+        (vec!["?"], "Show the keyboard shortcuts".to_owned()),
+    ];
+    let rows = pages
+        .chain(others)
         .map(|(keys, what)| {
-            let keys = keys.split(' ').map(|key| view! { <kbd class="kbd">{key}</kbd>" " }).collect::<Vec<_>>();
+            let keys = keys.into_iter().map(|key| view! { <kbd class="kbd">{key}</kbd>" " }).collect::<Vec<_>>();
             view! {
                 <dt>{keys}</dt>
                 <dd>{what}</dd>

@@ -5,28 +5,13 @@
 
 use leptos::prelude::*;
 use leptos_meta::Title;
-use milvaion_api::permissions::Permission;
 
 use crate::components::{
+    menu::entries_for,
     nav::{NavLink, SignOutForm},
     page_header::PageHeader,
     session_context::SessionContext,
 };
-
-/// Address, icon and name of the pages that every user may open.
-const PAGES: [(&str, &str, &str); 11] = [
-    ("/", "layout-dashboard", "Overview"),
-    ("/jobs", "briefcase-business", "Jobs"),
-    ("/occurrences", "list-checks", "Occurrences"),
-    ("/failed", "octagon-x", "Failures"),
-    ("/alerts", "bell", "Alerts"),
-    ("/workers", "server", "Workers"),
-    ("/singleton-loops", "refresh-cw", "Singleton loops"),
-    ("/calendars", "calendar-off", "Calendars"),
-    ("/account", "user-cog", "Account"),
-    ("/tokens", "key-round", "API tokens"),
-    ("/help", "circle-help", "Help"),
-];
 
 /// `/menu`.
 #[component]
@@ -40,12 +25,9 @@ pub fn MenuPage() -> impl IntoView {
                 Some(session) => session.user().await.ok().flatten(),
                 None => None,
             };
-            let may = |action| me.as_ref().is_some_and(|me| me.role.allows(action));
-            let team = may(Permission::ReadTeam).then_some(("/team", "users", "Team"));
-            let audit = may(Permission::ReadAudit).then_some(("/audit", "scroll-text", "Audit log"));
-            let links = PAGES.into_iter().chain(team).chain(audit);
+            let links = entries_for(me.as_ref().map(|me| me.role));
             untrack(|| {
-                let links = links.map(|(href, icon, word)| view! { <li><NavLink href icon word/></li> });
+                let links = links.map(|entry| view! { <li><NavLink entry/></li> });
                 view! {
                     <nav class="card" aria-label="All pages">
                         <ul class="nav-group" id="pages">{links.collect::<Vec<_>>()}</ul>

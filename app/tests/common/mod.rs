@@ -59,11 +59,6 @@ impl PageResponse {
 /// The site map, generated once: no page may be drawn during its generation, because resources do not load then.
 static ROUTES: OnceLock<Vec<AxumRouteListing>> = OnceLock::new();
 
-/// Returns the path of every page, with its parameters by name.
-pub(crate) fn page_paths() -> Vec<String> {
-    ROUTES.get_or_init(|| generate_route_list(App)).iter().map(|route| route.path().to_owned()).collect()
-}
-
 /// Sends `request` to a dashboard over `fake` and returns the response.
 pub(crate) async fn send(fake: Arc<FakeBackend>, request: Request<Body>) -> PageResponse {
     let options = LeptosOptions::builder().output_name("app").build();
