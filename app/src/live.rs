@@ -140,7 +140,7 @@ impl LiveUpdates {
 
     /// Reports to the other tabs at once that this tab has ended the session.
     pub fn report_sign_out(self) {
-        if let Some(report) = self.sign_out_report.get_value() {
+        if let Some(report) = self.sign_out_report.try_get_value().flatten() {
             report.run(());
         }
     }

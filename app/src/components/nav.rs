@@ -1,6 +1,6 @@
 //! The layout's bars: the top bar, and the side and bottom navigation.
 
-use leptos::{html, prelude::*};
+use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
 use leptos_router::{components::A, hooks::use_location};
 use milvaion_api::views::CurrentUser;
 
@@ -15,7 +15,8 @@ use super::{
     session_context::{SessionContext, use_signed_in_user},
 };
 use crate::{
-    api::session::SignOut,
+    api::session::{SignOut, sign_out},
+    browser,
     live::{LiveState, LiveUpdates},
 };
 
@@ -133,39 +134,41 @@ pub fn SignOutForm(
     /// The classes of its button.
     class: &'static str,
 ) -> impl IntoView {
-    let sign_out = ServerAction::<SignOut>::new();
     let live = use_context::<LiveUpdates>();
     let error = LastError::of("Sign out");
-    Effect::new(move |_| {
-        if sign_out.pending().get() {
-            error.clear();
-        } else if let Some(Err(found)) = sign_out.value().get() {
-            error.show(found);
-        }
-    });
-    Effect::new(move |_| {
+    let submit = move |event: ev::SubmitEvent| {
+        event.prevent_default();
+        error.clear();
         // The end of the session that this tab asked for must not be reported as an unexpected one.
-        let is_expected = sign_out.pending().get() || matches!(sign_out.value().get(), Some(Ok(())));
-        if let Some(live) = live {
-            live.expect_sign_out(is_expected);
-        }
-    });
-    Effect::new(move |_| {
-        if matches!(sign_out.value().get(), Some(Ok(()))) {
+        let expect = move |is_expected| {
             if let Some(live) = live {
-                live.report_sign_out();
+                live.expect_sign_out(is_expected);
             }
-            // Everything on the page depends on the user, so a full load discards it.
-            let _ = window().location().set_href("/login");
-        }
-    });
+        };
+        expect(true);
+        spawn_local(async move {
+            match sign_out().await {
+                Ok(()) => {
+                    if let Some(live) = live {
+                        live.report_sign_out();
+                    }
+                    // Everything on the page depends on the user, so a full load discards it.
+                    browser::load("/login");
+                }
+                Err(found) => {
+                    expect(false);
+                    error.show(found);
+                }
+            }
+        });
+    };
     view! {
-        <ActionForm action=sign_out>
+        <form method="post" action=SignOut::PATH on:submit=submit>
             <button type="submit" class=class>
                 <Icon name="log-out"/>
                 "Sign out"
             </button>
-        </ActionForm>
+        </form>
         <ActionError error/>
     }
 }
