@@ -6,9 +6,11 @@ use leptos_router::{
     NestedRoute, SsrMode,
     any_nested_route::{AnyNestedRoute, IntoAnyNestedRoute},
     components::{Outlet, Router, Routes},
+    hooks::use_location,
 };
 
 use crate::{
+    api::boot::Boot,
     browser,
     components::{
         action_error::{FlashNotice, PageNotice},
@@ -69,7 +71,8 @@ fn site_map() -> StaticVec<AnyNestedRoute> {
 /// The layout around every signed-in page. It is rendered once and stays while the pages inside it change.
 #[component]
 fn Layout() -> impl IntoView {
-    let session = SessionContext::provide();
+    let Some(boot) = Boot::take() else { return load_document() };
+    SessionContext::provide(boot.me, boot.error);
     SharedPreferences::provide();
     PageNotice::provide();
     let guard = expect_context::<LeaveGuard>();
@@ -78,16 +81,16 @@ fn Layout() -> impl IntoView {
     #[cfg(feature = "hydrate")]
     crate::stream::run();
     ReadState::provide();
-    let cluster = ClusterState::provide();
+    let cluster = ClusterState::provide(boot.cluster);
     view! {
         <div class="app">
             <a class="skip-link" href="#content" rel="external">"Skip to content"</a>
-            <TopBar session=session.clone() cluster=cluster.clone()/>
-            <SideNav session=session.clone()/>
+            <TopBar/>
+            <SideNav/>
             <main class="content" id="content" tabindex="-1">
                 <SessionEndNotice/>
-                <StatusBanners session cluster/>
-                <FlashNotice/>
+                <StatusBanners cluster/>
+                <FlashNotice flash=boot.flash/>
                 <Outlet/>
             </main>
             <BottomBar/>
@@ -96,6 +99,18 @@ fn Layout() -> impl IntoView {
             <LiveAnnouncer/>
         </div>
     }
+    .into_any()
+}
+
+/// Loads the document of the page that the user has opened from a page outside the layout, because only a document has
+/// what the layout shows. Waits one frame, so that the router has changed the address.
+fn load_document() -> AnyView {
+    let location = use_location();
+    let address = untrack(|| format!("{}?{}", location.pathname.get(), location.search.get().trim_start_matches('?')));
+    if cfg!(feature = "hydrate") {
+        request_animation_frame(move || browser::load(address.trim_end_matches('?')));
+    }
+    ().into_any()
 }
 
 /// The page for an unknown address.

@@ -1,12 +1,14 @@
 //! The HTML document around the app.
 
-use std::sync::Arc;
-
+use http::{Method, request::Parts};
 use leptos::{nonce::use_nonce, prelude::*};
 use leptos_meta::MetaTags;
 
 use crate::{
-    api::request_cookie,
+    api::{
+        boot::{BOOT_META, Boot},
+        request_cookie,
+    },
     backend::Backend,
     browser::{BUILD_META, THEME_COOKIE},
     components::{
@@ -14,6 +16,7 @@ use crate::{
         time::{document_clock, document_zone},
     },
     format::ClockStyle,
+    lazy_pages::Page,
     live::POSITION_META,
     routes::App,
 };
@@ -27,6 +30,16 @@ pub struct SiteAssets {
     pub icons: String,
 }
 
+/// Reads what the layout shows and attaches it to the request, if that is for a page inside the layout. Called before
+/// the request is rendered.
+pub async fn attach_boot(backend: &dyn Backend, parts: &mut Parts) {
+    let is_read = parts.method == Method::GET || parts.method == Method::HEAD;
+    if is_read && Page::of(parts.uri.path()).is_some_and(|page| !page.is_door()) {
+        let boot = Boot::read(backend, parts).await;
+        parts.extensions.insert(boot);
+    }
+}
+
 /// Renders the whole document.
 ///
 /// The theme, the zone and the clock come from the user's cookies, so that no page flashes in the other theme and no time
@@ -36,8 +49,9 @@ pub fn shell(options: LeptosOptions, site: &SiteAssets) -> impl IntoView + use<>
     let SiteAssets { build, icons } = site.clone();
     let file = |name: &str| format!("/{}/{name}", options.site_pkg_dir);
     let (font, sheet) = (file("fonts/inter-latin.woff2"), file("app.css"));
-    // Before the app, whose pages read their data: the browser then asks the stream for what is newer than its page.
-    let position = use_context::<Arc<dyn Backend>>().and_then(|backend| backend.event_position());
+    let boot = Boot::take();
+    let position = boot.as_ref().and_then(|boot| boot.position.clone());
+    let boot = boot.and_then(|boot| serde_json::to_string(&boot).ok());
     let nonce = use_nonce();
     let csp_nonce = nonce.as_ref().map(ToString::to_string);
     let clock = (document_clock() == ClockStyle::Hours12).then_some("12");
@@ -51,6 +65,7 @@ pub fn shell(options: LeptosOptions, site: &SiteAssets) -> impl IntoView + use<>
                 <meta name="robots" content="noindex"/>
                 <meta name=BUILD_META content=build/>
                 <meta name=POSITION_META content=position.unwrap_or_default()/>
+                <meta name=BOOT_META content=boot/>
                 <link rel="icon" href="/favicon.svg" type="image/svg+xml"/>
                 <link
                     rel="preload"

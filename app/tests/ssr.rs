@@ -182,11 +182,14 @@ async fn list_of_one_job_names_it() {
 }
 
 #[tokio::test]
-async fn document_names_the_position_before_its_data() {
+async fn document_has_the_data_of_the_layout_and_the_position_before_it() {
     for path in ["/".to_owned(), "/occurrences".to_owned(), format!("/jobs/{}", samples::job_id())] {
         let page = get(&FakeBackend::signed_in(Role::Viewer).ready(), &path).await;
         page.assert_contains(&["name=\"milvaion-position\" content=\"5e1-0c\""]);
+        page.assert_contains(&["name=\"milvaion-boot\" content=\"{&quot;me&quot;:{"]);
     }
+    // A page without the layout, which loads the document of a page that has it.
+    get(&FakeBackend::signed_out().ready(), "/login").await.assert_lacks(&["name=\"milvaion-boot\" content"]);
 }
 
 #[tokio::test]
@@ -482,7 +485,9 @@ async fn menu_lists_the_pages_of_the_role() {
         for path in ["/", "/jobs", "/occurrences", "/failed", "/workers", "/calendars", "/help"] {
             assert!(list.contains(&format!("href=\"{path}\"")), "{role:?} cannot reach {path}: {list}");
         }
-        assert_eq!(list.contains("href=\"/team\""), reads_team, "{role:?}");
+        for path in ["/team", "/audit"] {
+            assert_eq!(list.contains(&format!("href=\"{path}\"")), reads_team, "{role:?}: {path}");
+        }
         // One form in the user menu and one on the page.
         assert_eq!(page.body.matches("action=\"/api/sign_out\"").count(), 2, "{role:?}");
     }
@@ -494,6 +499,7 @@ async fn bottom_bar_marks_the_menu_as_current() {
     let calendar = format!("/calendars/{}/edit", samples::calendar_id());
     let pages = [
         ("/menu", true),
+        ("/alerts/rules", true),
         ("/workers", true),
         ("/singleton-loops", true),
         (calendar.as_str(), true),

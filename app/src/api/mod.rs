@@ -15,6 +15,7 @@
 pub mod account;
 pub mod alerts;
 pub mod audit;
+pub mod boot;
 pub mod calendars;
 pub mod cluster;
 pub mod codec;
@@ -43,7 +44,10 @@ mod server_side {
     use serde::Serialize;
 
     use crate::{
-        api::session::{SessionEndReason, sign_in_address},
+        api::{
+            boot::Boot,
+            session::{SessionEndReason, sign_in_address},
+        },
         backend::{Backend, FlashMessage, RequestUser},
         error::AppError,
     };
@@ -87,6 +91,10 @@ mod server_side {
     pub async fn authorize(permission: Permission) -> Result<(Arc<dyn Backend>, RequestUser), AppError> {
         let backend = backend()?;
         let parts = request()?;
+        // The page shows this error. During an outage, reading the session again would take as long as the first time.
+        if let Some(error) = parts.extensions.get::<Boot>().and_then(|boot| boot.error.clone()) {
+            return Err(with_error_status(error));
+        }
         match backend.authorize(&parts, permission).await {
             Ok(me) => Ok((backend, me)),
             Err(error) => Err(refuse(&*backend, &parts, &referring_page(&parts), error).await),

@@ -63,6 +63,15 @@ mod real {
         document().query_selector(&format!("meta[name={BUILD_META}]")).ok()??.get_attribute("content")
     }
 
+    /// Returns the contents of a `<meta>` element, which is empty afterwards.
+    #[must_use]
+    pub fn take_meta(name: &str) -> Option<String> {
+        let meta = document().query_selector(&format!("meta[name={name}]")).ok()??;
+        let content = meta.get_attribute("content");
+        let _ = meta.remove_attribute("content");
+        content
+    }
+
     /// Calls `listener` for every event of this name on the page, before any other listener receives it. Ends with the
     /// current owner.
     pub fn on_capture(name: &'static str, listener: impl Fn(Event) + 'static) {
@@ -121,6 +130,12 @@ mod stub {
     /// Returns `None`; a page being rendered has no document.
     #[must_use]
     pub const fn page_build() -> Option<String> {
+        None
+    }
+
+    /// Returns `None`; a page being rendered has no document.
+    #[must_use]
+    pub const fn take_meta(_name: &str) -> Option<String> {
         None
     }
 

@@ -9,7 +9,7 @@ use leptos_router::hooks::use_location;
 
 use super::icon::Icon;
 use crate::{
-    api::session::{SessionEndReason, sign_in_address, take_flash},
+    api::session::{FlashView, SessionEndReason, sign_in_address},
     browser,
     error::{AppError, SIGNED_OUT_TEXT},
     format::capitalized,
@@ -94,7 +94,10 @@ pub fn error_text(text: String) -> AnyView {
 /// The notice of the page's last action, shown until the next navigation: left by a plain form post, or set by a script
 /// that then opened another page.
 #[component]
-pub fn FlashNotice() -> impl IntoView {
+pub fn FlashNotice(
+    /// The message of the plain form post.
+    flash: Option<FlashView>,
+) -> impl IntoView {
     let location = use_location();
     let address = Memo::new(move |_| (location.pathname.get(), location.search.get()));
     let own = PageNotice::current().0;
@@ -109,18 +112,13 @@ pub fn FlashNotice() -> impl IntoView {
         }
         here
     });
-    let flash = Resource::new_blocking(|| (), |()| take_flash("notice".into()));
-    let notice = move || {
-        Suspend::new(async move {
-            let flash = flash.await.ok().flatten().unwrap_or_default();
-            let kind = if flash.error.is_some() { "warn" } else { "success" };
-            flash.error.or(flash.notice).map(|text| notice_box(kind, text))
-        })
-    };
+    let flash = flash.unwrap_or_default();
+    let kind = if flash.error.is_some() { "warn" } else { "success" };
+    let notice = flash.error.or(flash.notice).map(|text| notice_box(kind, text));
     view! {
         <div class="page-notices">
             <div role="status" hidden=move || is_left.get()>
-                <Transition>{notice}</Transition>
+                {notice}
             </div>
             <div role="status">
                 {move || {

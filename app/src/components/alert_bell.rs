@@ -6,32 +6,14 @@
 use leptos::prelude::*;
 use milvaion_api::{alerts::FiringAlerts, views::ClusterStatus};
 
-use super::{
-    cluster_state::{ClusterState, use_cluster_status},
-    icon::Icon,
-};
+use super::{cluster_state::use_cluster_status, icon::Icon};
 
 /// The greatest number that the bell shows in full.
 const MAX_SHOWN: i64 = 99;
 
 /// The link with the number of firing alerts.
 #[component]
-pub fn AlertBell(
-    /// The state of the cluster.
-    cluster: ClusterState,
-) -> impl IntoView {
-    let bell = move || {
-        let cluster = cluster.clone();
-        Suspend::new(async move {
-            cluster.load().await;
-            untrack(|| view! { <BellLink/> })
-        })
-    };
-    view! { <Transition>{bell}</Transition> }
-}
-
-#[component]
-fn BellLink() -> impl IntoView {
+pub fn AlertBell() -> impl IntoView {
     let status = use_cluster_status();
     let firing = Memo::new(move |_| status.with(|status| status.as_ref().and_then(known_alerts)));
     let name = Memo::new(move |_| name(firing.get()));

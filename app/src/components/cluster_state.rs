@@ -1,15 +1,11 @@
 //! The state of the cluster on every page: its pause, the health of its parts, and the number of firing alerts.
 //!
-//! The layout requests both once, with the user, so that the server's HTML contains them. In an open page they are kept
-//! current by events and by a timer. The health must not depend on the page's own data: while PostgreSQL is down, no
-//! data can be read, and the page must report exactly that.
-//!
-//! The state is stored behind a lock and not in a signal, for the reason given in
-//! [`SessionContext`](super::session_context::SessionContext).
+//! The layout has it from the document. In an open page it is kept current by events and by a timer. The health must not
+//! depend on the page's own data: while PostgreSQL is down, no data can be read, and the page must report exactly that.
 
 use std::{
     sync::{
-        Arc, RwLock,
+        Arc,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -25,7 +21,6 @@ use milvaion_api::{
 use super::time::use_page_clock;
 use crate::{
     api::cluster::get_cluster_status,
-    error::AppError,
     live::{ThrottledRefresh, read_state::ReadState, refresh_on_events, throttled_refresh, use_polling},
 };
 
@@ -65,52 +60,33 @@ impl KnownStatus {
     }
 }
 
-/// The stored status, with a trigger for its changes.
-#[derive(Clone)]
-struct StatusCell {
-    known: Arc<RwLock<Option<KnownStatus>>>,
-    changed: ArcTrigger,
-}
-
-impl StatusCell {
-    fn apply(&self, status: ClusterStatus) {
-        let Ok(mut known) = self.known.write() else { return };
-        let Some((next, is_changed)) = KnownStatus::after(known.as_ref(), status) else { return };
-        *known = Some(next);
-        drop(known);
-        if is_changed && cfg!(feature = "hydrate") {
-            self.changed.notify();
-        }
-    }
-
-    fn read<T>(&self, pick: impl FnOnce(&KnownStatus) -> T) -> Option<T> {
-        self.known.read().ok().and_then(|known| known.as_ref().map(pick))
-    }
-}
-
 /// The state of the cluster, shared by the whole layout.
 #[derive(Clone)]
 pub struct ClusterState {
-    first: ArcResource<Result<ClusterStatus, AppError>>,
-    cell: StatusCell,
+    known: ArcRwSignal<Option<KnownStatus>>,
     refresh: ThrottledRefresh,
 }
 
 impl ClusterState {
-    /// Requests the state and provides the context to everything inside the layout. Called once, by the layout, after
-    /// [`ReadState::provide`].
-    pub fn provide() -> Self {
-        let cell = StatusCell { known: Arc::default(), changed: ArcTrigger::new() };
+    /// Provides the state to everything inside the layout. Called once, by the layout, after [`ReadState::provide`].
+    pub fn provide(status: Option<ClusterStatus>) -> Self {
+        let first = status.and_then(|status| KnownStatus::after(None, status));
+        let known = ArcRwSignal::new(first.map(|(known, _)| known));
         let clock = use_page_clock();
         let refresh = throttled_refresh(REFRESH_INTERVAL, get_cluster_status, {
-            let cell = cell.clone();
+            let known = known.clone();
             move |status: ClusterStatus| {
                 clock.sync(status.now);
-                cell.apply(status);
+                known.maybe_update(|known| match KnownStatus::after(known.as_ref(), status) {
+                    Some((next, is_changed)) => {
+                        *known = Some(next);
+                        is_changed
+                    }
+                    None => false,
+                });
             }
         });
-        let state =
-            Self { first: ArcResource::new_blocking(|| (), |()| get_cluster_status()), cell, refresh: refresh.clone() };
+        let state = Self { known, refresh: refresh.clone() };
         provide_context(state.clone());
         refresh_on_events(&refresh, |event| matches!(event, LiveEvent::Cluster | LiveEvent::Alerts));
         if let Some(reads) = use_context::<ReadState>() {
@@ -121,19 +97,20 @@ impl ClusterState {
 
     /// Refreshes the state by a timer and after a failed read, and repeats failed reads.
     fn follow_reads(&self, reads: ReadState) {
-        let (cell, refresh) = (self.cell.clone(), self.refresh.clone());
+        let (known, refresh) = (self.known.clone(), self.refresh.clone());
         let ticks = AtomicU32::new(0);
         let ticks = Arc::new(ticks);
         use_polling(TROUBLE_REFRESH_INTERVAL, move || {
             let is_failing = reads.failure.with_untracked(Option::is_some);
-            let has_troubles = cell.read(|known| !known.status.troubles().is_empty()) != Some(false);
+            let has_troubles =
+                known.with_untracked(|known| known.as_ref().is_none_or(|known| !known.status.troubles().is_empty()));
             let tick = ticks.fetch_add(1, Ordering::Relaxed) + 1;
             if is_failing || has_troubles || tick.is_multiple_of(IDLE_INTERVALS) {
                 refresh.request();
             }
             reads.retry();
         });
-        let (cell, refresh) = (self.cell.clone(), self.refresh.clone());
+        let (known, refresh) = (self.known.clone(), self.refresh.clone());
         Effect::new(move |was_failing: Option<bool>| {
             let is_failing = reads.failure.with(Option::is_some);
             if is_failing && was_failing == Some(false) {
@@ -142,20 +119,12 @@ impl ClusterState {
             is_failing
         });
         Effect::new(move |was_up: Option<bool>| {
-            cell.changed.track();
-            let is_up = cell.read(|known| known.status.is_database_up()) != Some(false);
+            let is_up = known.with(|known| known.as_ref().is_none_or(|known| known.status.is_database_up()));
             if is_up && was_up == Some(false) {
                 reads.retry();
             }
             is_up
         });
-    }
-
-    /// Waits for the first status. Without one the page is shown all the same.
-    pub async fn load(self) {
-        if let Ok(status) = self.first.await {
-            self.cell.apply(status);
-        }
     }
 
     /// Reads the state again because of an action of this user.
@@ -166,20 +135,17 @@ impl ClusterState {
     /// Returns the last status, if any.
     #[must_use]
     pub fn status(&self) -> Option<ClusterStatus> {
-        self.cell.changed.track();
-        self.cell.read(|known| known.status.clone())
+        self.known.with(|known| known.as_ref().map(|known| known.status.clone()))
     }
 
     /// Returns the time of the last status with a working PostgreSQL, if PostgreSQL is down now.
     #[must_use]
     pub fn outage_data_at(&self) -> Option<DateTime<Utc>> {
-        self.cell.changed.track();
-        self.cell.read(|known| if known.status.is_database_up() { None } else { known.data_at }).flatten()
+        self.known.with(|known| known.as_ref().filter(|known| !known.status.is_database_up())?.data_at)
     }
 }
 
-/// Returns the status of the cluster, which is known throughout a page rendered by
-/// [`render_page`](super::loading::render_page); `None` if it could not be read.
+/// Returns the status of the cluster; `None` if it could not be read.
 #[must_use]
 pub fn use_cluster_status() -> Signal<Option<ClusterStatus>> {
     match use_context::<ClusterState>() {
@@ -188,8 +154,7 @@ pub fn use_cluster_status() -> Signal<Option<ClusterStatus>> {
     }
 }
 
-/// Returns the cluster pause; `None` while the cluster is not paused. It is known throughout a page rendered by
-/// [`render_page`](super::loading::render_page).
+/// Returns the cluster pause; `None` while the cluster is not paused.
 #[must_use]
 pub fn use_cluster_pause() -> Signal<Option<ClusterPause>> {
     let status = use_cluster_status();

@@ -22,9 +22,9 @@ const DATABASE_OUTAGE_TEXT: &str = "PostgreSQL does not respond, so this page ca
 /// The next step of a user whose role does not permit a page.
 const DENIED_NEXT: &str = "To get access, ask an Admin to change your role on the page Team.";
 
-/// Renders a page once its data, the signed-in user and the state of the cluster are known.
+/// Renders a page once its data is known.
 ///
-/// The server waits for all of them, so its HTML is complete. In the browser a change of the resource's source keeps the old
+/// The server waits for it, so its HTML is complete. In the browser a change of the resource's source keeps the old
 /// page until the new one is ready. An error is rendered as a page too: `SignedOut` redirects to the sign-in page and
 /// back, and other errors show their text with the next step. `view` runs untracked, so it reads each signal once.
 pub fn render_page<T, V, F>(data: Resource<Result<T, AppError>>, view: F) -> AnyView
@@ -34,9 +34,7 @@ where
     F: Fn(T) -> V + Clone + Send + Sync + 'static,
 {
     let session = use_context::<SessionContext>();
-    let cluster = use_context::<ClusterState>();
     if let Some(session) = &session {
-        // Both are read at the same time, so that the page is drawn again once.
         session.when_refetched(move || data.refetch());
     }
     let session_to_refetch = session.clone();
@@ -45,16 +43,10 @@ where
         None => data.refetch(),
     });
     let draw = move || {
-        let (view, session, cluster) = (view.clone(), session.clone(), cluster.clone());
+        let (view, session) = (view.clone(), session.clone());
         Suspend::new(async move {
-            let known = match session {
-                Some(session) => session.user().await.map(|_| ()),
-                None => Ok(()),
-            };
-            if let Some(cluster) = cluster {
-                cluster.load().await;
-            }
             let data = data.await;
+            let known = session.map_or(Ok(None), |session| session.user());
             untrack(|| match known.and(data) {
                 Ok(data) => view(data).into_any(),
                 Err(error) => error_view(error, retry),

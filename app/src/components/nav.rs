@@ -8,11 +8,10 @@ use super::{
     action_error::{ActionError, LastError},
     action_menu::{close_on_tab, close_when_left},
     alert_bell::AlertBell,
-    cluster_state::ClusterState,
     icon::{Icon, LiveIcon},
     menu::{Bar, GROUPS, MENU, MenuEntry, entries_for},
     preferences::{ThemeButton, ZoneButton},
-    session_context::{SessionContext, use_signed_in_user},
+    session_context::{use_role, use_signed_in_user},
 };
 use crate::{
     api::session::{SignOut, sign_out},
@@ -22,19 +21,9 @@ use crate::{
 
 /// The bar at the top of every signed-in page.
 #[component]
-pub fn TopBar(
-    /// The session of the user.
-    session: SessionContext,
-    /// The state of the cluster, with the number of firing alerts.
-    cluster: ClusterState,
-) -> impl IntoView {
-    let user = move || {
-        let session = session.clone();
-        Suspend::new(async move {
-            let me = session.user().await.ok().flatten();
-            untrack(|| me.map(|me| view! { <UserMenu me/> }))
-        })
-    };
+pub fn TopBar() -> impl IntoView {
+    let user = use_signed_in_user();
+    let is_known = Memo::new(move |_| user.with(Option::is_some));
     view! {
         <header class="topbar">
             <a class="brand" href="/">
@@ -43,14 +32,14 @@ pub fn TopBar(
             </a>
             <span class="grow"></span>
             <div class="topbar-actions">
-                <AlertBell cluster/>
+                <AlertBell/>
                 <LivePill/>
                 <ZoneButton/>
                 <ThemeButton/>
                 <a class="icon-btn topbar-help" href="/help" aria-label="Help" title="Help">
                     <Icon name="circle-help"/>
                 </a>
-                <Transition>{user}</Transition>
+                {move || is_known.get().then(|| view! { <UserMenu user/> })}
             </div>
         </header>
     }
@@ -89,39 +78,41 @@ fn LivePill() -> impl IntoView {
 }
 
 #[component]
-fn UserMenu(me: CurrentUser) -> impl IntoView {
+fn UserMenu(
+    /// The user. The signal lives longer than the menu, which disappears with the user.
+    user: Signal<Option<CurrentUser>>,
+) -> impl IntoView {
     let menu = NodeRef::<html::Details>::new();
     let button = NodeRef::<html::Summary>::new();
     close_when_left(menu, button);
-    let user = use_signed_in_user();
-    let initial_name = me.name;
-    // A changed user draws the menu again. The signal of this menu may then be disposed before its text is updated.
-    let name = move || {
-        let name = user.try_with(|me| me.as_ref().map(|me| me.name.clone())).flatten();
-        name.unwrap_or_else(|| initial_name.clone())
+    let text = move |of: fn(&CurrentUser) -> String| move || user.with(|me| me.as_ref().map(of).unwrap_or_default());
+    let links = move || {
+        let role = user.with(|me| me.as_ref().map(|me| me.role));
+        let entries = entries_for(role).filter(|entry| entry.bar == Bar::User);
+        let links = entries.map(|entry| {
+            view! {
+                <a class="btn btn-quiet" href=entry.path>
+                    <Icon name=entry.icon/>
+                    {entry.name}
+                </a>
+            }
+        });
+        links.collect::<Vec<_>>()
     };
-    let links = entries_for(Some(me.role)).filter(|entry| entry.bar == Bar::User).map(|entry| {
-        view! {
-            <a class="btn btn-quiet" href=entry.path>
-                <Icon name=entry.icon/>
-                {entry.name}
-            </a>
-        }
-    });
     view! {
         <details class="user-menu" node_ref=menu on:focusout=close_on_tab(menu)>
             <summary node_ref=button>
                 <Icon name="users"/>
-                <span>{name}</span>
+                <span>{text(|me| me.name.clone())}</span>
                 <Icon name="chevron-down"/>
             </summary>
             <div>
                 <p>
-                    <span class="muted">{me.email}</span>
+                    <span class="muted">{text(|me| me.email.clone())}</span>
                     <br/>
-                    <span>{me.role.label()}</span>
+                    <span>{text(|me| me.role.label().to_owned())}</span>
                 </p>
-                {links.collect::<Vec<_>>()}
+                {links}
                 <SignOutForm class="btn btn-quiet"/>
             </div>
         </details>
@@ -175,34 +166,25 @@ pub fn SignOutForm(
 
 /// The navigation at the side.
 #[component]
-pub fn SideNav(
-    /// The session of the user.
-    session: SessionContext,
-) -> impl IntoView {
+pub fn SideNav() -> impl IntoView {
+    let role = use_role();
     let groups = move || {
-        let session = session.clone();
-        Suspend::new(async move {
-            let role = session.user().await.ok().flatten().map(|me| me.role);
-            let groups = GROUPS.into_iter().filter_map(|group| {
-                let links = entries_for(role).filter(|entry| entry.group == group);
-                let links = links.map(|entry| view! { <NavLink entry/> }).collect::<Vec<_>>();
-                (!links.is_empty()).then(|| {
-                    view! {
-                        <div class="nav-group">
-                            <p class="nav-title">{group}</p>
-                            {links}
-                        </div>
-                    }
-                })
-            });
-            untrack(|| groups.collect::<Vec<_>>())
-        })
+        let role = role.get();
+        let groups = GROUPS.into_iter().filter_map(|group| {
+            let links = entries_for(role).filter(|entry| entry.group == group);
+            let links = links.map(|entry| view! { <NavLink entry/> }).collect::<Vec<_>>();
+            (!links.is_empty()).then(|| {
+                view! {
+                    <div class="nav-group">
+                        <p class="nav-title">{group}</p>
+                        {links}
+                    </div>
+                }
+            })
+        });
+        untrack(|| groups.collect::<Vec<_>>())
     };
-    view! {
-        <nav class="sidenav" aria-label="Main">
-            <Transition>{groups}</Transition>
-        </nav>
-    }
+    view! { <nav class="sidenav" aria-label="Main">{groups}</nav> }
 }
 
 /// The navigation at the bottom of a phone's screen. Its last link leads to the menu with all pages.
@@ -249,21 +231,5 @@ pub fn NavLink(
             // The tooltip of the side navigation when it shows only icons. The label stays the only accessible name.
             <span class="nav-tip" aria-hidden="true" title=name></span>
         </A>
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn more_is_current_for_the_pages_without_a_link() {
-        for path in ["/menu", "/workers", "/singleton-loops", "/calendars/7/edit", "/alerts/rules", "/tokens", "/help"]
-        {
-            assert!(is_reached_by_menu(path), "{path}");
-        }
-        for path in ["/", "/jobs", "/jobs/7", "/occurrences", "/failed/7", "/nothing"] {
-            assert!(!is_reached_by_menu(path), "{path}");
-        }
     }
 }

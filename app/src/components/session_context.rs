@@ -1,74 +1,63 @@
 //! The signed-in user.
 //!
-//! The layout requests the user once. Both on the server and in the browser a page is rendered only after the response
-//! is known, so its buttons never depend on the order of arrival. Hiding a button is only a convenience; the server
-//! checks every call.
+//! The layout has the user from the document, so on both sides each page and its buttons are rendered for the right user
+//! at once. Hiding a button is only a convenience; the server checks every call.
 
-use std::sync::{Arc, RwLock};
-
-use leptos::prelude::*;
-use milvaion_api::{permissions::Permission, views::CurrentUser};
+use leptos::{prelude::*, task::spawn_local};
+use milvaion_api::{
+    permissions::{Permission, Role},
+    views::CurrentUser,
+};
 
 use crate::{api::session::whoami, error::AppError};
 
-/// The signed-in user, shared by the whole layout.
-///
-/// Several parts of a page await the user, on several threads of the server at once, and each of them stores the
-/// response. A signal cannot be used for that: a read during a write on another thread finds the signal disposed, and
-/// the page ends in the middle. The user is therefore stored behind a lock, and a trigger signals a change, which
-/// happens in a browser only.
+/// The signed-in user, shared by the whole layout. It changes in a browser only.
 #[derive(Clone)]
 pub struct SessionContext {
-    response: ArcResource<Result<Option<CurrentUser>, AppError>>,
-    me: Arc<RwLock<Option<CurrentUser>>>,
-    /// The user with a name that is newer than the response.
-    renamed: Arc<RwLock<Option<CurrentUser>>>,
-    changed: ArcTrigger,
+    me: ArcRwSignal<Option<CurrentUser>>,
+    /// The error if the last request for the user failed.
+    error: ArcRwSignal<Option<AppError>>,
     refetched: ArcTrigger,
 }
 
 impl SessionContext {
-    /// Requests the user and provides the context to everything inside the layout.
-    #[must_use]
-    pub fn provide() -> Self {
-        let session = Self {
-            response: ArcResource::new_blocking(|| (), |()| whoami()),
-            me: Arc::default(),
-            renamed: Arc::default(),
-            changed: ArcTrigger::new(),
-            refetched: ArcTrigger::new(),
-        };
-        provide_context(session.clone());
-        session
+    /// Provides the user to everything inside the layout. If the server could not determine the user, the response has
+    /// the status of that `error`.
+    pub fn provide(me: Option<CurrentUser>, error: Option<AppError>) {
+        #[cfg(feature = "ssr")]
+        let error = error.map(crate::api::with_error_status);
+        let (me, error) = (ArcRwSignal::new(me), ArcRwSignal::new(error));
+        provide_context(Self { me, error, refetched: ArcTrigger::new() });
     }
 
-    /// Waits for the user.
+    /// Returns the user. Does not track changes.
     ///
     /// # Errors
     ///
     /// Fails if the server could not determine the user.
-    pub async fn user(self) -> Result<Option<CurrentUser>, AppError> {
-        let me = self.response.await?;
-        let renamed = self.renamed.read().ok().and_then(|renamed| renamed.clone());
-        let me = renamed.filter(|renamed| is_renamed(me.as_ref(), renamed)).or(me);
-        let is_changed = self.me.write().is_ok_and(|mut known| std::mem::replace(&mut *known, me.clone()) != me);
-        if is_changed && cfg!(feature = "hydrate") {
-            self.changed.notify();
-        }
-        Ok(me)
+    pub fn user(&self) -> Result<Option<CurrentUser>, AppError> {
+        self.error.get_untracked().map_or_else(|| Ok(self.me.get_untracked()), Err)
     }
 
     /// Requests the user again, because the role may have changed or the session may have ended.
     pub fn refetch(&self) {
-        if let Ok(mut renamed) = self.renamed.write() {
-            *renamed = None;
-        }
-        self.response.refetch();
-        self.refetched.notify();
+        let session = self.clone();
+        spawn_local(async move {
+            match whoami().await {
+                Ok(me) => {
+                    session.error.set(None);
+                    if session.me.with_untracked(|known| *known != me) {
+                        session.me.set(me);
+                    }
+                }
+                Err(error) => session.error.set(Some(error)),
+            }
+            session.refetched.notify();
+        });
     }
 
-    /// Runs `act` whenever the user is requested again, until the present owner is disposed. What a page may show
-    /// depends on the user, so a page reads its data again too: a role that may no longer read it sees the refusal.
+    /// Runs `act` whenever the user was requested again, until the present owner is disposed. What a page may show
+    /// depends on the user, so a page then reads its data again: a role that may no longer read it sees the refusal.
     pub fn when_refetched(&self, act: impl Fn() + 'static) {
         let refetched = self.refetched.clone();
         Effect::new(move |is_later: Option<()>| {
@@ -81,13 +70,7 @@ impl SessionContext {
 
     /// Shows the new name of the user. The page stays as it is, because nothing that the user may do has changed.
     pub fn rename(&self, me: CurrentUser) {
-        if let Ok(mut renamed) = self.renamed.write() {
-            *renamed = Some(me.clone());
-        }
-        if let Ok(mut known) = self.me.write() {
-            *known = Some(me);
-        }
-        self.changed.notify();
+        self.me.set(Some(me));
     }
 }
 
@@ -97,17 +80,20 @@ pub fn is_renamed(before: Option<&CurrentUser>, now: &CurrentUser) -> bool {
     before.is_some_and(|before| before.id == now.id && before.role == now.role)
 }
 
-/// Returns the signed-in user, which is known throughout a page rendered by
-/// [`render_page`](super::loading::render_page).
+/// Returns the signed-in user; outside the layout none.
 #[must_use]
 pub fn use_signed_in_user() -> Signal<Option<CurrentUser>> {
     match use_context::<SessionContext>() {
-        Some(session) => Signal::derive(move || {
-            session.changed.track();
-            session.me.read().ok().and_then(|me| me.clone())
-        }),
+        Some(session) => Signal::derive(move || session.me.get()),
         None => Signal::stored(None),
     }
+}
+
+/// Returns the role of the signed-in user.
+#[must_use]
+pub fn use_role() -> Memo<Option<Role>> {
+    let user = use_signed_in_user();
+    Memo::new(move |_| user.with(|me| me.as_ref().map(|me| me.role)))
 }
 
 /// Returns true if the signed-in user may do `action`. Used to decide whether its button is rendered.

@@ -17,7 +17,7 @@ use super::{
     focus::hand_focus,
     health_parts::explanation_address,
     icon::Icon,
-    session_context::{SessionContext, may},
+    session_context::use_role,
     session_end::use_ended_session,
     time::{Time, use_page_clock},
     toast::{ToastKind, toasts},
@@ -34,29 +34,10 @@ const PAUSED_ID: &str = "paused";
 /// The banners of the layout.
 #[component]
 pub fn StatusBanners(
-    /// The session of the user, who may have the permission to resume the cluster.
-    session: SessionContext,
     /// The state of the cluster.
     cluster: ClusterState,
 ) -> impl IntoView {
-    let banners = move || {
-        let (session, cluster) = (session.clone(), cluster.clone());
-        Suspend::new(async move {
-            let _ = session.user().await;
-            cluster.clone().load().await;
-            untrack(|| view! { <BannerRegions cluster/> })
-        })
-    };
-    view! {
-        <div class="banners">
-            <Transition>{banners}</Transition>
-        </div>
-    }
-}
-
-#[component]
-fn BannerRegions(cluster: ClusterState) -> impl IntoView {
-    let may_resume = may(Permission::PauseCluster);
+    let role = use_role();
     let status = use_cluster_status();
     // The memos keep a banner, and the focus in it, while other parts of the status change.
     let troubles =
@@ -72,14 +53,17 @@ fn BannerRegions(cluster: ClusterState) -> impl IntoView {
         move || {
             let cluster = cluster.clone();
             let on_change = Callback::new(move |()| cluster.request_own());
+            let may_resume = role.get().is_some_and(|role| role.allows(Permission::PauseCluster));
             pause.get().map(|pause| cluster_pause_banner(pause, may_resume, on_change))
         }
     };
     view! {
-        <div role="alert" aria-atomic="false">{move || of_state(HealthState::Down)}</div>
-        <div role="status" aria-atomic="false">
-            {move || of_state(HealthState::Warn)} {pause_banner} <StaleDataBanner cluster/> <PausedUpdatesBanner/>
-            <NewVersionBanner/>
+        <div class="banners">
+            <div role="alert" aria-atomic="false">{move || of_state(HealthState::Down)}</div>
+            <div role="status" aria-atomic="false">
+                {move || of_state(HealthState::Warn)} {pause_banner} <StaleDataBanner cluster/> <PausedUpdatesBanner/>
+                <NewVersionBanner/>
+            </div>
         </div>
     }
 }

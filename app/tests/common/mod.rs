@@ -12,11 +12,17 @@ use axum::{
     Router,
     body::{Body, to_bytes},
     http::{HeaderMap, HeaderName, Method, Request, StatusCode, header},
+    middleware::{self, Next},
     routing::any,
 };
 use leptos::{config::LeptosOptions, prelude::provide_context};
 use leptos_axum::{AxumRouteListing, LeptosRoutes, generate_route_list, handle_server_fns_with_context};
-use milvaion_app::{backend::Backend, owner_isolation::isolate_owner, routes::App, shell::shell};
+use milvaion_app::{
+    backend::Backend,
+    owner_isolation::isolate_owner,
+    routes::App,
+    shell::{attach_boot, shell},
+};
 use tower::ServiceExt;
 
 pub(crate) use fake::FakeBackend;
@@ -78,7 +84,15 @@ pub(crate) async fn send(fake: Arc<FakeBackend>, request: Request<Body>) -> Page
     let router: Router = Router::new()
         .route("/api/{*call}", any(calls))
         .leptos_routes_with_context(&options, routes, provide, pages)
-        .with_state(options);
+        .with_state(options)
+        .layer(middleware::from_fn(move |request: Request<Body>, next: Next| {
+            let fake = fake.clone();
+            async move {
+                let (mut parts, body) = request.into_parts();
+                attach_boot(&*fake, &mut parts).await;
+                next.run(Request::from_parts(parts, body)).await
+            }
+        }));
     // The server isolates the reactive owner of each request in the same way.
     isolate_owner(answer(router, request)).await
 }

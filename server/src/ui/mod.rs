@@ -33,7 +33,7 @@ use milvaion_app::{
     backend::Backend,
     owner_isolation::isolate_owner,
     routes::App,
-    shell::{SiteAssets, shell},
+    shell::{SiteAssets, attach_boot, shell},
 };
 
 use crate::{config::http::HttpConfig, http::headers::csp};
@@ -48,6 +48,7 @@ pub fn router(config: &HttpConfig, site: SiteAssets, backend: Arc<ServerBackend>
         .site_pkg_dir(site::pkg_dir(&site))
         .build();
     let backend: Arc<dyn Backend> = backend;
+    let reader = backend.clone();
     let provide = move || provide_context(backend.clone());
     let provide_page = {
         let provide = provide.clone();
@@ -80,5 +81,13 @@ pub fn router(config: &HttpConfig, site: SiteAssets, backend: Arc<ServerBackend>
             shell(options, &site)
         }))
         .with_state(options)
+        .layer(middleware::from_fn(move |request: Request, next: Next| {
+            let reader = reader.clone();
+            async move {
+                let (mut parts, body) = request.into_parts();
+                attach_boot(&*reader, &mut parts).await;
+                next.run(Request::from_parts(parts, body)).await
+            }
+        }))
         .layer(middleware::from_fn(|request: Request, next: Next| isolate_owner(next.run(request))))
 }

@@ -41,10 +41,7 @@ pub async fn read_slice(
     session: Option<SessionContext>,
     object: AuditObject,
 ) -> Result<Option<ListPage<AuditRow>>, AppError> {
-    let me = match session {
-        Some(session) => session.user().await?,
-        None => None,
-    };
+    let me = session.map_or(Ok(None), |session| session.user())?;
     if !me.is_some_and(|me| me.role.allows(Permission::ReadObjectAudit)) {
         return Ok(None);
     }
