@@ -34,7 +34,7 @@ pub mod lazy_pages;
 pub mod live;
 pub mod pages;
 pub mod routes;
-#[cfg(feature = "hydrate")]
+#[cfg(any(feature = "hydrate", test))]
 mod stream;
 
 #[cfg(feature = "ssr")]

@@ -146,21 +146,6 @@ test("a sign-out reaches a paused tab", { tag: "@all" }, async ({ context, page,
   await expect(other).toHaveURL(/\/login\?.*reason=signed-out-elsewhere$/);
 });
 
-test("a paused tab notices the end of its session", { tag: "@all" }, async ({ context, page, stack, firstAdmin, watch }) => {
-  watch.expect(/status of 401/);
-  const user = await inviteUser(stack.url, firstAdmin, "Pia Pause", "operator");
-  await signIn(context, stack.url, user);
-  await page.clock.install();
-  await open(page, "/jobs");
-  await waitForLive(page);
-  await page.locator(".live-pill").click();
-  await expect(page.locator(".live-pill")).toHaveAttribute("data-state", "paused");
-  expect((await callServerFunction(stack.url, user.session, "sign_out", {})).status).toBeLessThan(400);
-  // The interval of the check, and of the timer that starts it.
-  await page.clock.runFor(66_000);
-  await expect(page).toHaveURL(/\/login\?.*reason=signed-out$/);
-});
-
 test("a changed role changes the open page", { tag: "@all" }, async ({ context, page, stack, firstAdmin }) => {
   test.skip(!hasServices, "the role is changed in a shared database");
   const user = await inviteUser(stack.url, firstAdmin, "Rita Role", "operator");
