@@ -1,8 +1,8 @@
 //! Direct calls to browser APIs.
 //!
-//! Each function has a counterpart on the server that returns an empty value, so that pages need no conditional
-//! compilation: pages use these values only in effects, and effects do not run on the server. Only [`zone_offset`] works
-//! on both sides, with the same result.
+//! The server has no window and no document, so each function does nothing there or returns an empty value, and pages
+//! need no conditional compilation: pages use these values only in effects, and effects do not run on the server. Only
+//! [`zone_offset`] works on both sides, with the same result.
 
 mod clock;
 mod document;
@@ -11,7 +11,12 @@ mod forms;
 mod navigation;
 mod storage;
 
+use web_sys::{Document, Window};
+
 pub use self::{clock::*, document::*, focus::*, forms::*, navigation::*, storage::*};
+
+/// True in the browser, false on the server.
+const IN_BROWSER: bool = cfg!(feature = "hydrate");
 
 /// The name of the `<meta>` element that names the build of the browser side.
 pub const BUILD_META: &str = "milvaion-build";
@@ -43,4 +48,14 @@ pub struct FollowedLink {
     pub fragment: String,
     /// True if the link needs a full page load.
     pub is_external: bool,
+}
+
+/// Returns the document; `None` on the server.
+fn document() -> Option<Document> {
+    IN_BROWSER.then(leptos::prelude::document)
+}
+
+/// Returns the window; `None` on the server.
+fn window() -> Option<Window> {
+    IN_BROWSER.then(leptos::prelude::window)
 }

@@ -1,46 +1,85 @@
 //! The clock and the time zone of the browser.
 
-#[cfg(feature = "hydrate")]
-pub use real::*;
-#[cfg(not(feature = "hydrate"))]
-pub use stub::*;
+use std::cell::OnceCell;
+
+use js_sys::{Array, Object, Reflect};
+use wasm_bindgen::JsValue;
 
 #[cfg(feature = "hydrate")]
-mod real {
-    use std::cell::{OnceCell, RefCell};
+pub use self::zone::zone_offset;
+use super::{IN_BROWSER, window};
+
+/// Returns the browser's clock, in milliseconds since 1970; 0 on the server.
+#[must_use]
+#[expect(clippy::cast_possible_truncation, reason = "a browser's clock fits into 53 bits")]
+pub fn now_millis() -> i64 {
+    if IN_BROWSER { js_sys::Date::now() as i64 } else { 0 }
+}
+
+/// Returns the browser's clock at which the first byte of this page arrived, in milliseconds since 1970.
+#[must_use]
+#[expect(clippy::cast_possible_truncation, reason = "a browser's clock fits into 53 bits")]
+pub fn page_arrived_millis() -> i64 {
+    let performance = window().and_then(|window| window.performance());
+    performance.map_or_else(now_millis, |performance| performance.timing().response_start() as i64)
+}
+
+/// Returns the browser's clock at the request of this document, in milliseconds since 1970.
+#[must_use]
+#[expect(clippy::cast_possible_truncation, reason = "a browser's clock fits into 53 bits")]
+pub fn requested_millis() -> i64 {
+    let performance = window().and_then(|window| window.performance());
+    performance.map_or_else(now_millis, |performance| performance.time_origin() as i64)
+}
+
+/// Returns the IANA name of the user's zone. The server reads the cookie `zone` instead.
+#[must_use]
+pub fn zone_name() -> Option<String> {
+    thread_local! {
+        static OWN_ZONE: OnceCell<Option<String>> = const { OnceCell::new() };
+    }
+    let read = || {
+        let options = js_sys::Intl::DateTimeFormat::new(&Array::new(), &Object::new()).resolved_options();
+        Reflect::get(&options, &JsValue::from_str("timeZone")).ok()?.as_string()
+    };
+    if IN_BROWSER { OWN_ZONE.with(|zone| zone.get_or_init(read).clone()) } else { None }
+}
+
+/// Generates a unique idempotency key for a request that may be sent twice. It is empty in a plain form, which the
+/// browser sends once.
+#[must_use]
+pub fn random_key() -> String {
+    if !IN_BROWSER {
+        return String::new();
+    }
+    let random = || js_sys::Math::random().to_bits();
+    format!("{:x}-{:016x}-{:016x}", now_millis(), random(), random())
+}
+
+/// Returns the distance of a zone from UTC at an instant, in minutes; `None` if there is no such zone. The result is
+/// the browser's, because hydration must find the same text.
+#[cfg(not(feature = "hydrate"))]
+#[must_use]
+pub fn zone_offset(zone: &str, at: chrono::DateTime<chrono::Utc>) -> Option<i32> {
+    use chrono::Offset;
+
+    let local = at.with_timezone(&milvaion_schedule::schedule::parse_zone(zone).ok()?);
+    Some(local.offset().fix().local_minus_utc() / 60)
+}
+
+/// The distance of a zone from UTC, from the browser's table of zones.
+#[cfg(feature = "hydrate")]
+mod zone {
+    use std::cell::RefCell;
 
     use chrono::{DateTime, NaiveDate, Utc};
     use js_sys::{Array, Function, Object, Reflect};
-    use leptos::prelude::window;
     use wasm_bindgen::{JsCast, JsValue};
-
-    /// Returns the browser's clock, in milliseconds since 1970.
-    #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "a browser's clock fits into 53 bits")]
-    pub fn now_millis() -> i64 {
-        js_sys::Date::now() as i64
-    }
-
-    /// Returns the browser's clock at which the first byte of this page arrived, in milliseconds since 1970.
-    #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "a browser's clock fits into 53 bits")]
-    pub fn page_arrived_millis() -> i64 {
-        window().performance().map_or_else(now_millis, |performance| performance.timing().response_start() as i64)
-    }
-
-    /// Returns the browser's clock at the request of this document, in milliseconds since 1970.
-    #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "a browser's clock fits into 53 bits")]
-    pub fn requested_millis() -> i64 {
-        window().performance().map_or_else(now_millis, |performance| performance.time_origin() as i64)
-    }
 
     /// A zone and the function that formats an instant in it; none if the browser does not know the zone.
     type ZoneFormat = (String, Option<Function>);
 
     thread_local! {
-        /// The IANA name of the user's zone.
-        static OWN_ZONE: OnceCell<Option<String>> = const { OnceCell::new() };
         /// The last other zone, because its creation takes much longer than its use.
         static ZONE_FORMAT: RefCell<Option<ZoneFormat>> = const { RefCell::new(None) };
     }
@@ -50,7 +89,7 @@ mod real {
     pub fn zone_offset(zone: &str, at: DateTime<Utc>) -> Option<i32> {
         #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit into 53 bits")]
         let millis = JsValue::from_f64(at.timestamp_millis() as f64);
-        if zone_name().as_deref() == Some(zone) {
+        if super::zone_name().as_deref() == Some(zone) {
             #[expect(clippy::cast_possible_truncation, reason = "a zone is at most a day away from UTC")]
             return Some(-js_sys::Date::new(&millis).get_timezone_offset() as i32);
         }
@@ -93,70 +132,5 @@ mod real {
         let arguments = Array::of2(&JsValue::from_str("en-US"), &options);
         let formatter = Reflect::construct(&constructor, &arguments).ok()?;
         Reflect::get(&formatter, &JsValue::from_str("format")).ok()?.dyn_into().ok()
-    }
-
-    /// Returns the IANA name of the user's zone.
-    #[must_use]
-    pub fn zone_name() -> Option<String> {
-        let read = || {
-            let options = js_sys::Intl::DateTimeFormat::new(&Array::new(), &Object::new()).resolved_options();
-            Reflect::get(&options, &JsValue::from_str("timeZone")).ok()?.as_string()
-        };
-        OWN_ZONE.with(|zone| zone.get_or_init(read).clone())
-    }
-
-    /// Generates a unique idempotency key for a request that may be sent twice.
-    #[must_use]
-    pub fn random_key() -> String {
-        format!(
-            "{:x}-{:016x}-{:016x}",
-            now_millis(),
-            js_sys::Math::random().to_bits(),
-            js_sys::Math::random().to_bits()
-        )
-    }
-}
-
-#[cfg(not(feature = "hydrate"))]
-mod stub {
-    use chrono::{DateTime, Offset, Utc};
-    use milvaion_schedule::schedule::parse_zone;
-
-    /// Returns 0; the server does not use the browser's clock.
-    #[must_use]
-    pub const fn now_millis() -> i64 {
-        0
-    }
-
-    /// Returns 0; the server does not use the browser's clock.
-    #[must_use]
-    pub const fn page_arrived_millis() -> i64 {
-        0
-    }
-
-    /// Returns 0; the server does not use the browser's clock.
-    #[must_use]
-    pub const fn requested_millis() -> i64 {
-        0
-    }
-
-    /// Returns the distance of a zone from UTC at an instant, in minutes; `None` if there is no such zone. The result is
-    /// the browser's, because hydration must find the same text.
-    #[must_use]
-    pub fn zone_offset(zone: &str, at: DateTime<Utc>) -> Option<i32> {
-        let local = at.with_timezone(&parse_zone(zone).ok()?);
-        Some(local.offset().fix().local_minus_utc() / 60)
-    }
-
-    /// Returns `None`; the server reads the cookie `zone` instead.
-    #[must_use]
-    pub const fn zone_name() -> Option<String> {
-        None
-    }
-
-    /// Returns an empty key; the browser sends a plain form once.
-    #[must_use]
-    pub const fn random_key() -> String {
-        String::new()
     }
 }
