@@ -78,8 +78,10 @@ pub struct EventEnvelope {
 }
 
 /// The change that an event reports.
+// Externally tagged, because serde reads any other form into a buffer first: every page would load a second decoder of
+// each type in it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "camelCase")]
+#[serde(rename_all = "camelCase")]
 pub enum LiveEvent {
     /// Occurrences were created or changed.
     Occurrences {
@@ -100,7 +102,6 @@ pub enum LiveEvent {
     /// server publishes at most two of these events in a second.
     Log {
         /// The ids of the occurrences; empty if they are more than an event names.
-        #[serde(default)]
         ids: Vec<OccurrenceId>,
     },
     /// A calendar was created, changed or deleted, or its change was applied to more of its jobs.

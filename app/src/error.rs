@@ -10,8 +10,9 @@ pub const SIGNED_OUT_TEXT: &str = "You are signed out. Sign in and try again.";
 /// The reason for which a request failed.
 ///
 /// Every variant's text is shown to the user who made the request. None contains anything that a Viewer may not read.
+// Externally tagged, because serde reads any other form into a buffer first, for which every page would load a decoder.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
-#[serde(tag = "kind", content = "detail", rename_all = "camelCase")]
+#[serde(rename_all = "camelCase")]
 pub enum AppError {
     /// Some fields are invalid; nothing was changed.
     #[error("{}", summary(.0))]

@@ -288,7 +288,7 @@ test("a failed sign-out is reported beside its button", { tag: "@all" }, async (
     route.fulfill({
       status: 503,
       headers: { "content-type": "application/json", serverfnerror: "/api/sign_out" },
-      body: JSON.stringify({ kind: "unavailable", detail: "The session cannot be ended. Try again in a moment." }),
+      body: JSON.stringify({ unavailable: "The session cannot be ended. Try again in a moment." }),
     }),
   );
   await page.locator(".user-menu summary").click();

@@ -18,7 +18,7 @@ async function refuse(page: Page, name: string, only = ""): Promise<void> {
           status: 503,
           contentType: "application/json",
           headers: { serverfnerror: `/api/${name}` },
-          body: JSON.stringify({ kind: "unavailable", detail: REFUSAL }),
+          body: JSON.stringify({ unavailable: REFUSAL }),
         })
       : route.continue(),
   );

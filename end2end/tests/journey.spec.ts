@@ -56,7 +56,7 @@ test("the sample job reports its error and runs once", async ({ context, page, s
       status: 503,
       contentType: "application/json",
       headers: { serverfnerror: "/api/run_sample_job" },
-      body: JSON.stringify({ kind: "unavailable", detail: refusal }),
+      body: JSON.stringify({ unavailable: refusal }),
     }),
   );
   await button.click();

@@ -58,7 +58,7 @@ test("a new page is not read twice", async ({ admin: page, context, stack, first
   await pauseJob(stack.url, firstAdmin, job);
   await expect(page.getByText("This job is paused")).toBeVisible();
   const events = await page.evaluate(() => (window as unknown as { events: string[] }).events);
-  expect(events.filter((event) => event.includes('"kind":"resync"'))).toEqual([]);
+  expect(events.filter((event) => event.includes('"event":"resync"'))).toEqual([]);
   expect(requests.filter((url) => new URL(url).pathname === "/api/occurrences")).toEqual([]);
 });
 

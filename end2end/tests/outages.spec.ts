@@ -24,7 +24,7 @@ async function failReads(page: Page, name: string): Promise<void> {
       status: 503,
       contentType: "application/json",
       headers: { serverfnerror: `/api/${name}` },
-      body: JSON.stringify({ kind: "unavailable", detail: READ_ERROR }),
+      body: JSON.stringify({ unavailable: READ_ERROR }),
     }),
   );
 }

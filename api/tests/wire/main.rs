@@ -35,6 +35,9 @@ fn at(text: &str) -> DateTime<Utc> {
     text.parse().expect("a valid instant")
 }
 
+/// The field with an externally tagged value: an object whose one field names the variant, and which takes no other.
+const TAGGED_FIELD: &str = "event";
+
 /// Adds an unknown field to every object, except in free-form fields.
 fn with_unknown_fields(json: &Value) -> Value {
     match json {
@@ -43,7 +46,13 @@ fn with_unknown_fields(json: &Value) -> Value {
                 .iter()
                 .map(|(name, value)| {
                     let is_free_form = FREE_FORM_FIELDS.contains(&name.as_str());
-                    let value = if is_free_form { value.clone() } else { with_unknown_fields(value) };
+                    let value = match value {
+                        _ if is_free_form => value.clone(),
+                        Value::Object(variant) if name == TAGGED_FIELD => {
+                            variant.iter().map(|(name, value)| (name.clone(), with_unknown_fields(value))).collect()
+                        }
+                        _ => with_unknown_fields(value),
+                    };
                     (name.clone(), value)
                 })
                 .collect();

@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn error_of_another_version_is_a_plain_sentence() {
-        let error = AppError::de(Bytes::from_static(br#"{"kind":"quotaExceeded","detail":"9"}"#));
+        let error = AppError::de(Bytes::from_static(br#"{"quotaExceeded":"9"}"#));
         assert_eq!(error.to_string(), "This page is from an older version of Milvaion. Reload it.");
     }
 }

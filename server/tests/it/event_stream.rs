@@ -31,7 +31,7 @@ pub(crate) struct StreamFrame {
 
 impl StreamFrame {
     fn is_resync(&self) -> bool {
-        self.data.contains(r#""kind":"resync""#)
+        self.data.contains(r#""event":"resync""#)
     }
 }
 
@@ -176,7 +176,7 @@ async fn resumed_stream_replays_without_a_resync() {
     let mut reader = StreamReader::open(&server, &cookie, &format!("?last={}", seen.id)).await;
     let (_, before) = reader
         .until("the missed event", |frame| {
-            frame.data.contains(r#""kind":"job""#) && frame.data.contains(&missed.to_string())
+            frame.data.contains(r#""event":{"job":"#) && frame.data.contains(&missed.to_string())
         })
         .await;
     assert!(!before.iter().any(StreamFrame::is_resync), "the page does not read again: {before:?}");

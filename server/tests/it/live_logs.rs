@@ -153,13 +153,13 @@ async fn lines_of_the_own_server_are_announced_without_redis() {
     let shown = occurrence(&server).await;
     redis.kill().await.expect("Redis is killed");
     let mut reader = StreamReader::open(&server, &cookie, "").await;
-    reader.until("the resync of a new page", |frame| frame.data.contains(r#""kind":"resync""#)).await;
+    reader.until("the resync of a new page", |frame| frame.data.contains(r#""event":"resync""#)).await;
     log(&server, shown, 1).await;
     until_event(&mut reader, shown).await;
 
     // When Redis is back, the page reads again, and later lines are announced.
     redis.start().await.expect("Redis starts");
-    reader.until("the resync", |frame| frame.data.contains(r#""kind":"resync""#)).await;
+    reader.until("the resync", |frame| frame.data.contains(r#""event":"resync""#)).await;
     log(&server, shown, 2).await;
     until_event(&mut reader, shown).await;
     server.stop().await;
