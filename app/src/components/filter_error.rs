@@ -1,46 +1,62 @@
-//! The notice of a page whose address holds an invalid filter.
+//! A page whose address holds a filter, and the notice in place of its list while the filter is invalid.
 //!
-//! A filter that cannot be read must never widen a list: a page that ignored it would show rows, and offer actions on
-//! rows, that its address does not ask for. Such a page therefore shows this notice in place of its rows, and its
-//! response has status 400. The pages parse their addresses themselves, once, and pass what they could not read.
+//! The notice is shown in place of the rows, and the response has status 400. The pages parse their addresses
+//! themselves, once, with a [`QueryReader`](super::query_reader::QueryReader).
 
 use leptos::prelude::*;
+use leptos_router::{hooks::use_query_map, params::ParamsMap};
+use serde::{Serialize, de::DeserializeOwned};
 
-use super::icon::Icon;
-use crate::format::clip;
+use super::{icon::Icon, loading::render_page, query_reader::InvalidFilter};
+use crate::error::AppError;
 
-/// The maximum length of a value in the notice, in characters.
-const VALUE_MAX_CHARS: usize = 80;
-
-/// One parameter of an address that cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FilterError {
-    /// The name in the address: `state`.
-    pub parameter: &'static str,
-    /// The value in the address.
-    pub value: String,
-    /// The accepted values, as a sentence: "Use open, resolved or all."
-    pub remedy: String,
+/// Returns the filter in the address of the page, as a memo.
+pub fn use_filter<F: PartialEq + Send + Sync + 'static>(
+    parse: fn(&ParamsMap) -> Result<F, InvalidFilter>,
+) -> Memo<Result<F, InvalidFilter>> {
+    let query = use_query_map();
+    Memo::new(move |_| query.with(parse))
 }
 
-impl FilterError {
-    /// Returns the error as a sentence: `The filter state has the value "foo", which is not valid.`
-    #[must_use]
-    pub fn sentence(&self) -> String {
-        let value = clip(&self.value, VALUE_MAX_CHARS);
-        format!("The filter {} has the value \"{value}\", which is not valid. {}", self.parameter, self.remedy)
-    }
+/// Reads the data that a filter selects and renders the page with it, as [`render_page`] does. While the filter is
+/// invalid, nothing is read, and `view` receives the notice in place of the data.
+pub fn render_filtered<F, T, Fut>(
+    request: Memo<Result<F, InvalidFilter>>,
+    read: impl Fn(F) -> Fut + Send + Sync + 'static,
+    view: impl Fn(Result<T, AnyView>) -> AnyView + Clone + Send + Sync + 'static,
+) -> AnyView
+where
+    F: Clone + PartialEq + Send + Sync + 'static,
+    T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static,
+    Fut: Future<Output = Result<T, AppError>> + Send + 'static,
+{
+    let data = Resource::new_blocking(
+        move || request.get(),
+        move |filter| {
+            let found = filter.ok().map(&read);
+            async move {
+                match found {
+                    Some(found) => found.await.map(Some),
+                    None => Ok(None),
+                }
+            }
+        },
+    );
+    render_page(data, move |found: Option<T>| match (found, request.get_untracked()) {
+        (Some(found), _) => view(Ok(found)),
+        (None, Err(invalid)) => view(Err(view! { <FilterErrorNotice invalid/> }.into_any())),
+        (None, Ok(_)) => ().into_any(),
+    })
 }
 
 /// The notice shown in place of a list while its filter is invalid. Sets the status of the response to 400.
 #[component]
 pub fn FilterErrorNotice(
-    /// The parameters that cannot be read; at least one.
-    errors: Vec<FilterError>,
-    /// The address of the same list without these parameters.
-    reset: String,
+    /// The parameters that cannot be read.
+    invalid: InvalidFilter,
 ) -> impl IntoView {
     mark_bad_request();
+    let InvalidFilter { errors, reset } = invalid;
     let label = if errors.len() == 1 { "Remove the invalid filter" } else { "Remove the invalid filters" };
     let entries: Vec<_> =
         errors.iter().map(|error| view! { <p data-parameter=error.parameter>{error.sentence()}</p> }).collect();
@@ -68,20 +84,5 @@ fn mark_bad_request() {
     #[cfg(feature = "ssr")]
     if let Some(response) = use_context::<leptos_axum::ResponseOptions>() {
         response.set_status(http::StatusCode::BAD_REQUEST);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sentence_names_parameter_value_and_remedy() {
-        let error =
-            FilterError { parameter: "state", value: "x".repeat(500), remedy: "Use open, resolved or all.".into() };
-        let sentence = error.sentence();
-        assert!(sentence.starts_with("The filter state has the value \"xxx"), "{sentence}");
-        assert!(sentence.ends_with("…\", which is not valid. Use open, resolved or all."), "{sentence}");
-        assert!(sentence.len() < 200, "a long value is clipped");
     }
 }

@@ -38,6 +38,7 @@ pub mod occurrence_table;
 pub mod page_arrival;
 pub mod page_header;
 pub mod preferences;
+pub mod query_reader;
 pub mod radio_field;
 pub mod schedule_field;
 pub mod session_context;

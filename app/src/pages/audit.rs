@@ -8,7 +8,6 @@ pub mod filter_form;
 
 use leptos::{prelude::*, task::spawn_local};
 use leptos_meta::Title;
-use leptos_router::hooks::use_query_map;
 use milvaion_api::{
     audit::{AuditFilter, AuditRow},
     page::ListPage,
@@ -26,9 +25,8 @@ use crate::{
         audit_list::AuditTable,
         empty_state::EmptyState,
         filter_controls::DrawnFilter,
-        filter_error::FilterErrorNotice,
+        filter_error::{render_filtered, use_filter},
         icon::Icon,
-        loading::render_page,
         page_header::PageHeader,
         session_context::may,
     },
@@ -41,31 +39,15 @@ const PAGE_SUB: &str = "Changes, sign-ins and refused actions, newest first.";
 /// `/audit`. The filter is in the address: `who`, `action`, `object`, `result`, `since`, `until` and `before`.
 #[component]
 pub fn AuditPage() -> impl IntoView {
-    let query = use_query_map();
-    let request = Memo::new(move |_| query.with(filter::parse));
-    let data = Resource::new_blocking(
-        move || request.get().ok(),
-        |filter| async move {
-            match filter {
-                Some(filter) => Ok(Some((filter.clone(), audit(filter).await?))),
-                None => Ok(None),
-            }
-        },
-    );
     let drawn = DrawnFilter::new();
-    let content = render_page(data, move |found: Option<(AuditFilter, ListPage<AuditRow>)>| {
-        match (found, request.get_untracked()) {
-            (Some((filter, page)), _) => view! { <AuditContent filter page drawn/> }.into_any(),
-            (None, Err(invalid)) => {
-                let reset = address(&invalid.rest);
-                view! {
-                    <PageHeader title="Audit log" sub=PAGE_SUB/>
-                    <FilterErrorNotice errors=invalid.errors reset/>
-                }
-                .into_any()
-            }
-            (None, Ok(_)) => ().into_any(),
+    let read = |filter: AuditFilter| async move { Ok((filter.clone(), audit(filter).await?)) };
+    let content = render_filtered(use_filter(filter::parse), read, move |found| match found {
+        Ok((filter, page)) => view! { <AuditContent filter page drawn/> }.into_any(),
+        Err(notice) => view! {
+            <PageHeader title="Audit log" sub=PAGE_SUB/>
+            {notice}
         }
+        .into_any(),
     });
     view! {
         <Title text="Audit log"/>

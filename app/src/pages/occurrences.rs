@@ -7,7 +7,6 @@ pub mod filter;
 
 use leptos::prelude::*;
 use leptos_meta::Title;
-use leptos_router::hooks::use_query_map;
 use milvaion_api::{
     page::{ListPage, OccurrenceFilter, TimeWindow},
     views::OccurrenceRow,
@@ -18,8 +17,12 @@ use self::filter::{address, reason_for_none};
 use crate::{
     api::occurrences::{get_job_name, list_occurrences},
     components::{
-        empty_state::EmptyState, filter_error::FilterErrorNotice, icon::Icon, loading::render_page,
-        occurrence_list::OccurrenceList, occurrence_table::OccurrenceTable, page_header::PageHeader,
+        empty_state::EmptyState,
+        filter_error::{render_filtered, use_filter},
+        icon::Icon,
+        occurrence_list::OccurrenceList,
+        occurrence_table::OccurrenceTable,
+        page_header::PageHeader,
         status_badge::icon_of,
     },
     error::AppError,
@@ -31,32 +34,20 @@ type ListedPage = (OccurrenceFilter, ListPage<OccurrenceRow>, Option<String>);
 /// `/occurrences`. The filter is in the address: `status`, `delayed`, `job`, `parent`, `window` and `before`.
 #[component]
 pub fn OccurrencesPage() -> impl IntoView {
-    let query = use_query_map();
-    let parsed = Memo::new(move |_| query.with(filter::parse));
-    let data = Resource::new_blocking(
-        move || parsed.get().ok(),
-        |filter| async move {
-            match filter {
-                Some(filter) => read(filter).await.map(Some),
-                None => Ok(None),
-            }
-        },
-    );
+    let parsed = use_filter(filter::parse);
     let is_valid = Memo::new(move |_| parsed.with(Result::is_ok));
     let filter = Memo::new(move |_| parsed.get().unwrap_or_default());
     let chips = move || is_valid.get().then(|| view! { <FilterChips filter/> });
-    let content = render_page(data, move |listed| {
+    let content = render_filtered(parsed, read, move |listed| {
         let list = match listed {
-            Some((filter, page, job)) => view! { <OccurrencesContent filter page job/> }.into_any(),
-            None => {
-                let errors = parsed.get_untracked().err().unwrap_or_default();
-                view! { <FilterErrorNotice errors reset="/occurrences".to_owned()/> }.into_any()
-            }
+            Ok((filter, page, job)) => view! { <OccurrencesContent filter page job/> }.into_any(),
+            Err(notice) => notice,
         };
         view! {
             <PageHeader title="Occurrences" sub="Runs of jobs, newest first."/>
             <div class="stack">{chips} {list}</div>
         }
+        .into_any()
     });
     view! {
         <Title text="Occurrences"/>

@@ -12,7 +12,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use leptos::prelude::*;
 use leptos_meta::Title;
-use leptos_router::hooks::use_query_map;
+use leptos_router::params::ParamsMap;
 use milvaion_api::{
     events::LiveEvent,
     page::TimeWindow,
@@ -25,7 +25,7 @@ use self::{
     first_steps::FirstSteps,
     tiles::{EndedTiles, OpenTiles},
 };
-use super::occurrences::{filter, window_label};
+use super::occurrences::window_label;
 use crate::{
     api::{
         overview::get_overview,
@@ -34,13 +34,13 @@ use crate::{
     components::{
         cluster_state::{ClusterState, use_cluster_pause, use_cluster_status},
         dialog::once_true,
-        filter_error::{FilterError, FilterErrorNotice},
+        filter_error::{render_filtered, use_filter},
         form::ErrorSummary,
         health_parts::explanation_address,
         icon::Icon,
-        loading::render_page,
         minute_bars::OutcomeBars,
         page_header::PageHeader,
+        query_reader::{InvalidFilter, QueryReader},
         session_context::may,
         status_badge::StatusBadge,
         time::{Countdown, MaybeTime, Time, use_page_clock},
@@ -60,37 +60,23 @@ const IDLE_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 /// `/`. The window is in the address: `window`.
 #[component]
 pub fn OverviewPage() -> impl IntoView {
-    let query = use_query_map();
-    let parsed = Memo::new(move |_| {
-        let mut errors = Vec::new();
-        let remedy = "Use 1h, 24h or 7d.";
-        let window = query.with(|query| filter::read(query, "window", TimeWindow::from_slug, remedy, &mut errors));
-        if errors.is_empty() { Ok(window.unwrap_or_default()) } else { Err(errors) }
-    });
-    let data = Resource::new_blocking(
-        move || parsed.get().ok(),
-        |window| async move {
-            match window {
-                Some(window) => read(window).await.map(Some),
-                None => Ok(None),
-            }
-        },
-    );
     view! {
         <Title text="Overview"/>
-        {render_page(data, move |read| match read {
-            Some((overview, flash)) => view! { <OverviewContent overview flash/> }.into_any(),
-            None => invalid_window(parsed.get_untracked().err().unwrap_or_default()),
+        {render_filtered(use_filter(parse), read, |read| match read {
+            Ok((overview, flash)) => view! { <OverviewContent overview flash/> }.into_any(),
+            Err(notice) => view! {
+                <PageHeader title="Overview"/>
+                {notice}
+            }
+            .into_any(),
         })}
     }
 }
 
-fn invalid_window(errors: Vec<FilterError>) -> AnyView {
-    view! {
-        <PageHeader title="Overview"/>
-        <FilterErrorNotice errors reset="/".to_owned()/>
-    }
-    .into_any()
+fn parse(query: &ParamsMap) -> Result<TimeWindow, InvalidFilter> {
+    let mut reader = QueryReader::of_links(query);
+    let window = reader.read("window", "Use 1h, 24h or 7d.", TimeWindow::from_slug);
+    reader.finish("/", window.unwrap_or_default())
 }
 
 async fn read(window: TimeWindow) -> Result<(ClusterOverview, FlashView), AppError> {

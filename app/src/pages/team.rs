@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use leptos::prelude::*;
 use leptos_meta::Title;
-use leptos_router::hooks::use_query_map;
 use milvaion_api::{
     permissions::{Permission, Role},
     team::{TeamFilter, TeamRow, TeamView},
@@ -22,7 +21,7 @@ use milvaion_protocol::id::UserId;
 
 pub(super) use self::invite_form::role_description;
 use self::{
-    filter::{InvalidTeamFilter, TeamFilterForm, address, export_address, is_filtered, read_filter},
+    filter::{TeamFilterForm, export_address, is_filtered, read_filter},
     invite_form::InviteForm,
     new_link::{CreatedLink, NewLink},
     table::{TEAM_TABLE_ID, TeamTable},
@@ -38,11 +37,10 @@ use crate::{
         busy::Busy,
         empty_state::EmptyState,
         filter_controls::DrawnFilter,
-        filter_error::FilterErrorNotice,
+        filter_error::{render_filtered, use_filter},
         focus::hand_focus,
         form::ErrorSummary,
         icon::Icon,
-        loading::render_page,
         page_header::PageHeader,
         session_context::may,
         toast::{ToastKind, ToastQueue, toasts},
@@ -60,31 +58,20 @@ const RENEWED_LINK_ID: &str = "renewed-link";
 /// `/team?q=&role=&state=`. A value that cannot be read yields an error and no rows.
 #[component]
 pub fn TeamPage() -> impl IntoView {
-    let query = use_query_map();
-    let request = Memo::new(move |_| query.with(|query| read_filter(|name| query.get(name))));
-    let data = Resource::new_blocking(
-        move || request.get(),
-        |filter| async move {
-            match filter {
-                Ok(filter) => {
-                    let view = team(filter.clone()).await?;
-                    Ok(Some((filter, view, take_flash("team".into()).await?.unwrap_or_default())))
-                }
-                Err(_) => Ok(None),
-            }
-        },
-    );
     let invitations = Invitations::new();
     let drawn = DrawnFilter::new();
-    render_page(data, move |found: Option<(TeamFilter, TeamView, FlashView)>| match (found, request.get_untracked()) {
-        (Some((filter, view, flash)), _) => view! { <TeamContent filter view flash invitations drawn/> }.into_any(),
-        (None, Err(InvalidTeamFilter { errors, rest })) => view! {
+    let read = |filter: TeamFilter| async move {
+        let view = team(filter.clone()).await?;
+        Ok((filter, view, take_flash("team".into()).await?.unwrap_or_default()))
+    };
+    render_filtered(use_filter(read_filter), read, move |found| match found {
+        Ok((filter, view, flash)) => view! { <TeamContent filter view flash invitations drawn/> }.into_any(),
+        Err(notice) => view! {
             <Title text="Team"/>
             <PageHeader title="Team"/>
-            <FilterErrorNotice errors reset=address(&rest)/>
+            {notice}
         }
         .into_any(),
-        (None, Ok(_)) => ().into_any(),
     })
 }
 

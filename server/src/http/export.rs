@@ -19,6 +19,7 @@ use axum::{
 };
 use futures::stream;
 use http::{HeaderValue, StatusCode, header, request::Parts};
+use leptos_router::params::ParamsMap;
 use milvaion_api::{
     audit::{AuditFilter, AuditRow},
     page::ListPage,
@@ -27,6 +28,7 @@ use milvaion_api::{
 };
 use milvaion_app::{
     backend::{Backend, RequestUser},
+    components::query_reader::FilterError,
     error::AppError,
     pages::{audit::filter as audit_filter, team::filter as team_filter},
 };
@@ -162,8 +164,7 @@ async fn record(
 }
 
 async fn team(state: &ExportState, me: &RequestUser, query: &str) -> Result<Response, AppError> {
-    let parameter = |name: &str| parameter(query, name);
-    let filter = team_filter::read_filter(parameter).map_err(|invalid| invalid_parameters(&invalid.errors))?;
+    let filter = team_filter::read_filter(&parameters(query)).map_err(|invalid| invalid_parameters(&invalid.errors))?;
     let view = state.backend.team(me, filter.clone()).await?;
     record(state, me, "team.export", "team:all", json!({ "rows": view.rows.len(), "filter": filter })).await?;
     let mut file = csv_writer();
@@ -202,10 +203,7 @@ async fn audit(
     format: FileFormat,
     permit: OwnedSemaphorePermit,
 ) -> Result<Response, AppError> {
-    let query = parts.uri.query().unwrap_or_default().as_bytes();
-    let parameters = leptos_router::params::ParamsMap::from_iter(
-        url::form_urlencoded::parse(query).map(|(name, value)| (name.into_owned(), value.into_owned())),
-    );
+    let parameters = parameters(parts.uri.query().unwrap_or_default());
     let filter = audit_filter::parse(&parameters).map_err(|invalid| invalid_parameters(&invalid.errors))?;
     let filter = AuditFilter { before: None, ..filter };
     record(&state, &me, "audit.export", "audit:all", json!({ "filter": filter })).await?;
@@ -342,13 +340,12 @@ fn safe_cell(cell: &str) -> String {
     if cell.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{cell}") } else { cell.to_owned() }
 }
 
-/// Returns the value of a parameter; of a repeated one, the first.
-fn parameter(query: &str, name: &str) -> Option<String> {
-    let mut pairs = url::form_urlencoded::parse(query.as_bytes());
-    pairs.find(|(found, _)| found == name).map(|(_, value)| value.into_owned())
+fn parameters(query: &str) -> ParamsMap {
+    let pairs = url::form_urlencoded::parse(query.as_bytes());
+    pairs.map(|(name, value)| (name.into_owned(), value.into_owned())).collect()
 }
 
-fn invalid_parameters(errors: &[milvaion_app::components::filter_error::FilterError]) -> AppError {
+fn invalid_parameters(errors: &[FilterError]) -> AppError {
     AppError::Fields(
         errors
             .iter()

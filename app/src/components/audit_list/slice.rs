@@ -4,7 +4,6 @@
 //! purpose of its own. No event reports audit rows, so a slice is read again when the user opens it.
 
 use leptos::{ev, html, prelude::*, task::spawn_local};
-use leptos_router::hooks::use_query_map;
 use milvaion_api::{
     audit::{AuditCursor, AuditObject, AuditRow},
     page::ListPage,
@@ -21,8 +20,9 @@ use crate::{
     browser,
     components::{
         action_error::{ActionError, LastError, error_text},
-        filter_error::{FilterError, FilterErrorNotice},
+        filter_error::{FilterErrorNotice, use_filter},
         icon::Icon,
+        query_reader::{PAGER_REMEDY, QueryReader},
         session_context::{SessionContext, may},
     },
     error::AppError,
@@ -149,25 +149,26 @@ fn SliceContent(object: AuditObject, page: ListPage<AuditRow>) -> impl IntoView 
 /// caller provides the heading.
 #[component]
 pub fn OwnAudit() -> impl IntoView {
-    let query = use_query_map();
-    let before = Memo::new(move |_| query.with(|query| query.get("log_before").filter(|text| !text.is_empty())));
+    let before = use_filter(|query| {
+        let mut reader = QueryReader::of_form(query);
+        let before = reader.read("log_before", PAGER_REMEDY, |text| text.parse::<AuditCursor>().ok());
+        reader.finish("/account", before)
+    });
     let data = Resource::new_blocking(
         move || before.get(),
         |before| async move {
-            let Some(before) = before else { return own_audit(None).await.map(Some) };
-            match before.parse() {
-                Ok(before) => own_audit(Some(before)).await.map(Some),
+            match before {
+                Ok(before) => own_audit(before).await.map(Some),
                 Err(_) => Ok(None),
             }
         },
     );
     when_loaded(data, move |page| match (page, before.get_untracked()) {
-        (Some(page), before) => view! { <OwnAuditContent page is_later=before.is_some()/> }.into_any(),
-        (None, value) => {
-            let remedy = "Use the address of a pager link, or leave it out for the first page.".into();
-            let errors = vec![FilterError { parameter: "log_before", value: value.unwrap_or_default(), remedy }];
-            view! { <FilterErrorNotice errors reset="/account".into()/> }.into_any()
+        (Some(page), before) => {
+            view! { <OwnAuditContent page is_later=before.is_ok_and(|before| before.is_some())/> }.into_any()
         }
+        (None, Err(invalid)) => view! { <FilterErrorNotice invalid/> }.into_any(),
+        (None, Ok(_)) => ().into_any(),
     })
 }
 

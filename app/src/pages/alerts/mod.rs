@@ -19,10 +19,7 @@ pub mod table;
 
 use leptos::{ev, html, prelude::*};
 use leptos_meta::Title;
-use leptos_router::{
-    NavigateOptions,
-    hooks::{use_navigate, use_query_map},
-};
+use leptos_router::{NavigateOptions, hooks::use_navigate};
 use milvaion_api::{alerts::AlertFilter, permissions::Permission};
 use milvaion_protocol::id::AlertRuleId;
 
@@ -36,9 +33,8 @@ use crate::{
     components::{
         empty_state::EmptyState,
         filter_controls::{DrawnFilter, FilterValues, control_value},
-        filter_error::FilterErrorNotice,
+        filter_error::{render_filtered, use_filter},
         icon::Icon,
-        loading::render_page,
         page_header::PageHeader,
         session_context::may,
     },
@@ -81,23 +77,12 @@ pub fn AlertTabs(
 /// `/alerts`. The filter is in the address: `state`, `rule` and `before`.
 #[component]
 pub fn AlertsPage() -> impl IntoView {
-    let query = use_query_map();
-    let request = Memo::new(move |_| query.with(filter::parse));
-    let data = Resource::new_blocking(
-        move || request.get().ok(),
-        |filter| async move {
-            match filter {
-                Some(filter) => Ok(Some((filter.clone(), alerts(filter).await?))),
-                None => Ok(None),
-            }
-        },
-    );
     let drawn = DrawnFilter::new();
-    let content = render_page(data, move |found: Option<(AlertFilter, AlertList)>| {
-        let content = match (found, request.get_untracked()) {
-            (Some((filter, list)), _) => view! { <AlertsContent filter list drawn/> }.into_any(),
-            (None, Err((errors, rest))) => view! { <FilterErrorNotice errors reset=address(&rest)/> }.into_any(),
-            (None, Ok(_)) => ().into_any(),
+    let read = |filter: AlertFilter| async move { Ok((filter.clone(), alerts(filter).await?)) };
+    let content = render_filtered(use_filter(filter::parse), read, move |found| {
+        let content = match found {
+            Ok((filter, list)) => view! { <AlertsContent filter list drawn/> }.into_any(),
+            Err(notice) => notice,
         };
         view! {
             <PageHeader title="Alerts" sub=PAGE_SUB/>
@@ -106,6 +91,7 @@ pub fn AlertsPage() -> impl IntoView {
                 {content}
             </div>
         }
+        .into_any()
     });
     view! {
         <Title text="Alerts"/>

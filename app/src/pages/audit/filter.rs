@@ -1,13 +1,10 @@
 //! The filter of the audit page and its addresses.
-//!
-//! A value that cannot be read is an error and never a wider filter: a page that ignored it would show, and offer to
-//! download, more than its address asks for. An empty value counts as absent, because a form sends it.
 
 use chrono::NaiveDate;
 use leptos_router::params::ParamsMap;
 use milvaion_api::audit::{AuditFilter, AuditResult};
 
-use crate::{api::session::query_value, components::filter_error::FilterError};
+use crate::components::query_reader::{InvalidFilter, PAGER_REMEDY, QueryReader, filter_address, parameter};
 
 /// The maximum length of `who`, in characters: that of an e-mail address.
 pub const WHO_MAX_CHARS: usize = 254;
@@ -21,73 +18,21 @@ const DAY_CHARS: usize = 10;
 /// The parameters that the form has a control for.
 pub const NAMES: [&str; 6] = ["who", "action", "object", "result", "since", "until"];
 
-/// The parameters of an address that cannot be read, and the filter of the others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InvalidAuditFilter {
-    /// One error for each invalid parameter.
-    pub errors: Vec<FilterError>,
-    /// The filter without them.
-    pub rest: AuditFilter,
-}
-
 /// Parses the parameters `who`, `action`, `object`, `result`, `since`, `until` and `before` of an address.
-///
-/// # Errors
-///
-/// Returns one error for each parameter that is repeated or has an invalid value.
-pub fn parse(query: &ParamsMap) -> Result<AuditFilter, Box<InvalidAuditFilter>> {
-    let mut reader = FilterReader { query, errors: Vec::new() };
+pub fn parse(query: &ParamsMap) -> Result<AuditFilter, InvalidFilter> {
+    let mut reader = QueryReader::of_form(query);
     let who = reader.read("who", "Use an e-mail address, system or unknown.", |text| plain(text, WHO_MAX_CHARS));
     let action = reader.read("action", "Use an action, as in job.pause, or all of a kind, as in job.", action);
     let object = reader.read("object", "Use a kind and an id, as in job:01980000-0000-7000-8000-000000000001.", object);
     let result = reader.read("result", "Use done or refused.", AuditResult::from_slug);
     let since = reader.read("since", "Use a day, as in 2026-11-21.", day);
     let until = reader.read("until", "Use a day, as in 2026-11-21.", day);
-    let before =
-        reader.read("before", "Use the address of a pager link, or leave it out for the first page.", |text| {
-            text.parse().ok()
-        });
-    let is_reversed = since.zip(until).is_some_and(|(since, until)| until < since);
-    if let (true, Some(until)) = (is_reversed, until) {
-        let remedy = "Use a day that is not before the first day.".to_owned();
-        reader.errors.push(FilterError { parameter: "until", value: until.to_string(), remedy });
+    let before = reader.read("before", PAGER_REMEDY, |text| text.parse().ok());
+    if since.zip(until).is_some_and(|(since, until)| until < since) {
+        reader.refuse("until", "Use a day that is not before the first day.");
     }
-    let filter = AuditFilter {
-        who: who.unwrap_or_default(),
-        action: action.unwrap_or_default(),
-        object: object.unwrap_or_default(),
-        result,
-        since,
-        until: until.filter(|_| !is_reversed),
-        before,
-    };
-    match reader.errors {
-        errors if errors.is_empty() => Ok(filter),
-        errors => Err(Box::new(InvalidAuditFilter { errors, rest: filter })),
-    }
-}
-
-/// The parameters of one address, with the errors found so far.
-struct FilterReader<'a> {
-    query: &'a ParamsMap,
-    errors: Vec<FilterError>,
-}
-
-impl FilterReader<'_> {
-    /// Reads a parameter; `None` from `parse` is an error.
-    fn read<T>(&mut self, parameter: &'static str, remedy: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
-        let mut values = self.query.get_all(parameter).unwrap_or_default();
-        values.retain(|value| !value.trim().is_empty());
-        let value = match values.as_slice() {
-            [] => return None,
-            [value] => parse(value.trim()),
-            _ => None,
-        };
-        if value.is_none() {
-            self.errors.push(FilterError { parameter, value: values.join(", "), remedy: remedy.to_owned() });
-        }
-        value
-    }
+    let (who, action, object) = (who.unwrap_or_default(), action.unwrap_or_default(), object.unwrap_or_default());
+    reader.finish("/audit", AuditFilter { who, action, object, result, since, until, before })
 }
 
 fn plain(text: &str, max_chars: usize) -> Option<String> {
@@ -118,37 +63,28 @@ pub fn is_narrowed(filter: &AuditFilter) -> bool {
 /// Returns the address of the page with this filter.
 #[must_use]
 pub fn address(filter: &AuditFilter) -> String {
-    let before = filter.before.map(|before| before.to_string()).unwrap_or_default();
-    let [who, action, object, result, since, until] = parameters(filter);
-    join("/audit", &[who, action, object, result, since, until, ("before", before)])
+    let mut all = parameters(filter).to_vec();
+    all.push(("before", parameter(filter.before)));
+    filter_address("/audit", &all)
 }
 
 /// Returns the address of the whole list with this filter as a file. `format` is `csv` or `ndjson`.
 #[must_use]
 pub fn export_address(filter: &AuditFilter, format: &str) -> String {
-    join(&format!("/export/audit.{format}"), &parameters(filter))
+    filter_address(&format!("/export/audit.{format}"), &parameters(filter))
 }
 
 /// Returns the values of the form's controls by the names of their parameters, without the page.
 #[must_use]
 pub fn parameters(filter: &AuditFilter) -> [(&'static str, String); NAMES.len()] {
-    let day = |day: Option<NaiveDate>| day.map(|day| day.to_string()).unwrap_or_default();
     [
         ("who", filter.who.clone()),
         ("action", filter.action.clone()),
         ("object", filter.object.clone()),
-        ("result", filter.result.map(AuditResult::slug).unwrap_or_default().to_owned()),
-        ("since", day(filter.since)),
-        ("until", day(filter.until)),
+        ("result", parameter(filter.result.map(AuditResult::slug))),
+        ("since", parameter(filter.since)),
+        ("until", parameter(filter.until)),
     ]
-}
-
-/// Builds an address from parameters. Empty ones are left out.
-#[must_use]
-pub fn join(path: &str, parameters: &[(&'static str, String)]) -> String {
-    let set = parameters.iter().filter(|(_, value)| !value.trim().is_empty());
-    let parts: Vec<String> = set.map(|(name, value)| format!("{name}={}", query_value(value.trim()))).collect();
-    if parts.is_empty() { path.to_owned() } else { format!("{path}?{}", parts.join("&")) }
 }
 
 #[cfg(test)]
@@ -230,8 +166,8 @@ mod tests {
     fn reset_address_keeps_the_valid_filters() {
         let invalid = parse(&query(&[("who", "ada@example.org"), ("since", "x"), ("result", "done")]));
         let invalid = invalid.expect_err("the day is invalid");
-        assert_eq!(address(&invalid.rest), "/audit?who=ada%40example.org&result=done");
+        assert_eq!(invalid.reset, "/audit?who=ada%40example.org&result=done");
         let reversed = parse(&query(&[("since", "2026-11-21"), ("until", "2026-11-20")])).expect_err("reversed days");
-        assert_eq!(address(&reversed.rest), "/audit?since=2026-11-21");
+        assert_eq!(reversed.reset, "/audit?since=2026-11-21");
     }
 }

@@ -4,12 +4,13 @@ use leptos::{ev, html, prelude::*};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
 use milvaion_api::audit::{AuditFilter, AuditResult};
 
-use super::filter::{NAMES, OBJECT_MAX_CHARS, WHO_MAX_CHARS, is_narrowed, join, parameters};
+use super::filter::{NAMES, OBJECT_MAX_CHARS, WHO_MAX_CHARS, is_narrowed, parameters};
 use crate::{
     components::{
         audit_list::actions::{ACTION_GROUPS, action_words},
         filter_controls::{DrawnFilter, control_value},
         icon::Icon,
+        query_reader::filter_address,
     },
     format::capitalized,
 };
@@ -31,7 +32,7 @@ pub fn AuditFilterForm(
         event.prevent_default();
         // As typed: the page checks them.
         let typed = NAMES.map(|name| (name, control_value(form, name)));
-        navigate(&join("/audit", &typed), NavigateOptions::default());
+        navigate(&filter_address("/audit", &typed), NavigateOptions::default());
     };
     let results: Vec<_> = AuditResult::ALL
         .into_iter()

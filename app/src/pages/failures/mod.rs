@@ -40,13 +40,13 @@ use self::{
 use crate::{
     api::{
         failures::{failure_groups, get_failure, list_dead_letters, list_failures},
-        session::{FlashView, query_value, take_flash},
+        session::{FlashView, take_flash},
     },
     components::{
         filter_controls::DrawnFilter,
-        filter_error::{FilterError, FilterErrorNotice},
-        loading::render_page,
+        filter_error::{render_filtered, use_filter},
         page_header::{Breadcrumbs, PageHeader},
+        query_reader::InvalidFilter,
     },
     error::AppError,
     live::{ThrottledRefresh, refresh_on_events, use_polling},
@@ -62,32 +62,32 @@ const IDLE_REFRESH_INTERVAL: Duration = Duration::from_secs(20);
 enum FailuresTab {
     Groups(FailureFilter, ListPage<FailureGroup>),
     DeadLetters(DeadLetterFilter, ListPage<DeadLetterRow>, FlashView),
-    /// The address has an invalid filter. Nothing was read.
-    InvalidFilter,
 }
 
 /// The filter that the address of `/failed` holds.
 #[derive(Clone, PartialEq)]
 enum FailuresRequest {
-    Groups(url::ParsedFilter<FailureFilter>),
-    DeadLetters(url::ParsedFilter<DeadLetterFilter>),
+    Groups(FailureFilter),
+    DeadLetters(DeadLetterFilter),
 }
 
 impl FailuresRequest {
-    fn parse(query: &ParamsMap) -> Self {
+    fn parse(query: &ParamsMap) -> Result<Self, InvalidFilter> {
         if url::is_dead_letters(query) {
-            Self::DeadLetters(url::parse_dead_letters(query, dead_letters::DEAD_LETTERS_PER_PAGE))
+            url::parse_dead_letters(query, dead_letters::DEAD_LETTERS_PER_PAGE).map(Self::DeadLetters)
         } else {
-            Self::Groups(url::parse_groups(query))
+            url::parse_groups(query).map(Self::Groups)
         }
     }
 
-    /// Returns the parameters that cannot be read.
-    fn errors(self) -> Vec<FilterError> {
-        match self {
-            Self::Groups(parsed) => parsed.err().unwrap_or_default(),
-            Self::DeadLetters(parsed) => parsed.err().unwrap_or_default(),
-        }
+    async fn read(self) -> Result<FailuresTab, AppError> {
+        Ok(match self {
+            Self::Groups(filter) => FailuresTab::Groups(filter.clone(), failure_groups(filter).await?),
+            Self::DeadLetters(filter) => {
+                let flash = take_flash("failures".into()).await?.unwrap_or_default();
+                FailuresTab::DeadLetters(filter.clone(), list_dead_letters(filter).await?, flash)
+            }
+        })
     }
 }
 
@@ -96,39 +96,19 @@ impl FailuresRequest {
 pub fn FailuresPage() -> impl IntoView {
     let query = use_query_map();
     let is_dead_letters = Memo::new(move |_| query.with(url::is_dead_letters));
-    let request = Memo::new(move |_| query.with(FailuresRequest::parse));
-    let data = Resource::new_blocking(
-        move || request.get(),
-        |request| async move {
-            Ok::<_, AppError>(match request {
-                FailuresRequest::Groups(Ok(filter)) => {
-                    FailuresTab::Groups(filter.clone(), failure_groups(filter).await?)
-                }
-                FailuresRequest::DeadLetters(Ok(filter)) => {
-                    let flash = take_flash("failures".into()).await?.unwrap_or_default();
-                    FailuresTab::DeadLetters(filter.clone(), list_dead_letters(filter).await?, flash)
-                }
-                FailuresRequest::Groups(Err(_)) | FailuresRequest::DeadLetters(Err(_)) => FailuresTab::InvalidFilter,
-            })
-        },
-    );
     let drawn = DrawnFilter::new();
     let current = move |dead_letters: bool| (is_dead_letters.get() == dead_letters).then_some("page");
     view! {
         <Title text=move || if is_dead_letters.get() { "Dead letters · Failures" } else { "Failures" }/>
-        {render_page(data, move |shown| {
+        {render_filtered(use_filter(FailuresRequest::parse), FailuresRequest::read, move |shown| {
             let list = match shown {
-                FailuresTab::Groups(filter, page) => {
+                Ok(FailuresTab::Groups(filter, page)) => {
                     view! { <FailureGroupList filter page drawn/> }.into_any()
                 }
-                FailuresTab::DeadLetters(filter, page, flash) => {
+                Ok(FailuresTab::DeadLetters(filter, page, flash)) => {
                     view! { <DeadLetterList filter page flash/> }.into_any()
                 }
-                FailuresTab::InvalidFilter => {
-                    let errors = request.get_untracked().errors();
-                    let reset = query.with_untracked(|query| url::url_without("/failed", query, &errors));
-                    view! { <FilterErrorNotice errors reset/> }.into_any()
-                }
+                Err(notice) => notice,
             };
             view! {
                 <PageHeader title="Failures" sub="Occurrences that used up their retries, kept until they are retried or resolved."/>
@@ -138,6 +118,7 @@ pub fn FailuresPage() -> impl IntoView {
                 </nav>
                 {list}
             }
+            .into_any()
         })}
     }
 }
@@ -147,8 +128,34 @@ pub fn FailuresPage() -> impl IntoView {
 enum FailurePageData {
     Group(Box<FailureGroup>, FailureFilter, ListPage<FailureRow>, FlashView),
     Failure(Box<FailureRow>, FlashView),
-    /// The address has an invalid filter. Nothing was read.
-    InvalidFilter(String),
+}
+
+/// The object that the address of `/failed/:key` names.
+#[derive(Clone, PartialEq)]
+enum FailureRequest {
+    Group(FailureFilter),
+    Failure(OccurrenceId),
+}
+
+impl FailureRequest {
+    async fn read(self) -> Result<FailurePageData, AppError> {
+        match self {
+            Self::Failure(id) => {
+                let failure = get_failure(id).await?;
+                // The page has two forms that call different server functions, and each leaves its own flash message.
+                let flash = match take_flash("failure".into()).await? {
+                    Some(flash) => flash,
+                    None => take_flash("failures".into()).await?.unwrap_or_default(),
+                };
+                Ok(FailurePageData::Failure(Box::new(failure), flash))
+            }
+            Self::Group(filter) => {
+                let (group, page) = load_group(filter.clone()).await?;
+                let flash = take_flash("failures".into()).await?.unwrap_or_default();
+                Ok(FailurePageData::Group(Box::new(group), filter, page, flash))
+            }
+        }
+    }
 }
 
 /// `/failed/:key`. The key is a fingerprint, for all failures of one cause, or the id of an occurrence that failed.
@@ -158,44 +165,23 @@ pub fn FailurePage() -> impl IntoView {
     let query = use_query_map();
     let request = Memo::new(move |_| {
         let key = params.with(|params| params.get("key").unwrap_or_default());
-        let filter = query.with(|query| url::parse_group(query, key.clone()));
-        (key, filter)
-    });
-    let data = Resource::new_blocking(
-        move || request.get(),
-        |(key, filter)| async move {
-            if let Ok(id) = key.parse::<OccurrenceId>() {
-                let failure = get_failure(id).await?;
-                // The page has two forms that call different server functions, and each leaves its own flash message.
-                let flash = match take_flash("failure".into()).await? {
-                    Some(flash) => flash,
-                    None => take_flash("failures".into()).await?.unwrap_or_default(),
-                };
-                return Ok(FailurePageData::Failure(Box::new(failure), flash));
-            }
-            let Ok(filter) = filter else { return Ok(FailurePageData::InvalidFilter(key)) };
-            let (group, page) = load_group(filter.clone()).await?;
-            let flash = take_flash("failures".into()).await?.unwrap_or_default();
-            Ok(FailurePageData::Group(Box::new(group), filter, page, flash))
-        },
-    );
-    render_page(data, move |shown| match shown {
-        FailurePageData::InvalidFilter(key) => {
-            let errors = request.get_untracked().1.err().unwrap_or_default();
-            let path = format!("/failed/{}", query_value(&key));
-            let reset = query.with_untracked(|query| url::url_without(&path, query, &errors));
-            view! {
-                <Title text="Failures"/>
-                <Breadcrumbs steps=vec![("/failed".into(), "Failures".into())] here="One cause"/>
-                <PageHeader title="Failures of one cause"/>
-                <FilterErrorNotice errors reset/>
-            }
-            .into_any()
+        match key.parse::<OccurrenceId>() {
+            Ok(id) => Ok(FailureRequest::Failure(id)),
+            Err(_) => query.with(|query| url::parse_group(query, key)).map(FailureRequest::Group),
         }
-        FailurePageData::Group(group, filter, page, flash) => {
+    });
+    render_filtered(request, FailureRequest::read, move |shown| match shown {
+        Ok(FailurePageData::Group(group, filter, page, flash)) => {
             view! { <FailureGroupDetail group=*group filter page flash/> }.into_any()
         }
-        FailurePageData::Failure(failure, flash) => view! { <FailureDetail failure=*failure flash/> }.into_any(),
+        Ok(FailurePageData::Failure(failure, flash)) => view! { <FailureDetail failure=*failure flash/> }.into_any(),
+        Err(notice) => view! {
+            <Title text="Failures"/>
+            <Breadcrumbs steps=vec![("/failed".into(), "Failures".into())] here="One cause"/>
+            <PageHeader title="Failures of one cause"/>
+            {notice}
+        }
+        .into_any(),
     })
 }
 

@@ -1,12 +1,15 @@
 //! The addresses of the failure pages: parsing and building, in one place.
 //!
-//! Parsing is strict. A parameter that is unknown to a page, or whose value cannot be read, is an error and never "no
-//! filter": the page would otherwise list more than its address asks for, and offer to change all of it.
+//! A parameter that is unknown to a page is an error too: the page would otherwise list more than its address asks for,
+//! and offer to change all of it.
 
 use leptos_router::params::ParamsMap;
 use milvaion_api::failures::{DeadLetterFilter, FailureCause, FailureFilter};
 
-use crate::{api::session::query_value, components::filter_error::FilterError};
+use crate::{
+    api::session::query_value,
+    components::query_reader::{InvalidFilter, PAGER_REMEDY, QueryReader, filter_address, parameter},
+};
 
 /// The number of rows on one page.
 pub(super) const FAILURES_PER_PAGE: u32 = 50;
@@ -18,73 +21,31 @@ pub(super) const STATE_FILTERS: [(&str, &str, Option<bool>); 3] =
 /// The parameters of all failure pages, in the order of an address.
 const PARAMETERS: [&str; 7] = ["tab", "state", "job", "cause", "q", "after", "before"];
 
-/// The filter of a page, or the parameters of its address that cannot be read.
-pub(super) type ParsedFilter<T> = Result<T, Vec<FilterError>>;
-
-/// The parameters of one address, with the errors found so far.
-struct FilterReader<'a> {
-    query: &'a ParamsMap,
-    errors: Vec<FilterError>,
+/// Starts to read the address of a page that accepts only the parameters in `accepted`.
+fn reader<'a>(query: &'a ParamsMap, accepted: &[&str]) -> QueryReader<'a> {
+    let mut reader = QueryReader::of_form(query);
+    for parameter in PARAMETERS.into_iter().filter(|name| !accepted.contains(name)) {
+        reader.read::<()>(parameter, "This list has no such filter; leave it out.", |_| None);
+    }
+    reader
 }
 
-impl<'a> FilterReader<'a> {
-    /// Starts to read an address of a page that accepts only the parameters in `accepted`.
-    fn new(query: &'a ParamsMap, accepted: &[&str]) -> Self {
-        let mut reader = Self { query, errors: Vec::new() };
-        for parameter in PARAMETERS.into_iter().filter(|name| !accepted.contains(name)) {
-            if reader.text(parameter).is_some() {
-                reader.refuse(parameter, "This list has no such filter; leave it out.");
-            }
-        }
-        reader
-    }
+/// Reads `state`. Without one, the state is open.
+fn read_resolved(reader: &mut QueryReader<'_>) -> Option<bool> {
+    let parse = |text: &str| STATE_FILTERS.into_iter().find(|(word, ..)| *word == text).map(|(.., state)| state);
+    reader.read("state", "Use open, resolved or all.", parse).unwrap_or(Some(false))
+}
 
-    /// Returns the trimmed value of a parameter, if it is not empty. Forms send empty values for unused fields.
-    fn text(&self, parameter: &str) -> Option<String> {
-        self.query.get_str(parameter).map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned)
-    }
-
-    fn refuse(&mut self, parameter: &'static str, remedy: &str) {
-        let value = self.text(parameter).unwrap_or_default();
-        self.errors.push(FilterError { parameter, value, remedy: remedy.to_owned() });
-    }
-
-    /// Reads a parameter; `None` from `parse` is an error.
-    fn read<T>(&mut self, parameter: &'static str, remedy: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
-        let text = self.text(parameter)?;
-        let value = parse(&text);
-        if value.is_none() {
-            self.refuse(parameter, remedy);
-        }
-        value
-    }
-
-    /// Reads `state`. Without one, the state is open.
-    fn resolved(&mut self) -> Option<bool> {
-        let parse =
-            |text: &str| STATE_FILTERS.into_iter().find(|(word, _, _)| *word == text).map(|(_, _, state)| state);
-        self.read("state", "Use open, resolved or all.", parse).unwrap_or(Some(false))
-    }
-
-    /// Reads the parameters that both lists of failures have. `is_cursor` decides whether `after` is valid.
-    fn failures(&mut self, is_cursor: impl FnOnce(&FailureFilter) -> bool) -> FailureFilter {
-        let mut filter = FailureFilter {
-            resolved: self.resolved(),
-            job_id: self.read("job", "Use the id of a job.", |text| text.parse().ok()),
-            after: self.text("after"),
-            limit: FAILURES_PER_PAGE,
-            ..FailureFilter::default()
-        };
-        if filter.after.is_some() && !is_cursor(&filter) {
-            self.refuse("after", "Use the address of a pager link, or leave it out for the first page.");
-            filter.after = None;
-        }
-        filter
-    }
-
-    fn finish<T>(self, filter: T) -> ParsedFilter<T> {
-        if self.errors.is_empty() { Ok(filter) } else { Err(self.errors) }
-    }
+/// Reads the parameters that both lists of failures have. `is_cursor` decides whether `after` is valid.
+fn read_failures(reader: &mut QueryReader<'_>, is_cursor: impl FnOnce(&FailureFilter) -> bool) -> FailureFilter {
+    let filter = FailureFilter {
+        resolved: read_resolved(reader),
+        job_id: reader.read("job", "Use the id of a job.", |text| text.parse().ok()),
+        limit: FAILURES_PER_PAGE,
+        ..FailureFilter::default()
+    };
+    let after = |text: &str| Some(FailureFilter { after: Some(text.to_owned()), ..filter.clone() }).filter(is_cursor);
+    reader.read("after", PAGER_REMEDY, after).unwrap_or(filter)
 }
 
 /// Returns true if the address is that of the dead letters.
@@ -93,67 +54,48 @@ pub(super) fn is_dead_letters(query: &ParamsMap) -> bool {
 }
 
 /// Parses the filter of the list of causes.
-pub(super) fn parse_groups(query: &ParamsMap) -> ParsedFilter<FailureFilter> {
-    let mut reader = FilterReader::new(query, &["tab", "state", "job", "cause", "q", "after"]);
-    if reader.text("tab").is_some() {
-        reader.refuse("tab", "Use dead-letters, or leave it out for the failures.");
-    }
-    let mut filter = reader.failures(|filter| filter.group_cursor().is_some());
+pub(super) fn parse_groups(query: &ParamsMap) -> Result<FailureFilter, InvalidFilter> {
+    let mut reader = reader(query, &["tab", "state", "job", "cause", "q", "after"]);
+    reader.read::<()>("tab", "Use dead-letters, or leave it out for the failures.", |_| None);
+    let filter = read_failures(&mut reader, |filter| filter.group_cursor().is_some());
     let words: Vec<&str> = FailureCause::ALL.into_iter().map(FailureCause::as_str).collect();
-    filter.cause = reader.read("cause", &format!("Use one of: {}.", words.join(", ")), FailureCause::parse);
-    filter.text = reader.text("q");
+    let cause = reader.read("cause", &format!("Use one of: {}.", words.join(", ")), FailureCause::parse);
+    let filter = FailureFilter { cause, text: reader.text("q"), ..filter };
     if !filter.has_valid_text() {
         reader.refuse("q", "Use at most 200 characters and 8 words.");
     }
-    reader.finish(filter)
+    reader.finish("/failed", filter)
 }
 
 /// Parses the filter of the failures of one cause.
-pub(super) fn parse_group(query: &ParamsMap, fingerprint: String) -> ParsedFilter<FailureFilter> {
-    let mut reader = FilterReader::new(query, &["state", "job", "after"]);
-    let mut filter = reader.failures(|filter| filter.cursor().is_some());
-    filter.fingerprint = Some(fingerprint);
-    reader.finish(filter)
+pub(super) fn parse_group(query: &ParamsMap, fingerprint: String) -> Result<FailureFilter, InvalidFilter> {
+    let mut reader = reader(query, &["state", "job", "after"]);
+    let filter = read_failures(&mut reader, |filter| filter.cursor().is_some());
+    let path = format!("/failed/{}", query_value(&fingerprint));
+    reader.finish(&path, FailureFilter { fingerprint: Some(fingerprint), ..filter })
 }
 
 /// Parses the filter of the dead letters, for pages of `limit` rows.
-pub(super) fn parse_dead_letters(query: &ParamsMap, limit: u32) -> ParsedFilter<DeadLetterFilter> {
-    let mut reader = FilterReader::new(query, &["tab", "state", "before"]);
-    let filter = DeadLetterFilter {
-        resolved: reader.resolved(),
-        before: reader.read("before", "Use the address of a pager link, or leave it out for the first page.", |text| {
-            text.parse().ok()
-        }),
-        limit,
-    };
-    reader.finish(filter)
-}
-
-/// Builds the address of the page at `path` without the parameters that cannot be read.
-pub(super) fn url_without(path: &str, query: &ParamsMap, errors: &[FilterError]) -> String {
-    let is_valid = |name: &str| errors.iter().all(|error| error.parameter != name);
-    let kept = PARAMETERS.into_iter().filter(|name| is_valid(name));
-    join(path, kept.map(|name| (name, query.get(name).filter(|value| !value.trim().is_empty()))))
+pub(super) fn parse_dead_letters(query: &ParamsMap, limit: u32) -> Result<DeadLetterFilter, InvalidFilter> {
+    let mut reader = reader(query, &["tab", "state", "before"]);
+    reader.text("tab");
+    let resolved = read_resolved(&mut reader);
+    let before = reader.read("before", PAGER_REMEDY, |text| text.parse().ok());
+    reader.finish("/failed", DeadLetterFilter { resolved, before, limit })
 }
 
 /// Builds the address of the page at `path` with this filter. Default values are left out.
 pub(super) fn failures_url(path: &str, filter: &FailureFilter) -> String {
     let state =
         STATE_FILTERS.into_iter().find(|(_, _, resolved)| *resolved == filter.resolved).map(|(word, _, _)| word);
-    let parts = [
-        ("state", state.filter(|word| *word != "open").map(str::to_owned)),
-        ("job", filter.job_id.map(|id| id.to_string())),
-        ("cause", filter.cause.map(|cause| cause.as_str().to_owned())),
-        ("q", filter.text.clone()),
-        ("after", filter.after.clone()),
+    let parameters = [
+        ("state", parameter(state.filter(|word| *word != "open"))),
+        ("job", parameter(filter.job_id)),
+        ("cause", parameter(filter.cause.map(FailureCause::as_str))),
+        ("q", parameter(filter.text.as_ref())),
+        ("after", parameter(filter.after.as_ref())),
     ];
-    join(path, parts.into_iter())
-}
-
-fn join<'a>(path: &str, parts: impl Iterator<Item = (&'a str, Option<String>)>) -> String {
-    let query: Vec<String> =
-        parts.filter_map(|(name, value)| Some(format!("{name}={}", query_value(&value?)))).collect();
-    if query.is_empty() { path.to_owned() } else { format!("{path}?{}", query.join("&")) }
+    filter_address(path, &parameters)
 }
 
 #[cfg(test)]
@@ -168,8 +110,8 @@ mod tests {
         query
     }
 
-    fn refused<T: std::fmt::Debug>(parsed: ParsedFilter<T>) -> Vec<&'static str> {
-        parsed.expect_err("the address is refused").into_iter().map(|error| error.parameter).collect()
+    fn refused<T: std::fmt::Debug>(parsed: Result<T, InvalidFilter>) -> Vec<&'static str> {
+        parsed.expect_err("the address is refused").errors.into_iter().map(|error| error.parameter).collect()
     }
 
     #[test]
@@ -214,7 +156,7 @@ mod tests {
     #[test]
     fn reset_address_keeps_the_valid_filters() {
         let query = query(&[("state", "all"), ("job", "no id"), ("q", "a b")]);
-        let errors = parse_groups(&query).expect_err("the job is invalid");
-        assert_eq!(url_without("/failed", &query, &errors), "/failed?state=all&q=a%20b");
+        let invalid = parse_groups(&query).expect_err("the job is invalid");
+        assert_eq!(invalid.reset, "/failed?state=all&q=a%20b");
     }
 }

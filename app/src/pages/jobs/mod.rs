@@ -5,10 +5,7 @@ mod list;
 use chrono::{DateTime, Utc};
 use leptos::{ev, html, prelude::*};
 use leptos_meta::Title;
-use leptos_router::{
-    NavigateOptions,
-    hooks::{use_navigate, use_query_map},
-};
+use leptos_router::{NavigateOptions, hooks::use_navigate, params::ParamsMap};
 use milvaion_api::{
     page::{JobFilter, ListPage},
     permissions::Permission,
@@ -25,16 +22,16 @@ use super::job::{
     definition::ActiveBadge,
 };
 use crate::{
-    api::{jobs::jobs, session::query_value},
+    api::jobs::jobs,
     components::{
         action_error::{ActionError, LastError},
         cluster_state::use_cluster_pause,
         empty_state::EmptyState,
         filter_controls::{DrawnFilter, control_value},
-        filter_error::{FilterError, FilterErrorNotice},
+        filter_error::{render_filtered, use_filter},
         icon::{Icon, LiveIcon},
-        loading::render_page,
         page_header::PageHeader,
+        query_reader::{InvalidFilter, QueryReader, filter_address, parameter},
         session_context::may,
         status_badge::icon_of,
         tag_list::TagList,
@@ -50,59 +47,37 @@ const JOBS_PER_PAGE: u32 = 50;
 /// `/jobs?q=&tag=&state=&after=`. A value that cannot be read yields an error and no rows.
 #[component]
 pub fn JobsPage() -> impl IntoView {
-    let query = use_query_map();
-    let request = Memo::new(move |_| query.with(|query| read_filter(|name| query.get(name))));
-    let data = Resource::new_blocking(
-        move || request.get(),
-        |filter| async move {
-            match filter {
-                Ok(filter) => Ok(Some((filter.clone(), jobs(filter).await?))),
-                Err(_) => Ok(None),
-            }
-        },
-    );
     let drawn = DrawnFilter::new();
-    render_page(data, move |found: Option<(JobFilter, ListPage<JobRow>)>| match (found, request.get_untracked()) {
-        (Some((filter, found)), _) => view! { <JobsContent filter found drawn/> }.into_any(),
-        (None, Err(InvalidJobFilter { errors, rest })) => view! {
+    let read = |filter: JobFilter| async move { Ok((filter.clone(), jobs(filter).await?)) };
+    render_filtered(use_filter(read_filter), read, move |found| match found {
+        Ok((filter, found)) => view! { <JobsContent filter found drawn/> }.into_any(),
+        Err(notice) => view! {
             <Title text="Jobs"/>
             <PageHeader title="Jobs"/>
-            <FilterErrorNotice errors reset=address(&rest, None)/>
+            {notice}
         }
         .into_any(),
-        (None, Ok(_)) => ().into_any(),
     })
 }
 
-/// The parameters of an address that cannot be read, and the filter of the others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct InvalidJobFilter {
-    errors: Vec<FilterError>,
-    rest: JobFilter,
-}
-
-/// Reads the filter from the parameters of the address. An empty value counts as absent, because a form sends it.
-fn read_filter(parameter: impl Fn(&str) -> Option<String>) -> Result<JobFilter, InvalidJobFilter> {
-    let part = |name: &str| parameter(name).filter(|text| !text.is_empty());
-    let mut errors = Vec::new();
-    let active = part("state").and_then(|state| match state.as_str() {
-        "active" => Some(true),
-        "paused" => Some(false),
-        _ => {
-            errors.push(FilterError { parameter: "state", value: state, remedy: "Use active or paused.".into() });
-            None
-        }
-    });
-    let after = part("after").filter(|after| {
-        let is_cursor = after.split_once('~').is_some_and(|(id, _)| id.parse::<JobId>().is_ok());
-        if !is_cursor {
-            let remedy = "Start at the first page.".into();
-            errors.push(FilterError { parameter: "after", value: after.clone(), remedy });
-        }
-        is_cursor
-    });
-    let filter = JobFilter { text: part("q"), tag: part("tag"), active, after, limit: JOBS_PER_PAGE };
-    if errors.is_empty() { Ok(filter) } else { Err(InvalidJobFilter { errors, rest: filter }) }
+/// Reads the filter from the parameters of the address.
+fn read_filter(query: &ParamsMap) -> Result<JobFilter, InvalidFilter> {
+    let mut reader = QueryReader::of_form(query);
+    let filter = JobFilter {
+        text: reader.text("q"),
+        tag: reader.text("tag"),
+        active: reader.read("state", "Use active or paused.", |state| match state {
+            "active" => Some(true),
+            "paused" => Some(false),
+            _ => None,
+        }),
+        after: reader.read("after", "Start at the first page.", |after| {
+            let is_cursor = after.split_once('~').is_some_and(|(id, _)| id.parse::<JobId>().is_ok());
+            is_cursor.then(|| after.to_owned())
+        }),
+        limit: JOBS_PER_PAGE,
+    };
+    reader.finish("/jobs", filter)
 }
 
 #[component]
@@ -206,10 +181,10 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>, drawn: DrawnFilter) -
 /// Returns the address of the list with this filter, starting after the cursor `after`.
 fn address(filter: &JobFilter, after: Option<&str>) -> String {
     let state = filter.active.map(|active| if active { "active" } else { "paused" });
-    let parts = [("q", filter.text.as_deref()), ("tag", filter.tag.as_deref()), ("state", state), ("after", after)];
-    let query: Vec<String> =
-        parts.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", query_value(value?)))).collect();
-    if query.is_empty() { "/jobs".into() } else { format!("/jobs?{}", query.join("&")) }
+    let (text, tag) = (filter.text.as_ref(), filter.tag.as_ref());
+    let parameters =
+        [("q", parameter(text)), ("tag", parameter(tag)), ("state", parameter(state)), ("after", parameter(after))];
+    filter_address("/jobs", &parameters)
 }
 
 #[component]
@@ -437,13 +412,7 @@ mod tests {
     #[test]
     fn unreadable_filter_never_widens_the_list() {
         let read = |state: &str, after: &str| {
-            let (state, after) = (state.to_owned(), after.to_owned());
-            read_filter(move |name| match name {
-                "q" => Some("mail".into()),
-                "state" => Some(state.clone()),
-                "after" => Some(after.clone()),
-                _ => None,
-            })
+            read_filter(&[("q", "mail"), ("state", state), ("after", after)].into_iter().collect())
         };
         let cursor = "00000000-0000-7000-8000-000000000001~a~b";
         let filter = read("paused", cursor).expect("a valid filter");
@@ -451,6 +420,6 @@ mod tests {
         assert_eq!(read("", "").map(|filter| filter.active), Ok(None));
         let invalid = read("Paused", "page-2").expect_err("an error");
         assert_eq!(invalid.errors.iter().map(|error| error.parameter).collect::<Vec<_>>(), ["state", "after"]);
-        assert_eq!(address(&invalid.rest, None), "/jobs?q=mail");
+        assert_eq!(invalid.reset, "/jobs?q=mail");
     }
 }

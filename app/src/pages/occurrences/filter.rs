@@ -1,51 +1,25 @@
 //! The filter of the occurrences page and its address.
-//!
-//! A value that cannot be read is an error and never a wider filter: a link with a mistake must not list everything.
 
 use leptos_router::params::ParamsMap;
 use milvaion_api::page::{OccurrenceFilter, TimeWindow};
 use milvaion_protocol::status::{ALL_STATUSES, OccurrenceStatus};
 
-use crate::components::filter_error::FilterError;
+use crate::components::query_reader::{InvalidFilter, QueryReader, filter_address, parameter};
 
 /// Parses the parameters `status`, `delayed`, `job`, `parent`, `window` and `before` of an address.
-///
-/// # Errors
-///
-/// Returns one error for each parameter that is repeated or has an invalid value.
-pub fn parse(query: &ParamsMap) -> Result<OccurrenceFilter, Vec<FilterError>> {
-    let mut errors = Vec::new();
+pub fn parse(query: &ParamsMap) -> Result<OccurrenceFilter, InvalidFilter> {
+    let mut reader = QueryReader::of_links(query);
     let statuses = ALL_STATUSES.map(OccurrenceStatus::slug).join(", ");
     let filter = OccurrenceFilter {
-        status: read(query, "status", OccurrenceStatus::from_slug, &format!("Use one of {statuses}."), &mut errors),
-        delayed: read(query, "delayed", |word| (word == "true").then_some(true), "Use true.", &mut errors)
-            .unwrap_or_default(),
-        parent_id: read(query, "parent", |id| id.parse().ok(), "Use the id of one occurrence.", &mut errors),
-        job_id: read(query, "job", |id| id.parse().ok(), "Use the id of one job.", &mut errors),
-        before: read(query, "before", |id| id.parse().ok(), "Use the id of one occurrence.", &mut errors),
-        window: read(query, "window", window_or_all, "Use 1h, 24h, 7d or all.", &mut errors).flatten(),
+        status: reader.read("status", &format!("Use one of {statuses}."), OccurrenceStatus::from_slug),
+        delayed: reader.read("delayed", "Use true.", |word| (word == "true").then_some(true)).unwrap_or_default(),
+        job_id: reader.read("job", "Use the id of one job.", |id| id.parse().ok()),
+        parent_id: reader.read("parent", "Use the id of one occurrence.", |id| id.parse().ok()),
+        window: reader.read("window", "Use 1h, 24h, 7d or all.", window_or_all).flatten(),
+        before: reader.read("before", "Use the id of one occurrence.", |id| id.parse().ok()),
         ..OccurrenceFilter::default()
     };
-    if errors.is_empty() { Ok(filter) } else { Err(errors) }
-}
-
-/// Reads one parameter. Returns `None` if it is absent, and adds an error if it is repeated or invalid.
-pub fn read<T>(
-    query: &ParamsMap,
-    parameter: &'static str,
-    parse: impl Fn(&str) -> Option<T>,
-    remedy: &str,
-    errors: &mut Vec<FilterError>,
-) -> Option<T> {
-    let values = query.get_all(parameter)?;
-    let value = match values.as_slice() {
-        [value] => parse(value),
-        _ => None,
-    };
-    if value.is_none() {
-        errors.push(FilterError { parameter, value: values.join(", "), remedy: remedy.to_owned() });
-    }
-    value
+    reader.finish("/occurrences", filter)
 }
 
 fn window_or_all(slug: &str) -> Option<Option<TimeWindow>> {
@@ -54,18 +28,15 @@ fn window_or_all(slug: &str) -> Option<Option<TimeWindow>> {
 
 /// Returns the address of the list with this filter.
 pub fn address(filter: &OccurrenceFilter) -> String {
-    let parts: Vec<String> = [
-        filter.status.map(|status| format!("status={}", status.slug())),
-        filter.delayed.then(|| "delayed=true".to_owned()),
-        filter.job_id.map(|id| format!("job={id}")),
-        filter.parent_id.map(|id| format!("parent={id}")),
-        filter.window.map(|window| format!("window={}", window.slug())),
-        filter.before.map(|id| format!("before={id}")),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    if parts.is_empty() { "/occurrences".into() } else { format!("/occurrences?{}", parts.join("&")) }
+    let parameters = [
+        ("status", parameter(filter.status.map(OccurrenceStatus::slug))),
+        ("delayed", parameter(filter.delayed.then_some("true"))),
+        ("job", parameter(filter.job_id)),
+        ("parent", parameter(filter.parent_id)),
+        ("window", parameter(filter.window.map(TimeWindow::slug))),
+        ("before", parameter(filter.before)),
+    ];
+    filter_address("/occurrences", &parameters)
 }
 
 /// Returns the filter in words, as the reason why nothing is listed. `job` is the name of the filter's job.
@@ -128,17 +99,11 @@ mod tests {
             ("window", "2h"),
             ("before", "x"),
         ] {
-            let errors = parse(&query(&[(name, value)])).expect_err("an invalid filter");
+            let errors = parse(&query(&[(name, value)])).expect_err("an invalid filter").errors;
             assert_eq!((errors.len(), errors[0].parameter, errors[0].value.as_str()), (1, name, value));
         }
-        let errors = parse(&query(&[("status", "foo"), ("window", "x")])).expect_err("an invalid filter");
-        assert_eq!(errors.len(), 2);
-    }
-
-    #[test]
-    fn repeated_parameter_is_an_error() {
-        let errors = parse(&query(&[("status", "failed"), ("status", "completed")])).expect_err("an invalid filter");
-        assert_eq!(errors[0].value, "failed, completed");
+        let invalid = parse(&query(&[("status", "foo"), ("window", "x"), ("job", ID)])).expect_err("an invalid filter");
+        assert_eq!((invalid.errors.len(), invalid.reset), (2, format!("/occurrences?job={ID}")));
     }
 
     #[test]

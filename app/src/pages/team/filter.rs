@@ -1,56 +1,25 @@
 //! The filter of the team page, as a form and as part of the address.
 
 use leptos::{ev, html, prelude::*};
-use leptos_router::{NavigateOptions, hooks::use_navigate};
+use leptos_router::{NavigateOptions, hooks::use_navigate, params::ParamsMap};
 use milvaion_api::{
     permissions::Role,
     team::{TeamFilter, UserState},
 };
 
-use crate::{
-    api::session::query_value,
-    components::{
-        filter_controls::{DrawnFilter, FilterValues, control_value},
-        filter_error::FilterError,
-        icon::Icon,
-    },
+use crate::components::{
+    filter_controls::{DrawnFilter, FilterValues, control_value},
+    icon::Icon,
+    query_reader::{InvalidFilter, QueryReader, filter_address, parameter},
 };
 
-/// The parameters of an address that cannot be read, and the filter of the others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InvalidTeamFilter {
-    /// One error for each invalid parameter.
-    pub errors: Vec<FilterError>,
-    /// The filter without them.
-    pub rest: TeamFilter,
-}
-
-/// Reads the filter from the parameters of the address. An empty value counts as absent, because a form sends it.
-///
-/// # Errors
-///
-/// Returns one error for each parameter with an invalid value.
-pub fn read_filter(parameter: impl Fn(&str) -> Option<String>) -> Result<TeamFilter, InvalidTeamFilter> {
-    let part = |name: &str| parameter(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
-    let mut errors = Vec::new();
-    let role = part("role").and_then(|slug| {
-        let role = Role::from_slug(&slug);
-        if role.is_none() {
-            let remedy = "Use viewer, operator or admin.".into();
-            errors.push(FilterError { parameter: "role", value: slug, remedy });
-        }
-        role
-    });
-    let state = part("state").and_then(|slug| {
-        let state = UserState::from_slug(&slug);
-        if state.is_none() {
-            let remedy = "Use active, locked, deactivated or invited.".into();
-            errors.push(FilterError { parameter: "state", value: slug, remedy });
-        }
-        state
-    });
-    let filter = TeamFilter { q: part("q").unwrap_or_default(), role, state };
-    if errors.is_empty() { Ok(filter) } else { Err(InvalidTeamFilter { errors, rest: filter }) }
+/// Reads the filter from the parameters of the address.
+pub fn read_filter(query: &ParamsMap) -> Result<TeamFilter, InvalidFilter> {
+    let mut reader = QueryReader::of_form(query);
+    let q = reader.text("q").unwrap_or_default();
+    let role = reader.read("role", "Use viewer, operator or admin.", Role::from_slug);
+    let state = reader.read("state", "Use active, locked, deactivated or invited.", UserState::from_slug);
+    reader.finish("/team", TeamFilter { q, role, state })
 }
 
 /// Returns true if the filter can hide a row.
@@ -60,29 +29,20 @@ pub(super) fn is_filtered(filter: &TeamFilter) -> bool {
 
 /// Returns the address of the list with this filter.
 pub(super) fn address(filter: &TeamFilter) -> String {
-    with_filter("/team", filter)
+    filter_address("/team", &values(filter))
 }
 
 /// Returns the address of the CSV file with this filter.
 pub(super) fn export_address(filter: &TeamFilter) -> String {
-    with_filter("/export/team.csv", filter)
-}
-
-fn with_filter(path: &str, filter: &TeamFilter) -> String {
-    let parts: Vec<String> = values(filter)
-        .into_iter()
-        .filter(|(_, value)| !value.is_empty())
-        .map(|(name, value)| format!("{name}={}", query_value(&value)))
-        .collect();
-    if parts.is_empty() { path.to_owned() } else { format!("{path}?{}", parts.join("&")) }
+    filter_address("/export/team.csv", &values(filter))
 }
 
 /// Returns the values of the form's controls by the names of their parameters.
 fn values(filter: &TeamFilter) -> FilterValues {
     vec![
         ("q", filter.q.clone()),
-        ("role", filter.role.map(Role::slug).unwrap_or_default().to_owned()),
-        ("state", filter.state.map(UserState::slug).unwrap_or_default().to_owned()),
+        ("role", parameter(filter.role.map(Role::slug))),
+        ("state", parameter(filter.state.map(UserState::slug))),
     ]
 }
 
@@ -177,15 +137,8 @@ pub fn TeamFilterForm(
 mod tests {
     use super::*;
 
-    fn read(q: &str, role: &str, state: &str) -> Result<TeamFilter, InvalidTeamFilter> {
-        read_filter(|name| {
-            let value = match name {
-                "q" => q,
-                "role" => role,
-                _ => state,
-            };
-            Some(value.to_owned())
-        })
+    fn read(q: &str, role: &str, state: &str) -> Result<TeamFilter, InvalidFilter> {
+        read_filter(&[("q", q), ("role", role), ("state", state)].into_iter().collect())
     }
 
     #[test]
@@ -202,6 +155,6 @@ mod tests {
     fn unreadable_filter_never_widens_the_list() {
         let invalid = read("a", "Admin", "gone").expect_err("two invalid values");
         assert_eq!(invalid.errors.iter().map(|error| error.parameter).collect::<Vec<_>>(), ["role", "state"]);
-        assert_eq!(address(&invalid.rest), "/team?q=a");
+        assert_eq!(invalid.reset, "/team?q=a");
     }
 }
