@@ -20,7 +20,12 @@ pub use self::slice::{AuditSlice, OwnAudit, read_slice};
 use self::{actions::action_words, changes::changes_view, object::object_view};
 use crate::{
     api::session::query_value,
-    components::{icon::Icon, session_context::may, time::Time},
+    components::{
+        icon::Icon,
+        session_context::may,
+        table::{Table, Text},
+        time::Time,
+    },
     format::{clip, count},
 };
 
@@ -59,23 +64,14 @@ pub fn AuditTable(
     };
     // The count of a refusal grows, so it is part of the key.
     let key = |row: &AuditRow| (row.cursor.at, row.cursor.id, row.repeats);
-    let heading = |text: &'static str| view! { <th role="columnheader" scope="col">{text}</th> };
+    let mut columns = vec![Text("Time"), Text("User"), Text("Action")];
+    columns.extend(names_object.then_some(Text("Object")));
+    columns.extend([Text("Result"), Text("Details")]);
+    columns.extend(names_address.then_some(Text("Address")));
     view! {
-        <div class="table-wrap">
-            <table role="table" class="table table-cards table-audit">
-                <caption class="sr-only">{caption}</caption>
-                <thead>
-                    <tr role="row">
-                        {heading("Time")} {heading("User")} {heading("Action")}
-                        {names_object.then(|| heading("Object"))} {heading("Result")} {heading("Details")}
-                        {names_address.then(|| heading("Address"))}
-                    </tr>
-                </thead>
-                <tbody>
-                    <For each=move || rows.get() key=key children=move |row| audit_row(row, style)/>
-                </tbody>
-            </table>
-        </div>
+        <Table caption columns class="table table-cards table-audit">
+            <For each=move || rows.get() key=key children=move |row| audit_row(row, style)/>
+        </Table>
     }
 }
 

@@ -48,6 +48,7 @@ pub mod status_badge;
 pub mod status_banner;
 pub mod status_explanation;
 pub mod summary_box;
+pub mod table;
 pub mod tag_list;
 pub mod time;
 pub mod toast;

@@ -14,6 +14,7 @@ use super::{
     icon::Icon,
     occurrence_list::{OccurrenceEntry, OccurrenceList, ReaderActivity},
     status_badge::StatusBadge,
+    table::{Number, Table, Text},
     time::{Duration, MaybeTime, Time, use_page_clock},
     waiting_changes::WaitingChangesButton,
 };
@@ -80,28 +81,18 @@ pub fn OccurrenceTable(
     view! {
         <WaitingChangesButton changes=waiting heading on_show=move |()| list.show_waiting()/>
         <div id=OCCURRENCE_TABLE_ID hidden=move || is_empty.get()>
-            <div class="table-wrap">
-                <table role="table" class="table table-cards table-occurrences">
-                    <caption class="sr-only">{caption}</caption>
-                    <thead>
-                        <tr role="row">
-                            <th role="columnheader" scope="col">"Status"</th>
-                            <th role="columnheader" scope="col">{if names_job { "Job" } else { "Occurrence" }}</th>
-                            <th role="columnheader" scope="col">"Trigger"</th>
-                            <th role="columnheader" scope="col">"Due"</th>
-                            <th role="columnheader" scope="col">"Started"</th>
-                            <th role="columnheader" scope="col" class="num">"Duration"</th>
-                            <th role="columnheader" scope="col" class="num">"Attempt"</th>
-                            <th role="columnheader" scope="col">"Worker instance"</th>
-                        </tr>
-                    </thead>
-                    <tbody>
-                        <For each=move || list.shown().get() key=|entry| entry.id let:entry>
-                            <OccurrenceTableRow entry names_job/>
-                        </For>
-                    </tbody>
-                </table>
-            </div>
+            <Table
+                caption
+                columns=[
+                    Text("Status"), Text(if names_job { "Job" } else { "Occurrence" }), Text("Trigger"), Text("Due"),
+                    Text("Started"), Number("Duration"), Number("Attempt"), Text("Worker instance"),
+                ]
+                class="table table-cards table-occurrences"
+            >
+                <For each=move || list.shown().get() key=|entry| entry.id let:entry>
+                    <OccurrenceTableRow entry names_job/>
+                </For>
+            </Table>
         </div>
         <div hidden=move || !is_empty.get()>{empty.run()}</div>
     }

@@ -17,6 +17,7 @@ use crate::components::{
     icon::Icon,
     input_form::{FormState, control_id, control_name},
     radio_field::RadioField,
+    table::{Named, Table},
     zone_field::ZoneField,
 };
 
@@ -332,19 +333,10 @@ fn details(preview: SchedulePreview) -> AnyView {
                 .into_any()
             })
             .collect();
+        let mut columns = vec![Named(format!("Next runs ({zone})"))];
+        columns.extend(viewer_zone.map(|zone| Named(format!("Your time ({zone})"))));
         view! {
-            <div class="table-wrap">
-                <table class="table">
-                    <caption class="sr-only">"Next runs"</caption>
-                    <thead>
-                        <tr>
-                            <th scope="col">{format!("Next runs ({zone})")}</th>
-                            {viewer_zone.map(|zone| view! { <th scope="col">{format!("Your time ({zone})")}</th> })}
-                        </tr>
-                    </thead>
-                    <tbody>{rows}</tbody>
-                </table>
-            </div>
+            <Table caption="Next runs" columns class="table">{rows}</Table>
         }
     });
     view! {

@@ -43,6 +43,7 @@ use crate::{
         query_reader::{InvalidFilter, QueryReader},
         session_context::may,
         status_badge::StatusBadge,
+        table::{Number, Table, Text},
         time::{Countdown, MaybeTime, Time, use_page_clock},
     },
     error::AppError,
@@ -225,20 +226,14 @@ fn NextRuns(data: RwSignal<ClusterOverview>) -> impl IntoView {
             <p class="muted" hidden=move || !none.get()>
                 "No upcoming occurrences. They appear here when an active job has a due time."
             </p>
-            <div class="table-wrap" hidden=move || none.get()>
-                <table class="table">
-                    <caption class="sr-only">"The next 10 occurrences by due time"</caption>
-                    <thead>
-                        <tr>
-                            <th scope="col">"Job"</th>
-                            <th scope="col" class="num">"Due"</th>
-                        </tr>
-                    </thead>
-                    <tbody>
-                        <For each=each key=|due| (due.job_id, due.at) children=row/>
-                    </tbody>
-                </table>
-            </div>
+            <Table
+                caption="The next 10 occurrences by due time"
+                columns=[Text("Job"), Number("Due")]
+                class="table"
+                hidden=move || none.get()
+            >
+                <For each=each key=|due| (due.job_id, due.at) children=row/>
+            </Table>
         </section>
     }
 }
@@ -278,21 +273,14 @@ fn RecentFailures(data: RwSignal<ClusterOverview>) -> impl IntoView {
                 <a href="/failed">"All failures"</a>
             </div>
             <p class="muted" hidden=move || !none.get()>"No occurrence has failed or timed out in the last 7 days."</p>
-            <div class="table-wrap" hidden=move || none.get()>
-                <table class="table">
-                    <caption class="sr-only">"The 5 newest occurrences that failed or timed out in the last 7 days"</caption>
-                    <thead>
-                        <tr>
-                            <th scope="col">"Status"</th>
-                            <th scope="col">"Occurrence"</th>
-                            <th scope="col" class="num">"Ended"</th>
-                        </tr>
-                    </thead>
-                    <tbody>
-                        <For each=each key=|row| (row.id, row.version) children=row/>
-                    </tbody>
-                </table>
-            </div>
+            <Table
+                caption="The 5 newest occurrences that failed or timed out in the last 7 days"
+                columns=[Text("Status"), Text("Occurrence"), Number("Ended")]
+                class="table"
+                hidden=move || none.get()
+            >
+                <For each=each key=|row| (row.id, row.version) children=row/>
+            </Table>
         </section>
     }
 }

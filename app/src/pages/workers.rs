@@ -22,6 +22,7 @@ use crate::{
         loading::render_page,
         page_header::PageHeader,
         session_context::may,
+        table::{Extra, Number, Table, Text},
         time::Time,
     },
     format,
@@ -171,27 +172,18 @@ fn gone_summary(gone: &[InstanceView]) -> String {
 /// Draws a table of the instances in `part`, whose current values are in `worker`.
 fn instance_table(caption: String, worker: RwSignal<WorkerView>, part: Memo<Vec<InstanceView>>) -> AnyView {
     view! {
-        <div class="table-wrap" hidden=move || part.with(Vec::is_empty)>
-            <table role="table" class="table table-cards">
-                <caption class="sr-only">{caption}</caption>
-                <thead>
-                    <tr role="row">
-                        <th role="columnheader" scope="col">"Instance"</th>
-                        <th role="columnheader" scope="col">"State"</th>
-                        <th role="columnheader" scope="col">"Last heartbeat"</th>
-                        <th role="columnheader" scope="col" class="num">"Running"</th>
-                        <th role="columnheader" scope="col" class="col-extra">"Host"</th>
-                        <th role="columnheader" scope="col" class="col-extra">"Version"</th>
-                        <th role="columnheader" scope="col">"Started"</th>
-                    </tr>
-                </thead>
-                <tbody>
-                    <For each=move || part.get() key=|instance| instance.id.clone() let:instance>
-                        <InstanceTableRow first=instance worker/>
-                    </For>
-                </tbody>
-            </table>
-        </div>
+        <Table
+            caption
+            columns=[
+                Text("Instance"), Text("State"), Text("Last heartbeat"), Number("Running"), Extra("Host"),
+                Extra("Version"), Text("Started"),
+            ]
+            hidden=move || part.with(Vec::is_empty)
+        >
+            <For each=move || part.get() key=|instance| instance.id.clone() let:instance>
+                <InstanceTableRow first=instance worker/>
+            </For>
+        </Table>
     }
     .into_any()
 }

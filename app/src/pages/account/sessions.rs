@@ -19,6 +19,7 @@ use crate::{
         icon::Icon,
         input_form::summary_entries,
         nav::SignOutForm,
+        table::{Actions, Table, Text},
         time::Time,
         toast::{ToastKind, toasts},
     },
@@ -96,25 +97,14 @@ pub fn SessionsSection(
             <ErrorSummary errors=Signal::stored(problems)/>
             <ActionError error/>
             <EndSection sessions/>
-            <div class="table-wrap">
-                <table role="table" class="table table-cards">
-                    <caption class="sr-only">"Your sessions, the current one first"</caption>
-                    <thead>
-                        <tr role="row">
-                            <th role="columnheader" scope="col">"Device"</th>
-                            <th role="columnheader" scope="col">"Address"</th>
-                            <th role="columnheader" scope="col">"Signed in"</th>
-                            <th role="columnheader" scope="col">"Last seen"</th>
-                            <th role="columnheader" scope="col"><span class="sr-only">"Actions"</span></th>
-                        </tr>
-                    </thead>
-                    <tbody>
-                        <For each=move || sessions.get() key=|session| session.id let:session>
-                            <SessionRow session sessions busy ask/>
-                        </For>
-                    </tbody>
-                </table>
-            </div>
+            <Table
+                caption="Your sessions, the current one first"
+                columns=[Text("Device"), Text("Address"), Text("Signed in"), Text("Last seen"), Actions]
+            >
+                <For each=move || sessions.get() key=|session| session.id let:session>
+                    <SessionRow session sessions busy ask/>
+                </For>
+            </Table>
             <ConfirmDialog
                 open=asks_one
                 id="end-session-title"

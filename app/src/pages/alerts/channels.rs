@@ -15,7 +15,12 @@ use super::{
 use crate::{
     api::alerts::{alert_channels, channel_address},
     components::{
-        empty_state::EmptyState, icon::Icon, loading::render_page, page_header::PageHeader, session_context::may,
+        empty_state::EmptyState,
+        icon::Icon,
+        loading::render_page,
+        page_header::PageHeader,
+        session_context::may,
+        table::{Table, Text},
         time::Time,
     },
     format::plural,
@@ -68,26 +73,19 @@ fn ChannelsContent(rows: Vec<AlertChannelRow>) -> impl IntoView {
                     {next}
                 </EmptyState>
             </div>
-            <div class="table-wrap" hidden=move || is_empty.get()>
-                <table role="table" class="table table-cards" id="alert-channels">
-                    <caption class="sr-only">"Alert channels by name"</caption>
-                    <thead>
-                        <tr role="row">
-                            <th role="columnheader" scope="col">"Channel"</th>
-                            <th role="columnheader" scope="col">"Kind"</th>
-                            <th role="columnheader" scope="col">"Destination"</th>
-                            <th role="columnheader" scope="col">"Used by"</th>
-                            <th role="columnheader" scope="col">"Last sent"</th>
-                            <th role="columnheader" scope="col">"Last error"</th>
-                        </tr>
-                    </thead>
-                    <tbody>
-                        <For each=move || rows.get() key=|(id, _)| id.clone() let:entry>
-                            <ChannelTableRow row=entry.1 may_manage/>
-                        </For>
-                    </tbody>
-                </table>
-            </div>
+            <Table
+                caption="Alert channels by name"
+                columns=[
+                    Text("Channel"), Text("Kind"), Text("Destination"), Text("Used by"), Text("Last sent"),
+                    Text("Last error"),
+                ]
+                id="alert-channels"
+                hidden=move || is_empty.get()
+            >
+                <For each=move || rows.get() key=|(id, _)| id.clone() let:entry>
+                    <ChannelTableRow row=entry.1 may_manage/>
+                </For>
+            </Table>
         </div>
     }
 }

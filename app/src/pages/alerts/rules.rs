@@ -15,7 +15,12 @@ use super::{
 use crate::{
     api::alerts::{alert_rules, rule_address},
     components::{
-        empty_state::EmptyState, icon::Icon, loading::render_page, page_header::PageHeader, session_context::may,
+        empty_state::EmptyState,
+        icon::Icon,
+        loading::render_page,
+        page_header::PageHeader,
+        session_context::may,
+        table::{Table, Text},
         time::MaybeTime,
     },
     live::throttled_refresh,
@@ -63,26 +68,19 @@ fn RulesContent(rows: Vec<AlertRuleRow>) -> impl IntoView {
                         .then(|| view! { <a class="btn btn-primary" href="/alerts/rules/new">"Create the first rule"</a> })}
                 </EmptyState>
             </div>
-            <div class="table-wrap" hidden=move || is_empty.get()>
-                <table role="table" class="table table-cards" id="alert-rules">
-                    <caption class="sr-only">"Alert rules by name"</caption>
-                    <thead>
-                        <tr role="row">
-                            <th role="columnheader" scope="col">"Rule"</th>
-                            <th role="columnheader" scope="col">"Severity"</th>
-                            <th role="columnheader" scope="col">"Applies to"</th>
-                            <th role="columnheader" scope="col">"Channels"</th>
-                            <th role="columnheader" scope="col">"State"</th>
-                            <th role="columnheader" scope="col">"Last fired"</th>
-                        </tr>
-                    </thead>
-                    <tbody>
-                        <For each=move || rows.get() key=|(id, _)| id.clone() let:entry>
-                            <RuleTableRow row=entry.1/>
-                        </For>
-                    </tbody>
-                </table>
-            </div>
+            <Table
+                caption="Alert rules by name"
+                columns=[
+                    Text("Rule"), Text("Severity"), Text("Applies to"), Text("Channels"), Text("State"),
+                    Text("Last fired"),
+                ]
+                id="alert-rules"
+                hidden=move || is_empty.get()
+            >
+                <For each=move || rows.get() key=|(id, _)| id.clone() let:entry>
+                    <RuleTableRow row=entry.1/>
+                </For>
+            </Table>
         </div>
     }
 }

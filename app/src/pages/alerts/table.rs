@@ -7,7 +7,14 @@ use super::{
     badges::{badge, severity_badge},
     rows::KeyedRows,
 };
-use crate::{api::alerts::rule_address, components::time::Time, format::count};
+use crate::{
+    api::alerts::rule_address,
+    components::{
+        table::{Number, Table, Text},
+        time::Time,
+    },
+    format::count,
+};
 
 /// The alerts, newest first.
 #[component]
@@ -20,27 +27,15 @@ pub fn AlertTable(
     #[prop(optional)]
     names_rule: bool,
 ) -> impl IntoView {
+    let mut columns = vec![Text("Alert"), Text("Job"), Number("Events"), Text("Since")];
+    columns.extend(names_rule.then_some(Text("Rule")));
+    columns.push(Text("Messages"));
     view! {
-        <div class="table-wrap">
-            <table role="table" class="table table-cards">
-                <caption class="sr-only">{caption}</caption>
-                <thead>
-                    <tr role="row">
-                        <th role="columnheader" scope="col">"Alert"</th>
-                        <th role="columnheader" scope="col">"Job"</th>
-                        <th role="columnheader" scope="col" class="num">"Events"</th>
-                        <th role="columnheader" scope="col">"Since"</th>
-                        {names_rule.then(|| view! { <th role="columnheader" scope="col">"Rule"</th> })}
-                        <th role="columnheader" scope="col">"Messages"</th>
-                    </tr>
-                </thead>
-                <tbody>
-                    <For each=move || rows.get() key=|(id, _)| id.clone() let:entry>
-                        <AlertTableRow row=entry.1 names_rule/>
-                    </For>
-                </tbody>
-            </table>
-        </div>
+        <Table caption columns>
+            <For each=move || rows.get() key=|(id, _)| id.clone() let:entry>
+                <AlertTableRow row=entry.1 names_rule/>
+            </For>
+        </Table>
     }
 }
 

@@ -13,7 +13,12 @@ use milvaion_api::{events::LiveEvent, permissions::Permission, views::CalendarRo
 use crate::{
     api::calendars::calendars,
     components::{
-        empty_state::EmptyState, icon::Icon, loading::render_page, page_header::PageHeader, session_context::may,
+        empty_state::EmptyState,
+        icon::Icon,
+        loading::render_page,
+        page_header::PageHeader,
+        session_context::may,
+        table::{Table, Text},
         time::Time,
     },
     error::AppError,
@@ -88,20 +93,12 @@ fn CalendarsContent(rows: Vec<CalendarRow>) -> impl IntoView {
         }
         let rows: Vec<_> = rows.into_iter().map(|row| view! { <CalendarTableRow row may_define/> }).collect();
         view! {
-            <div class="table-wrap">
-                <table role="table" class="table table-cards">
-                    <caption class="sr-only">"Calendars by name"</caption>
-                    <thead>
-                        <tr role="row">
-                            <th role="columnheader" scope="col">"Calendar"</th>
-                            <th role="columnheader" scope="col">"Blackout times"</th>
-                            <th role="columnheader" scope="col">"Next blackout"</th>
-                            <th role="columnheader" scope="col">"Used by"</th>
-                        </tr>
-                    </thead>
-                    <tbody>{rows}</tbody>
-                </table>
-            </div>
+            <Table
+                caption="Calendars by name"
+                columns=[Text("Calendar"), Text("Blackout times"), Text("Next blackout"), Text("Used by")]
+            >
+                {rows}
+            </Table>
         }
         .into_any()
     };

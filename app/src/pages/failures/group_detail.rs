@@ -28,6 +28,7 @@ use crate::{
         form::ErrorSummary,
         page_header::{Breadcrumbs, PageHeader},
         session_context::may,
+        table::{Number, Table, Text},
         time::Time,
     },
     error::AppError,
@@ -175,34 +176,26 @@ fn FailureTable(
     Effect::new(move |_| open_ids.with(|ids| chosen.retain(ids)));
     let is_empty = Memo::new(move |_| rows.is_empty());
     let row = move |entry: RowEntry<FailureRow>| failure_row(entry, may_settle.then_some(chosen));
+    let choose_all = may_settle.then(|| {
+        view! {
+            <th role="columnheader" scope="col" class="col-narrow">
+                <span class="sr-only hide-js">"Select"</span>
+                <SelectAllCheckbox chosen ids=open_ids is_bare=true/>
+            </th>
+        }
+        .into_any()
+    });
     let table = view! {
         {held_rows_button(rows, "new failure")}
-        <div class="table-wrap" hidden=move || is_empty.get()>
-            <table role="table" class="table table-cards" id=FAILURE_TABLE_ID>
-                <caption class="sr-only">"Failures of this cause, newest first"</caption>
-                <thead>
-                    <tr role="row">
-                        {may_settle
-                            .then(|| {
-                                view! {
-                                    <th role="columnheader" scope="col" class="col-narrow">
-                                        <span class="sr-only hide-js">"Select"</span>
-                                        <SelectAllCheckbox chosen ids=open_ids is_bare=true/>
-                                    </th>
-                                }
-                            })}
-                        <th role="columnheader" scope="col">"Failure"</th>
-                        <th role="columnheader" scope="col">"Failed"</th>
-                        <th role="columnheader" scope="col">"Cause"</th>
-                        <th role="columnheader" scope="col" class="num">"Attempt"</th>
-                        <th role="columnheader" scope="col">"State"</th>
-                    </tr>
-                </thead>
-                <tbody>
-                    <For each=move || rows.shown() key=|entry| entry.id.clone() children=row/>
-                </tbody>
-            </table>
-        </div>
+        <Table
+            caption="Failures of this cause, newest first"
+            columns=[Text("Failure"), Text("Failed"), Text("Cause"), Number("Attempt"), Text("State")]
+            first=choose_all
+            id=FAILURE_TABLE_ID
+            hidden=move || is_empty.get()
+        >
+            <For each=move || rows.shown() key=|entry| entry.id.clone() children=row/>
+        </Table>
     };
     let empty = view! {
         <div hidden=move || !is_empty.get()>

@@ -20,6 +20,7 @@ use crate::{
         empty_state::EmptyState,
         filter_controls::{DrawnFilter, control_value},
         icon::Icon,
+        table::{Number, Table, Text},
         time::Time,
     },
     format::{clip, count, plural},
@@ -80,24 +81,16 @@ pub fn FailureGroupList(
             <FailureFilterBar filter drawn/>
             {held_rows_button(rows, "new group")}
             <div hidden=move || !is_empty.get()>{empty}</div>
-            <div class="table-wrap" hidden=move || is_empty.get()>
-                <table role="table" class="table table-cards" id=GROUP_TABLE_ID>
-                    <caption class="sr-only">"Failures by cause, highest count first"</caption>
-                    <thead>
-                        <tr role="row">
-                            <th role="columnheader" scope="col">"Failure"</th>
-                            <th role="columnheader" scope="col">"Job"</th>
-                            <th role="columnheader" scope="col">"Cause"</th>
-                            <th role="columnheader" scope="col" class="num">"Count"</th>
-                            <th role="columnheader" scope="col">"First seen"</th>
-                            <th role="columnheader" scope="col">"Last seen"</th>
-                        </tr>
-                    </thead>
-                    <tbody>
-                        <For each=move || rows.shown() key=|entry| entry.id.clone() children=row/>
-                    </tbody>
-                </table>
-            </div>
+            <Table
+                caption="Failures by cause, highest count first"
+                columns=[
+                    Text("Failure"), Text("Job"), Text("Cause"), Number("Count"), Text("First seen"), Text("Last seen"),
+                ]
+                id=GROUP_TABLE_ID
+                hidden=move || is_empty.get()
+            >
+                <For each=move || rows.shown() key=|entry| entry.id.clone() children=row/>
+            </Table>
             <nav class="pager" aria-label="Pages">
                 <span>{total}</span>
                 {first.map(|href| view! { <a class="btn btn-small" href=href>"First page"</a> })}

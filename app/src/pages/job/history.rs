@@ -25,6 +25,7 @@ use crate::{
         empty_state::EmptyState,
         icon::Icon,
         session_context::{SessionContext, may},
+        table::{Named, Table, Text},
         time::Time,
         toast::{ToastKind, toasts},
     },
@@ -107,21 +108,13 @@ pub fn JobHistorySection(
             .into_any()
     } else {
         view! {
-            <div class="table-wrap">
-                <table role="table" class="table table-cards" id="versions">
-                    <caption class="sr-only">"Versions of this job, newest first"</caption>
-                    <thead>
-                        <tr role="row">
-                            <th role="columnheader" scope="col">"Version"</th>
-                            <th role="columnheader" scope="col">"Changed"</th>
-                            <th role="columnheader" scope="col">"By"</th>
-                            <th role="columnheader" scope="col">"Changes"</th>
-                            <th role="columnheader" scope="col">"Compare"</th>
-                        </tr>
-                    </thead>
-                    <tbody>{rows}</tbody>
-                </table>
-            </div>
+            <Table
+                caption="Versions of this job, newest first"
+                columns=[Text("Version"), Text("Changed"), Text("By"), Text("Changes"), Text("Compare")]
+                id="versions"
+            >
+                {rows}
+            </Table>
         }
         .into_any()
     };
@@ -213,19 +206,13 @@ fn VersionComparison(view: RwSignal<JobView>, from: i32, to: i32, difference: Ve
         view! { <p>"The two versions are identical."</p> }.into_any()
     } else {
         view! {
-            <div class="table-wrap">
-                <table role="table" class="table table-cards diff">
-                    <caption class="sr-only">"Changed fields"</caption>
-                    <thead>
-                        <tr role="row">
-                            <th role="columnheader" scope="col">"Field"</th>
-                            <th role="columnheader" scope="col">{format!("Version {from}")}</th>
-                            <th role="columnheader" scope="col">{format!("Version {to}")}</th>
-                        </tr>
-                    </thead>
-                    <tbody>{rows}</tbody>
-                </table>
-            </div>
+            <Table
+                caption="Changed fields"
+                columns=[Text("Field"), Named(format!("Version {from}")), Named(format!("Version {to}"))]
+                class="table table-cards diff"
+            >
+                {rows}
+            </Table>
         }
         .into_any()
     };

@@ -34,6 +34,7 @@ use crate::{
         query_reader::{InvalidFilter, QueryReader, filter_address, parameter},
         session_context::may,
         status_badge::icon_of,
+        table::{Actions, Table, Text},
         tag_list::TagList,
         time::{Countdown, Time, use_page_clock},
         waiting_changes::WaitingChangesButton,
@@ -124,6 +125,8 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>, drawn: DrawnFilter) -
     let is_empty = Memo::new(move |_| list.rows.with(Vec::is_empty));
     let shown = move || plural(list.rows.with(|rows| i64::try_from(rows.len()).unwrap_or(i64::MAX)), "job");
 
+    let mut columns = vec![Text("Job"), Text("Schedule"), Text("Next run"), Text("Last 10 runs")];
+    columns.extend(may_run.then_some(Actions));
     let waiting = Memo::new(move |_| list.has_waiting().then(|| "The list has changed".to_owned()));
 
     view! {
@@ -143,32 +146,17 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>, drawn: DrawnFilter) -
             <JobFilterBar filter=filter.clone() drawn/>
             <div hidden=move || !is_empty.get()>{empty}</div>
             <WaitingChangesButton changes=waiting on_show=move |()| list.show_waiting()/>
-            <div class="table-wrap" id=JOB_TABLE_ID hidden=move || is_empty.get()>
-                <table role="table" class="table table-cards table-jobs">
-                    <caption class="sr-only">"Jobs by name"</caption>
-                    <thead>
-                        <tr role="row">
-                            <th role="columnheader" scope="col">"Job"</th>
-                            <th role="columnheader" scope="col">"Schedule"</th>
-                            <th role="columnheader" scope="col">"Next run"</th>
-                            <th role="columnheader" scope="col">"Last 10 runs"</th>
-                            {may_run
-                                .then(|| {
-                                    view! {
-                                        <th role="columnheader" scope="col">
-                                            <span class="sr-only">"Actions"</span>
-                                        </th>
-                                    }
-                                })}
-                        </tr>
-                    </thead>
-                    <tbody>
-                        <For each=move || list.rows.get() key=|(id, _)| *id let:entry>
-                            <JobTableRow list row=entry.1 back=here.get_value() may_run may_define/>
-                        </For>
-                    </tbody>
-                </table>
-            </div>
+            <Table
+                caption="Jobs by name"
+                columns
+                class="table table-cards table-jobs"
+                box_id=JOB_TABLE_ID
+                hidden=move || is_empty.get()
+            >
+                <For each=move || list.rows.get() key=|(id, _)| *id let:entry>
+                    <JobTableRow list row=entry.1 back=here.get_value() may_run may_define/>
+                </For>
+            </Table>
             <nav class="pager" aria-label="Pages">
                 <span>{shown}</span>
                 {first.map(|href| view! { <a class="btn btn-small" href=href>"First page"</a> })}

@@ -12,6 +12,7 @@ use crate::{
         dialog::ConfirmDialog,
         focus::hand_focus,
         icon::Icon,
+        table::{Actions, Table, Text},
         time::Time,
     },
 };
@@ -67,25 +68,13 @@ pub fn SessionsSection(
             <h2 id=HEADING_ID tabindex="-1">"Sessions"</h2>
             <ActionError error/>
             <p class="muted" hidden=move || has_any.get()>"No session. The user is signed out everywhere."</p>
-            <div class="table-wrap" hidden=move || !has_any.get()>
-                <table role="table" class="table table-cards">
-                    <caption class="sr-only">"Sessions, the last used one first"</caption>
-                    <thead>
-                        <tr role="row">
-                            <th role="columnheader" scope="col">"Device"</th>
-                            <th role="columnheader" scope="col">"Address"</th>
-                            <th role="columnheader" scope="col">"Created"</th>
-                            <th role="columnheader" scope="col">"Last seen"</th>
-                            <th role="columnheader" scope="col">
-                                <span class="sr-only">"Actions"</span>
-                            </th>
-                        </tr>
-                    </thead>
-                    <tbody>
-                        <For each=move || ids.get() key=|id| *id children=row/>
-                    </tbody>
-                </table>
-            </div>
+            <Table
+                caption="Sessions, the last used one first"
+                columns=[Text("Device"), Text("Address"), Text("Created"), Text("Last seen"), Actions]
+                hidden=move || !has_any.get()
+            >
+                <For each=move || ids.get() key=|id| *id children=row/>
+            </Table>
             <div>{end_all}</div>
         </section>
     }

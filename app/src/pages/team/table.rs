@@ -8,6 +8,7 @@ use crate::{
     api::team::{RenewInvite, RevokeInvite},
     components::{
         dialog::ConfirmDialog,
+        table::{Table, Text},
         time::{MaybeTime, Time},
     },
     format::plural,
@@ -25,25 +26,15 @@ pub fn TeamTable(
     invitations: Invitations,
 ) -> impl IntoView {
     view! {
-        <div class="table-wrap">
-            <table role="table" class="table table-cards" id=TEAM_TABLE_ID>
-                <caption class="sr-only">"Users and invitations by name"</caption>
-                <thead>
-                    <tr role="row">
-                        <th role="columnheader" scope="col">"User"</th>
-                        <th role="columnheader" scope="col">"Role"</th>
-                        <th role="columnheader" scope="col">"State"</th>
-                        <th role="columnheader" scope="col">"Last seen"</th>
-                        <th role="columnheader" scope="col">"Joined"</th>
-                    </tr>
-                </thead>
-                <tbody>
-                    <For each=move || rows.rows.get() key=|(id, _)| *id let:entry>
-                        <TeamTableRow row=entry.1 invitations/>
-                    </For>
-                </tbody>
-            </table>
-        </div>
+        <Table
+            caption="Users and invitations by name"
+            columns=[Text("User"), Text("Role"), Text("State"), Text("Last seen"), Text("Joined")]
+            id=TEAM_TABLE_ID
+        >
+            <For each=move || rows.rows.get() key=|(id, _)| *id let:entry>
+                <TeamTableRow row=entry.1 invitations/>
+            </For>
+        </Table>
     }
 }
 

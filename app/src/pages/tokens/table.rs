@@ -8,7 +8,11 @@ use super::{
     confirm::{AskedAction, TokenAction},
     state_badge::TokenStateBadge,
 };
-use crate::components::{icon::Icon, time::Time};
+use crate::components::{
+    icon::Icon,
+    table::{Actions, Table, Text},
+    time::Time,
+};
 
 /// The id of the table.
 pub const TOKEN_TABLE_ID: &str = "tokens";
@@ -23,29 +27,20 @@ pub fn TokenTable(
     /// True for the list of all tokens, which names their owners.
     all: bool,
 ) -> impl IntoView {
+    let mut columns = vec![Text("Token")];
+    columns.extend(all.then_some(Text("Owner")));
+    columns.extend(["Rights", "State", "Expires", "Last used", "Created"].map(Text));
+    columns.push(Actions);
     view! {
-        <div class="table-wrap">
-            <table role="table" class="table table-cards" id=TOKEN_TABLE_ID>
-                <caption class="sr-only">{if all { "All tokens, newest first" } else { "Your tokens, newest first" }}</caption>
-                <thead>
-                    <tr role="row">
-                        <th role="columnheader" scope="col">"Token"</th>
-                        {all.then(|| view! { <th role="columnheader" scope="col">"Owner"</th> })}
-                        <th role="columnheader" scope="col">"Rights"</th>
-                        <th role="columnheader" scope="col">"State"</th>
-                        <th role="columnheader" scope="col">"Expires"</th>
-                        <th role="columnheader" scope="col">"Last used"</th>
-                        <th role="columnheader" scope="col">"Created"</th>
-                        <th role="columnheader" scope="col"><span class="sr-only">"Actions"</span></th>
-                    </tr>
-                </thead>
-                <tbody>
-                    <For each=move || rows.0.get() key=|(id, _)| *id let:entry>
-                        <TokenTableRow row=entry.1 actions all/>
-                    </For>
-                </tbody>
-            </table>
-        </div>
+        <Table
+            caption=if all { "All tokens, newest first" } else { "Your tokens, newest first" }
+            columns
+            id=TOKEN_TABLE_ID
+        >
+            <For each=move || rows.0.get() key=|(id, _)| *id let:entry>
+                <TokenTableRow row=entry.1 actions all/>
+            </For>
+        </Table>
     }
 }
 
