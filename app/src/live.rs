@@ -7,8 +7,8 @@
 //! are hidden or paused, no stream is open. A page without a secure context (plain HTTP from another machine) has no
 //! locks; there each visible tab opens its own stream and closes it when it is hidden.
 //!
-//! A page applies each event to its data at once and, where the event is not sufficient, reads again through
-//! a [`throttled_refresh`]. No page depends on the delivery of an event. Events can be missed between the server's HTML
+//! A page applies each event to its data at once and, where the event is not sufficient, reads again: its [`live_page`]
+//! has the rules for both. No page depends on the delivery of an event. Events can be missed between the server's HTML
 //! and the start of the stream, while the connection is lost, and in a hidden tab. The document names the newest event
 //! before its data, so that a new page is not read twice. The server replays what it still has; each other case ends
 //! with one [`LiveEvent::Resync`], after which every page reads its data again.
@@ -26,6 +26,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::LocalBoxFuture;
 use leptos::prelude::*;
 use milvaion_api::{
     events::{EventEnvelope, LiveEvent},
@@ -200,26 +201,36 @@ pub fn is_resync(envelope: &EventEnvelope) -> bool {
     matches!(envelope.event, LiveEvent::Resync)
 }
 
-/// Requests `refresh` after each event for which `is_news` returns true, when events may have been missed, and now if an
-/// event arrived while the page was being read.
-pub fn refresh_on_events(refresh: &ThrottledRefresh, is_news: impl Fn(&LiveEvent) -> bool + Send + Sync + 'static) {
-    refresh.request_after_first_read();
-    let refresh = refresh.clone();
-    use_live_updates(move |envelope| {
-        if is_resync(envelope) || is_news(&envelope.event) {
-            refresh.request();
-        }
-    });
+/// Sets a signal if the value differs, so that nothing is drawn again for a read that found no change.
+pub fn set_if_changed<T: PartialEq + Send + Sync + 'static>(signal: RwSignal<T>, value: T) {
+    if signal.with_untracked(|known| *known != value) {
+        signal.set(value);
+    }
 }
 
-/// Requests `refresh` when events may have been missed, for a page whose data no event announces.
-pub fn refresh_on_resync(refresh: &ThrottledRefresh) {
-    let refresh = refresh.clone();
-    use_live_updates(move |envelope| {
-        if is_resync(envelope) {
-            refresh.request();
-        }
-    });
+/// Keeps the data of a page current: calls `read` at most once per `pause` and passes its result to `apply`.
+///
+/// The page is read after each event for which `on_event` returns true, and when events may have been missed. It is also
+/// read now if an event arrived while the page was being read, because its first data may predate that event. `on_event`
+/// may also apply an event to the page, and then returns true only if that does not suffice.
+pub fn live_page<T, Fut>(
+    pause: Duration,
+    read: impl Fn() -> Fut + Send + Sync + 'static,
+    on_event: impl Fn(&EventEnvelope) -> bool + Send + Sync + 'static,
+    apply: impl Fn(T) + Clone + Send + Sync + 'static,
+) -> ThrottledRefresh
+where
+    T: 'static,
+    Fut: Future<Output = Result<T, AppError>> + 'static,
+{
+    let refresh = throttled_refresh(pause, read, apply);
+    refresh.follow_events(Box::new(on_event));
+    refresh
+}
+
+/// Requests `refresh` as [`live_page`] does, for data that the whole layout shares.
+pub fn refresh_on_events(refresh: &ThrottledRefresh, is_news: impl Fn(&LiveEvent) -> bool + Send + Sync + 'static) {
+    refresh.follow_events(Box::new(move |envelope| is_news(&envelope.event)));
 }
 
 /// Calls `read` every `interval` while the current owner lives, the tab is visible and live updates are not paused.
@@ -242,42 +253,20 @@ pub fn use_polling(interval: Duration, read: impl Fn() + Clone + Send + Sync + '
     });
 }
 
-/// A handle that refreshes a page's data. Frequent requests cost one read per `pause`.
+/// The step that shows the answer of a read.
+type ApplyAnswer = Box<dyn FnOnce()>;
+type ReadAnswer = LocalBoxFuture<'static, Result<ApplyAnswer, AppError>>;
+
+/// A handle that refreshes a page's data. Frequent requests cost one read per pause.
 #[derive(Clone)]
-pub struct ThrottledRefresh(Arc<dyn Fn(RefreshCause) + Send + Sync>);
+pub struct ThrottledRefresh(Arc<RefreshState>);
 
-/// The cause of a refresh.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RefreshCause {
-    /// An event or a timer. While live updates are paused, nothing is read and nothing changes on the page.
-    Update,
-    /// An action of this user, whose effect shows even while live updates are paused.
-    OwnAction,
-}
-
-impl ThrottledRefresh {
-    /// Requests a refresh because of an event or a timer. Ignored while live updates are paused: the resync after the
-    /// pause reads everything again.
-    pub fn request(&self) {
-        (self.0)(RefreshCause::Update);
-    }
-
-    /// Requests a refresh because of an action of this user. It shows even while live updates are paused.
-    pub fn request_own(&self) {
-        (self.0)(RefreshCause::OwnAction);
-    }
-
-    /// Requests a refresh if an event arrived while the page was being read, because the data may predate that event.
-    /// Called once, when the page starts to follow the events.
-    pub fn request_after_first_read(&self) {
-        if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_recently) {
-            self.request();
-        }
-    }
-}
-
-#[derive(Default)]
-struct RefreshFlags {
+struct RefreshState {
+    pause: Duration,
+    read: Box<dyn Fn() -> ReadAnswer + Send + Sync>,
+    report: ReadReport,
+    live: Option<LiveUpdates>,
+    session_end: SessionEnd,
     own_action: AtomicBool,
     gone: AtomicBool,
     waiting: AtomicBool,
@@ -285,96 +274,136 @@ struct RefreshFlags {
     again: AtomicBool,
 }
 
+impl ThrottledRefresh {
+    fn new(pause: Duration, read: Box<dyn Fn() -> ReadAnswer + Send + Sync>) -> Self {
+        let refresh = Self(Arc::new(RefreshState {
+            pause,
+            read,
+            report: ReadReport::default(),
+            live: use_context::<LiveUpdates>(),
+            session_end: SessionEnd::current(),
+            own_action: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            waiting: AtomicBool::new(false),
+            reading: AtomicBool::new(false),
+            again: AtomicBool::new(false),
+        }));
+        let state = refresh.0.clone();
+        on_cleanup(move || state.gone.store(true, Ordering::Relaxed));
+        refresh.0.report.register(refresh.clone());
+        refresh
+    }
+
+    /// Requests a refresh because of an event or a timer. Ignored while live updates are paused: the resync after the
+    /// pause reads everything again.
+    pub fn request(&self) {
+        let state = &self.0;
+        if state.is_held() {
+            return;
+        }
+        if state.reading.load(Ordering::Relaxed) {
+            state.again.store(true, Ordering::Relaxed);
+        } else if !state.waiting.swap(true, Ordering::Relaxed) {
+            let refresh = self.clone();
+            set_timeout(move || refresh.read(), state.pause);
+        }
+    }
+
+    /// Requests a refresh because of an action of this user. It shows even while live updates are paused.
+    pub fn request_own(&self) {
+        self.0.own_action.store(true, Ordering::Relaxed);
+        self.request();
+    }
+
+    /// Requests a refresh every `interval` too.
+    pub fn every(self, interval: Duration) -> Self {
+        let refresh = self.clone();
+        use_polling(interval, move || refresh.request());
+        self
+    }
+
+    /// Requests a refresh after each change by this page too, which `changes` counts.
+    pub fn after_changes(self, changes: RwSignal<u32>) -> Self {
+        let refresh = self.clone();
+        Effect::new(move |before: Option<u32>| {
+            let changes = changes.get();
+            if before.is_some_and(|before| before != changes) {
+                refresh.request_own();
+            }
+            changes
+        });
+        self
+    }
+
+    fn follow_events(&self, on_event: Box<dyn Fn(&EventEnvelope) -> bool + Send + Sync>) {
+        if self.0.live.is_some_and(LiveUpdates::received_recently) {
+            self.request();
+        }
+        let refresh = self.clone();
+        use_live_updates(move |envelope| {
+            if on_event(envelope) || is_resync(envelope) {
+                refresh.request();
+            }
+        });
+    }
+
+    fn read(self) {
+        self.0.waiting.store(false, Ordering::Relaxed);
+        if self.0.gone.load(Ordering::Relaxed) || self.0.is_held() {
+            return;
+        }
+        self.0.reading.store(true, Ordering::Relaxed);
+        leptos::task::spawn_local(async move {
+            let state = &self.0;
+            let answer = (state.read)().await;
+            state.reading.store(false, Ordering::Relaxed);
+            if state.gone.load(Ordering::Relaxed) {
+                return;
+            }
+            match answer {
+                Err(AppError::SignedOut) => state.session_end.report_refused_read(),
+                _ if state.is_held() => {}
+                Ok(apply) => {
+                    untrack(apply);
+                    state.report.succeeded();
+                }
+                Err(error) => state.report.failed(error),
+            }
+            if state.again.swap(false, Ordering::Relaxed) {
+                self.request();
+            } else {
+                state.own_action.store(false, Ordering::Relaxed);
+            }
+        });
+    }
+}
+
+impl RefreshState {
+    /// Returns true while a pause holds what others cause. The answer of a read that began before the pause is dropped
+    /// too.
+    fn is_held(&self) -> bool {
+        self.live.is_some_and(LiveUpdates::is_paused) && !self.own_action.load(Ordering::Relaxed)
+    }
+}
+
 /// Creates a [`ThrottledRefresh`], which calls `read` at most once per `pause` and never concurrently, and passes its
-/// result to `apply`.
+/// result to `apply`. Pages use [`live_page`], which also requests it.
 ///
 /// A failed read changes no data, because the data on the page is still the best available. It is reported to the
 /// [`ReadState`](read_state::ReadState), which labels the page until a read succeeds. If the session has ended, the user is redirected to the
 /// sign-in page. The refresh ends with the current owner.
 pub fn throttled_refresh<T, Fut>(
     pause: Duration,
-    read: impl Fn() -> Fut + Clone + Send + Sync + 'static,
+    read: impl Fn() -> Fut + Send + Sync + 'static,
     apply: impl Fn(T) + Clone + Send + Sync + 'static,
 ) -> ThrottledRefresh
 where
     T: 'static,
     Fut: Future<Output = Result<T, AppError>> + 'static,
 {
-    let flags = Arc::new(RefreshFlags::default());
-    on_cleanup({
-        let flags = flags.clone();
-        move || flags.gone.store(true, Ordering::Relaxed)
-    });
-    let session_end = SessionEnd::current();
-    let live = use_context::<LiveUpdates>();
-    let report = ReadReport::default();
-    let refresh = ThrottledRefresh(Arc::new({
-        let report = report.clone();
-        move |cause| {
-            if cause == RefreshCause::OwnAction {
-                flags.own_action.store(true, Ordering::Relaxed);
-            }
-            schedule_read(pause, flags.clone(), read.clone(), apply.clone(), report.clone(), live, session_end);
-        }
-    }));
-    report.register(refresh.clone());
-    refresh
-}
-
-fn schedule_read<T, Fut>(
-    pause: Duration,
-    flags: Arc<RefreshFlags>,
-    read: impl Fn() -> Fut + Clone + Send + Sync + 'static,
-    apply: impl Fn(T) + Clone + Send + Sync + 'static,
-    report: ReadReport,
-    live: Option<LiveUpdates>,
-    session_end: SessionEnd,
-) where
-    T: 'static,
-    Fut: Future<Output = Result<T, AppError>> + 'static,
-{
-    // A pause holds what others cause. The answer of a read that began before the pause is dropped too.
-    let is_held = {
-        let flags = flags.clone();
-        move || live.is_some_and(LiveUpdates::is_paused) && !flags.own_action.load(Ordering::Relaxed)
+    let read = move || -> ReadAnswer {
+        let (answer, apply) = (read(), apply.clone());
+        Box::pin(async move { answer.await.map(|value| Box::new(move || apply(value)) as ApplyAnswer) })
     };
-    if is_held() {
-        return;
-    }
-    if flags.reading.load(Ordering::Relaxed) {
-        flags.again.store(true, Ordering::Relaxed);
-        return;
-    }
-    if flags.waiting.swap(true, Ordering::Relaxed) {
-        return;
-    }
-    let later = move || {
-        flags.waiting.store(false, Ordering::Relaxed);
-        if flags.gone.load(Ordering::Relaxed) || is_held() {
-            return;
-        }
-        flags.reading.store(true, Ordering::Relaxed);
-        leptos::task::spawn_local(async move {
-            let answer = read().await;
-            flags.reading.store(false, Ordering::Relaxed);
-            if flags.gone.load(Ordering::Relaxed) {
-                return;
-            }
-            match answer {
-                Err(AppError::SignedOut) => session_end.report_refused_read(),
-                _ if is_held() => {}
-                Ok(value) => {
-                    untrack(|| apply(value));
-                    report.succeeded();
-                }
-                Err(error) => report.failed(error),
-            }
-            if flags.again.swap(false, Ordering::Relaxed) {
-                schedule_read(pause, flags, read, apply, report, live, session_end);
-            } else {
-                flags.own_action.store(false, Ordering::Relaxed);
-            }
-        });
-    };
-    set_timeout(later, pause);
+    ThrottledRefresh::new(pause, Box::new(read))
 }

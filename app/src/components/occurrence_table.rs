@@ -4,7 +4,7 @@ use std::time::Duration as StdDuration;
 
 use leptos::prelude::*;
 use milvaion_api::{
-    events::LiveEvent,
+    events::{EventEnvelope, LiveEvent},
     page::{ListPage, OccurrenceFilter},
     views::{OccurrenceRow, TriggerSource},
 };
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     api::occurrences::list_occurrences,
     browser, format,
-    live::{LiveUpdates, is_resync, throttled_refresh, use_live_updates, use_polling},
+    live::{LiveUpdates, live_page},
 };
 
 /// The table's id, used to detect whether the user works in it.
@@ -112,21 +112,20 @@ fn keep_current(list: OccurrenceList, filter: OccurrenceFilter) {
         let mark = list.begin_read();
         async move { Ok((mark, list_occurrences(filter).await?)) }
     };
-    let refresh = throttled_refresh(StdDuration::from_millis(300), read, move |(mark, page)| {
+    let on_event = move |envelope: &EventEnvelope| {
+        if let LiveEvent::Occurrences { rows } = &envelope.event {
+            list.apply(rows, envelope.at, reader_activity());
+        }
+        false
+    };
+    let refresh = live_page(StdDuration::from_millis(300), read, on_event, move |(mark, page)| {
         list.reread(mark, page, reader_activity());
     });
     let live = use_context::<LiveUpdates>();
-    refresh.request_after_first_read();
     if has_window {
         // Rows leave a time window without an event.
-        let refresh = refresh.clone();
-        use_polling(StdDuration::from_secs(60), move || refresh.request());
+        refresh.every(StdDuration::from_secs(60));
     }
-    use_live_updates(move |envelope| match &envelope.event {
-        LiveEvent::Occurrences { rows } => list.apply(rows, envelope.at, reader_activity()),
-        _ if is_resync(envelope) => refresh.request(),
-        _ => {}
-    });
     // No event reports that a selection has ended or a pointer was released outside the page, so the clock checks.
     let clock = use_page_clock();
     Effect::new(move |_| {

@@ -24,7 +24,7 @@ use crate::{
     },
     browser,
     components::{audit_list::OwnAudit, icon::Icon, loading::render_page, page_header::PageHeader},
-    live::{refresh_on_resync, throttled_refresh, use_polling},
+    live::{live_page, set_if_changed},
 };
 
 /// The interval at which the account is read again.
@@ -57,16 +57,10 @@ fn AccountContent(data: AccountPageData) -> impl IntoView {
     let of = |section: &str| if flash.typed("part") == section { flash.clone() } else { FlashView::default() };
     let (me, joined_at) = (view.user.clone(), view.created_at);
     let view = RwSignal::new(view);
-    let refresh = throttled_refresh(REFRESH_PAUSE, account, move |read| {
-        if view.with_untracked(|known| *known != read) {
-            view.set(read);
-        }
-    });
+    let refresh = live_page(REFRESH_PAUSE, account, |_| false, move |read| set_if_changed(view, read));
+    let refresh = refresh.every(REFRESH_INTERVAL);
     let own_refresh = refresh.clone();
     let on_change = Callback::new(move |()| own_refresh.request_own());
-    let polled = refresh.clone();
-    use_polling(REFRESH_INTERVAL, move || polled.request());
-    refresh_on_resync(&refresh);
     Effect::new(move |_| {
         let refresh = refresh.clone();
         browser::on_capture("visibilitychange", move |_| {

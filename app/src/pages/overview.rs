@@ -48,7 +48,7 @@ use crate::{
     },
     error::AppError,
     format,
-    live::{refresh_on_events, throttled_refresh, use_polling},
+    live::live_page,
 };
 
 /// The minimum time between two refreshes while events arrive.
@@ -92,17 +92,17 @@ fn OverviewContent(overview: ClusterOverview, flash: FlashView) -> impl IntoView
     let window = overview.window;
     let interval = if window == TimeWindow::Week { WEEK_REFRESH_INTERVAL } else { REFRESH_INTERVAL };
     let data = RwSignal::new(overview);
-    let refresh = throttled_refresh(
+    live_page(
         interval,
         move || get_overview(window),
+        // Log lines change nothing on this page.
+        |envelope| !matches!(envelope.event, LiveEvent::Log { .. }),
         move |read: ClusterOverview| {
             clock.sync(read.now);
             data.set(read);
         },
-    );
-    // Log lines change nothing on this page.
-    refresh_on_events(&refresh, |event| !matches!(event, LiveEvent::Log { .. }));
-    use_polling(IDLE_REFRESH_INTERVAL, move || refresh.request());
+    )
+    .every(IDLE_REFRESH_INTERVAL);
     let cluster = use_context::<ClusterState>();
     let on_change = Callback::new(move |()| {
         if let Some(cluster) = &cluster {

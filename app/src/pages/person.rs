@@ -49,7 +49,7 @@ use crate::{
     },
     error::AppError,
     format::capitalized,
-    live::{ThrottledRefresh, refresh_on_resync, throttled_refresh, use_polling},
+    live::{ThrottledRefresh, live_page, set_if_changed},
 };
 
 /// The shortest time between two reads of the user.
@@ -315,7 +315,7 @@ fn StateNotice(person: PersonState) -> impl IntoView {
 /// [`IDLE_REFRESH_INTERVAL`].
 fn keep_current(person_state: PersonState, is_removed: RwSignal<bool>) {
     let PersonState { id, view, .. } = person_state;
-    let refresh = throttled_refresh(
+    let refresh = live_page(
         REFRESH_PAUSE,
         move || async move {
             match person(id).await {
@@ -323,13 +323,11 @@ fn keep_current(person_state: PersonState, is_removed: RwSignal<bool>) {
                 read => read.map(Some),
             }
         },
+        |_| false,
         move |read| match read {
             None => is_removed.set(true),
-            Some(read) if view.with_untracked(|known| *known != read) => view.set(read),
-            Some(_) => {}
+            Some(read) => set_if_changed(view, read),
         },
     );
-    person_state.refresh.set_value(Some(refresh.clone()));
-    refresh_on_resync(&refresh);
-    use_polling(IDLE_REFRESH_INTERVAL, move || refresh.request());
+    person_state.refresh.set_value(Some(refresh.every(IDLE_REFRESH_INTERVAL)));
 }

@@ -45,7 +45,7 @@ use crate::{
         session_context::may,
         toast::{ToastKind, ToastQueue, toasts},
     },
-    live::{refresh_on_resync, throttled_refresh, use_polling},
+    live::live_page,
 };
 
 /// The shortest time between two reads of the team.
@@ -219,7 +219,10 @@ fn TeamContent(
     drawn: DrawnFilter,
 ) -> impl IntoView {
     let rows = TeamRows::new(view);
-    keep_current(filter.clone(), rows, invitations);
+    let request = filter.clone();
+    live_page(REFRESH_PAUSE, move || team(request.clone()), |_| false, move |view| rows.apply(view))
+        .every(IDLE_REFRESH_INTERVAL)
+        .after_changes(invitations.changes);
     let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
     let flash = FlashView { error: None, ..flash };
     let is_empty = Memo::new(move |_| rows.rows.with(Vec::is_empty));
@@ -261,22 +264,4 @@ fn TeamContent(
             <InviteForm flash invitations/>
         </div>
     }
-}
-
-/// Reads the team again after a change of this page, when events may have been missed, and every
-/// [`IDLE_REFRESH_INTERVAL`].
-fn keep_current(filter: TeamFilter, rows: TeamRows, invitations: Invitations) {
-    let refresh = throttled_refresh(REFRESH_PAUSE, move || team(filter.clone()), move |view| rows.apply(view));
-    Effect::new({
-        let refresh = refresh.clone();
-        move |before: Option<u32>| {
-            let changes = invitations.changes.get();
-            if before.is_some_and(|before| before != changes) {
-                refresh.request_own();
-            }
-            changes
-        }
-    });
-    refresh_on_resync(&refresh);
-    use_polling(IDLE_REFRESH_INTERVAL, move || refresh.request());
 }

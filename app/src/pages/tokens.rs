@@ -43,7 +43,7 @@ use crate::{
         toast::{ToastKind, ToastQueue, toasts},
     },
     error::AppError,
-    live::{refresh_on_resync, throttled_refresh, use_polling},
+    live::live_page,
 };
 
 /// The shortest time between two reads of the tokens.
@@ -204,7 +204,9 @@ impl TokenRows {
 fn TokensContent(all: bool, rows: Vec<TokenRow>, flash: FlashView, actions: TokenActions) -> impl IntoView {
     let role = use_signed_in_user().with_untracked(|me| me.as_ref().map_or(Role::Viewer, |me| me.role));
     let rows = TokenRows::new(rows);
-    keep_current(all, rows, actions);
+    live_page(REFRESH_PAUSE, move || tokens(all), |_| false, move |read| rows.apply(read))
+        .every(IDLE_REFRESH_INTERVAL)
+        .after_changes(actions.changes);
     let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
     let flash = FlashView { error: None, ..flash };
     let is_empty = Memo::new(move |_| rows.0.with(Vec::is_empty));
@@ -245,22 +247,4 @@ fn TokensContent(all: bool, rows: Vec<TokenRow>, flash: FlashView, actions: Toke
         </div>
         <ConfirmationDialog actions/>
     }
-}
-
-/// Reads the tokens again after a change of this page, when events may have been missed, and every
-/// [`IDLE_REFRESH_INTERVAL`].
-fn keep_current(all: bool, rows: TokenRows, actions: TokenActions) {
-    let refresh = throttled_refresh(REFRESH_PAUSE, move || tokens(all), move |read| rows.apply(read));
-    Effect::new({
-        let refresh = refresh.clone();
-        move |before: Option<u32>| {
-            let changes = actions.changes.get();
-            if before.is_some_and(|before| before != changes) {
-                refresh.request_own();
-            }
-            changes
-        }
-    });
-    refresh_on_resync(&refresh);
-    use_polling(IDLE_REFRESH_INTERVAL, move || refresh.request());
 }

@@ -26,7 +26,7 @@ use crate::{
         time::Time,
     },
     format,
-    live::{refresh_on_events, throttled_refresh, use_polling},
+    live::live_page,
 };
 
 /// The minimum time between two refreshes after events.
@@ -75,9 +75,8 @@ fn WorkersContent(workers: Vec<WorkerView>) -> impl IntoView {
             workers.set(entries);
         }
     };
-    let refresh = throttled_refresh(REFRESH_INTERVAL, list_workers, apply);
-    refresh_on_events(&refresh, |event| matches!(event, LiveEvent::Workers));
-    use_polling(POLL_INTERVAL, move || refresh.request());
+    live_page(REFRESH_INTERVAL, list_workers, |envelope| matches!(envelope.event, LiveEvent::Workers), apply)
+        .every(POLL_INTERVAL);
     let may_define = may(Permission::DefineJob);
     let is_empty = Memo::new(move |_| workers.with(Vec::is_empty));
     view! {

@@ -10,7 +10,7 @@ use milvaion_api::{
 use super::{
     AlertSection, AlertTabs,
     badges::off_badge,
-    rows::{KeyedRows, REFRESH_DELAY, follow_alerts},
+    rows::{KeyedRows, REFRESH_DELAY, is_about_alerts},
 };
 use crate::{
     api::alerts::{alert_channels, channel_address},
@@ -24,7 +24,7 @@ use crate::{
         time::Time,
     },
     format::plural,
-    live::throttled_refresh,
+    live::live_page,
 };
 
 /// `/alerts/channels`.
@@ -37,8 +37,7 @@ pub fn AlertChannelsPage() -> impl IntoView {
 #[component]
 fn ChannelsContent(rows: Vec<AlertChannelRow>) -> impl IntoView {
     let rows = KeyedRows::new(rows);
-    let refresh = throttled_refresh(REFRESH_DELAY, alert_channels, move |read| rows.apply(read));
-    follow_alerts(&refresh);
+    live_page(REFRESH_DELAY, alert_channels, is_about_alerts, move |read| rows.apply(read));
     let is_empty = Memo::new(move |_| rows.is_empty());
     let may_manage = may(Permission::ManageAlertChannels);
     let new = may_manage.then(|| {

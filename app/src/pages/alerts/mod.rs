@@ -25,7 +25,7 @@ use milvaion_protocol::id::AlertRuleId;
 
 use self::{
     filter::{STATES, address},
-    rows::{KeyedRows, REFRESH_DELAY, follow_alerts, set_if_changed},
+    rows::{KeyedRows, REFRESH_DELAY, is_about_alerts},
     table::AlertTable,
 };
 use crate::{
@@ -38,7 +38,7 @@ use crate::{
         page_header::PageHeader,
         session_context::may,
     },
-    live::throttled_refresh,
+    live::{live_page, set_if_changed},
 };
 
 /// The line below the heading.
@@ -104,15 +104,15 @@ fn AlertsContent(filter: AlertFilter, list: AlertList, drawn: DrawnFilter) -> im
     let rows = KeyedRows::new(list.page.rows);
     let next = RwSignal::new(list.page.next);
     let request = filter.clone();
-    let refresh = throttled_refresh(
+    live_page(
         REFRESH_DELAY,
         move || alerts(request.clone()),
+        is_about_alerts,
         move |read: AlertList| {
             rows.apply(read.page.rows);
             set_if_changed(next, read.page.next);
         },
     );
-    follow_alerts(&refresh);
     let is_empty = Memo::new(move |_| rows.is_empty());
     let has_rules = !list.rules.is_empty();
     let empty = empty_state(&filter, has_rules);

@@ -6,13 +6,10 @@ use chrono::{DateTime, Utc};
 use leptos::prelude::*;
 use milvaion_api::{
     alerts::{Alert, AlertChannelRow, AlertRuleRow},
-    events::LiveEvent,
+    events::{EventEnvelope, LiveEvent},
 };
 
-use crate::{
-    components::{cluster_state::use_cluster_status, time::use_page_clock},
-    live::{ThrottledRefresh, refresh_on_events},
-};
+use crate::components::{cluster_state::use_cluster_status, time::use_page_clock};
 
 /// The delay before a page is read again after a change.
 pub const REFRESH_DELAY: Duration = Duration::from_millis(300);
@@ -95,16 +92,9 @@ impl<T: KeyedRow> KeyedRows<T> {
     }
 }
 
-/// Sets a signal if the value differs.
-pub fn set_if_changed<T: PartialEq + Send + Sync + 'static>(signal: RwSignal<T>, value: T) {
-    if signal.with_untracked(|known| *known != value) {
-        signal.set(value);
-    }
-}
-
-/// Reads a page again when alerts, rules or channels change, and when events may have been missed.
-pub fn follow_alerts(refresh: &ThrottledRefresh) {
-    refresh_on_events(refresh, |event| matches!(event, LiveEvent::Alerts));
+/// Returns true if alerts, rules or channels have changed.
+pub fn is_about_alerts(envelope: &EventEnvelope) -> bool {
+    matches!(envelope.event, LiveEvent::Alerts)
 }
 
 /// Returns the server's time. Before hydration it is the time of the first status, which the server's HTML has too.

@@ -19,7 +19,7 @@ use super::{
     edited_form::{EditedForm, EditedFormButtons, PageErrors},
     filter::address,
     mute::{MuteForms, STATE_HEADING_ID},
-    rows::{KeyedRows, REFRESH_DELAY, follow_alerts, set_if_changed, use_server_now},
+    rows::{KeyedRows, REFRESH_DELAY, is_about_alerts, use_server_now},
     rule_form::RuleFields,
     rules::{channel_names, selection},
     table::AlertTable,
@@ -40,7 +40,7 @@ use crate::{
         toast::{ToastKind, toasts},
     },
     error::AppError,
-    live::{ThrottledRefresh, throttled_refresh},
+    live::{ThrottledRefresh, live_page, set_if_changed},
 };
 
 /// `/alerts/rules/new`.
@@ -103,16 +103,16 @@ impl LiveRule {
         let rule = RwSignal::new(state.rule);
         let has_more = RwSignal::new(state.history.next.is_some());
         let history = KeyedRows::new(state.history.rows);
-        let refresh = throttled_refresh(
+        let refresh = live_page(
             REFRESH_DELAY,
             move || alert_rule(id),
+            is_about_alerts,
             move |read: AlertRuleState| {
                 set_if_changed(rule, read.rule);
                 set_if_changed(has_more, read.history.next.is_some());
                 history.apply(read.history.rows);
             },
         );
-        follow_alerts(&refresh);
         Self { rule, history, has_more, refresh }
     }
 }

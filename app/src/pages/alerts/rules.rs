@@ -10,7 +10,7 @@ use milvaion_api::{
 use super::{
     AlertSection, AlertTabs,
     badges::{rule_state, severity_badge},
-    rows::{KeyedRows, REFRESH_DELAY, follow_alerts, use_server_now},
+    rows::{KeyedRows, REFRESH_DELAY, is_about_alerts, use_server_now},
 };
 use crate::{
     api::alerts::{alert_rules, rule_address},
@@ -23,7 +23,7 @@ use crate::{
         table::{Table, Text},
         time::MaybeTime,
     },
-    live::throttled_refresh,
+    live::live_page,
 };
 
 /// `/alerts/rules`.
@@ -36,8 +36,7 @@ pub fn AlertRulesPage() -> impl IntoView {
 #[component]
 fn RulesContent(rows: Vec<AlertRuleRow>) -> impl IntoView {
     let rows = KeyedRows::new(rows);
-    let refresh = throttled_refresh(REFRESH_DELAY, alert_rules, move |read| rows.apply(read));
-    follow_alerts(&refresh);
+    live_page(REFRESH_DELAY, alert_rules, is_about_alerts, move |read| rows.apply(read));
     let is_empty = Memo::new(move |_| rows.is_empty());
     let may_define = may(Permission::DefineAlert);
     let new = may_define.then(|| {

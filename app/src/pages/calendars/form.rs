@@ -47,7 +47,7 @@ use crate::{
         zone_field::ZoneField,
     },
     error::AppError,
-    live::{refresh_on_events, throttled_refresh},
+    live::live_page,
 };
 
 /// `/calendars/new`.
@@ -338,12 +338,12 @@ fn CalendarJobs(jobs: Vec<(JobId, String)>, total: i64) -> impl IntoView {
 #[component]
 fn AppliedState(id: CalendarId, pending: Option<i64>) -> impl IntoView {
     let pending = RwSignal::new(pending);
-    let refresh = throttled_refresh(
+    live_page(
         REFRESH_DELAY,
         move || get_calendar(id),
+        move |envelope| matches!(envelope.event, LiveEvent::Calendar { id: changed } if changed == id),
         move |read: CalendarView| pending.set(read.pending_jobs),
     );
-    refresh_on_events(&refresh, move |event| matches!(event, LiveEvent::Calendar { id: changed } if *changed == id));
     view! { <p class="hint" id="calendar-applied" role="status">{move || applied_words(pending.get())}</p> }
 }
 

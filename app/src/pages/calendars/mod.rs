@@ -8,7 +8,11 @@ use std::time::Duration;
 
 use leptos::prelude::*;
 use leptos_meta::Title;
-use milvaion_api::{events::LiveEvent, permissions::Permission, views::CalendarRow};
+use milvaion_api::{
+    events::{EventEnvelope, LiveEvent},
+    permissions::Permission,
+    views::CalendarRow,
+};
 
 use crate::{
     api::calendars::calendars,
@@ -23,7 +27,7 @@ use crate::{
     },
     error::AppError,
     format::plural,
-    live::{refresh_on_events, throttled_refresh},
+    live::{live_page, set_if_changed},
 };
 
 /// The delay before a page is read again after a change of a calendar.
@@ -53,20 +57,12 @@ fn applied_words(pending_jobs: Option<i64>) -> String {
     }
 }
 
-/// Reads the calendars again after one of them was changed, and while a change is being applied.
-fn keep_current(rows: RwSignal<Vec<CalendarRow>>) {
-    let refresh = throttled_refresh(REFRESH_DELAY, calendars, move |read: Vec<CalendarRow>| {
-        if rows.with_untracked(|known| *known != read) {
-            rows.set(read);
-        }
-    });
-    refresh_on_events(&refresh, |event| matches!(event, LiveEvent::Calendar { .. }));
-}
-
 #[component]
 fn CalendarsContent(rows: Vec<CalendarRow>) -> impl IntoView {
     let rows = RwSignal::new(rows);
-    keep_current(rows);
+    // A calendar was changed, or its change was applied to more of its jobs.
+    let is_news = |envelope: &EventEnvelope| matches!(envelope.event, LiveEvent::Calendar { .. });
+    live_page(REFRESH_DELAY, calendars, is_news, move |read| set_if_changed(rows, read));
     let may_define = may(Permission::DefineCalendar);
     let new = may_define.then(|| {
         view! {

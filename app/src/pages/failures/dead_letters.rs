@@ -14,10 +14,10 @@ use milvaion_protocol::{
 };
 
 use super::{
-    REFRESH_INTERVAL,
+    IDLE_REFRESH_INTERVAL, REFRESH_INTERVAL,
     bulk_actions::{DialogScope, NoteDialog, OpenDialogButton, RowCheckbox, RowSelection, SelectAllCheckbox},
     display::{byte_size, escape_unprintable},
-    keep_current,
+    is_failure,
     live_rows::{LiveRows, RowEntry, held_rows_button, is_in_use},
     state_chips, url,
 };
@@ -35,7 +35,7 @@ use crate::{
         time::Time,
     },
     format::{capitalized, count, plural},
-    live::throttled_refresh,
+    live::live_page,
 };
 
 /// The number of dead letters on one page; each comes with the beginning of its body.
@@ -57,12 +57,13 @@ pub fn DeadLetterList(
     let rows = LiveRows::new(page);
     let chosen = RowSelection::new();
     let request = filter.clone();
-    let refresh = throttled_refresh(
+    let refresh = live_page(
         REFRESH_INTERVAL,
         move || list_dead_letters(request.clone()),
+        is_failure,
         move |read| rows.apply(read, chosen.count() > 0 || is_in_use(DEAD_LETTERS_ID)),
-    );
-    keep_current(&refresh);
+    )
+    .every(IDLE_REFRESH_INTERVAL);
     let on_change = move |()| {
         rows.show_next_read();
         refresh.request_own();

@@ -7,10 +7,10 @@ use milvaion_api::{failures::FailureRow, permissions::Permission, styled_text::s
 use milvaion_protocol::id::OccurrenceId;
 
 use super::{
-    REFRESH_INTERVAL,
+    IDLE_REFRESH_INTERVAL, REFRESH_INTERVAL,
     display::{CauseBadge, cause_description},
     failure_row::FailureStateBadge,
-    keep_current,
+    is_failure,
 };
 use crate::{
     api::{
@@ -33,7 +33,7 @@ use crate::{
         toast::{ToastKind, toasts},
     },
     format::capitalized,
-    live::{ThrottledRefresh, throttled_refresh},
+    live::{ThrottledRefresh, live_page},
 };
 
 /// `/failed/:occurrence`.
@@ -50,8 +50,8 @@ pub fn FailureDetail(
     let input = serde_json::to_string_pretty(&failure.job_data).unwrap_or_default();
     let exception = failure.exception.as_deref().map(|text| shown_text(text).into_owned());
     let data = RwSignal::new(failure);
-    let refresh = throttled_refresh(REFRESH_INTERVAL, move || get_failure(id), move |read| data.set(read));
-    keep_current(&refresh);
+    let refresh = live_page(REFRESH_INTERVAL, move || get_failure(id), is_failure, move |read| data.set(read))
+        .every(IDLE_REFRESH_INTERVAL);
 
     let is_open = Memo::new(move |_| data.with(|data| data.resolved_at.is_none()));
     let is_retried = Memo::new(move |_| data.with(|data| data.retried_as.is_some()));

@@ -11,11 +11,11 @@ use milvaion_api::{
 };
 
 use super::{
-    REFRESH_INTERVAL,
+    IDLE_REFRESH_INTERVAL, REFRESH_INTERVAL,
     bulk_actions::{RowSelection, SelectAllCheckbox},
     display::{CauseBadge, cause_description},
     failure_row::failure_row,
-    keep_current,
+    is_failure,
     live_rows::{LiveRows, RowEntry, held_rows_button, is_in_use},
     load_group,
     settle_form::BulkSettleForm,
@@ -33,7 +33,7 @@ use crate::{
     },
     error::AppError,
     format::{capitalized, clip, count, plural},
-    live::{ThrottledRefresh, throttled_refresh},
+    live::{ThrottledRefresh, live_page},
 };
 
 /// The id of the table, used to detect whether the user works in it.
@@ -59,9 +59,10 @@ pub fn FailureGroupDetail(
     let rows = LiveRows::new(page);
     let chosen = RowSelection::new();
     let request = filter.clone();
-    let refresh = throttled_refresh(
+    let refresh = live_page(
         REFRESH_INTERVAL,
         move || read_again(request.clone(), rows),
+        is_failure,
         move |(read_group, read, settled): (_, _, Vec<_>)| {
             group.set(read_group);
             // Before the patch, which ends the selection of a failure that another user settled.
@@ -69,8 +70,8 @@ pub fn FailureGroupDetail(
             rows.patch(&settled);
             rows.apply(read, hold);
         },
-    );
-    keep_current(&refresh);
+    )
+    .every(IDLE_REFRESH_INTERVAL);
 
     let here = StoredValue::new(url::failures_url(&path, &filter));
     let at = {

@@ -8,9 +8,9 @@ use milvaion_api::{
 };
 
 use super::{
-    REFRESH_INTERVAL,
+    IDLE_REFRESH_INTERVAL, REFRESH_INTERVAL,
     display::{CauseBadge, cause_label},
-    keep_current,
+    is_failure,
     live_rows::{LiveRows, RowEntry, held_rows_button, is_in_use},
     state_chips, url,
 };
@@ -24,7 +24,7 @@ use crate::{
         time::Time,
     },
     format::{clip, count, plural},
-    live::throttled_refresh,
+    live::live_page,
 };
 
 /// The id of the table, used to detect whether the user works in it.
@@ -46,12 +46,13 @@ pub fn FailureGroupList(
 ) -> impl IntoView {
     let rows = LiveRows::new(page);
     let request = filter.clone();
-    let refresh = throttled_refresh(
+    live_page(
         REFRESH_INTERVAL,
         move || failure_groups(request.clone()),
+        is_failure,
         move |read| rows.apply(read, is_in_use(GROUP_TABLE_ID)),
-    );
-    keep_current(&refresh);
+    )
+    .every(IDLE_REFRESH_INTERVAL);
 
     let is_empty = Memo::new(move |_| rows.is_empty());
     // A link to a group keeps the filter except for cause and search text, which the group already determines.

@@ -26,7 +26,7 @@ use leptos_router::{
     params::ParamsMap,
 };
 use milvaion_api::{
-    events::LiveEvent,
+    events::{EventEnvelope, LiveEvent},
     failures::{DeadLetterFilter, DeadLetterRow, FailureFilter, FailureGroup, FailureRow},
     page::ListPage,
 };
@@ -49,7 +49,6 @@ use crate::{
         query_reader::InvalidFilter,
     },
     error::AppError,
-    live::{ThrottledRefresh, refresh_on_events, use_polling},
 };
 
 /// The minimum time between two refreshes while failures arrive.
@@ -198,16 +197,10 @@ async fn load_group(filter: FailureFilter) -> Result<(FailureGroup, ListPage<Fai
     Ok((group, list_failures(filter).await?))
 }
 
-/// Reads again when an occurrence failed, when events may have been missed, and every [`IDLE_REFRESH_INTERVAL`].
-fn keep_current(refresh: &ThrottledRefresh) {
-    refresh_on_events(refresh, |event| match event {
-        LiveEvent::Occurrences { rows } => {
-            rows.iter().any(|row| matches!(row.status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut))
-        }
-        _ => false,
-    });
-    let refresh = refresh.clone();
-    use_polling(IDLE_REFRESH_INTERVAL, move || refresh.request());
+/// Returns true if an occurrence has failed.
+fn is_failure(envelope: &EventEnvelope) -> bool {
+    let LiveEvent::Occurrences { rows } = &envelope.event else { return false };
+    rows.iter().any(|row| matches!(row.status, OccurrenceStatus::Failed | OccurrenceStatus::TimedOut))
 }
 
 /// Draws the chips that narrow a list to a state.

@@ -26,7 +26,7 @@ use crate::{
     },
     error::AppError,
     format,
-    live::{ThrottledRefresh, announcer::PacedAnnouncement, throttled_refresh, use_live_updates},
+    live::{ThrottledRefresh, announcer::PacedAnnouncement, live_page},
     pages::occurrences::filter::address,
 };
 
@@ -86,25 +86,20 @@ fn counted(count: i64) -> String {
 
 /// Keeps the count of a job current. Returns the refresh, so that the action on the page can request it.
 pub fn keep_count(id: JobId, view: RwSignal<JobView>) -> ThrottledRefresh {
-    let refresh = throttled_refresh(
+    live_page(
         COUNT_INTERVAL,
         move || delayed_count(id),
+        move |envelope| {
+            let LiveEvent::Occurrences { rows } = &envelope.event else { return false };
+            let has_delayed = view.with_untracked(|job| job.delayed > 0);
+            rows.iter().any(|run| run.job_id == id && (has_delayed || run.waits_until.is_some()))
+        },
         move |count| {
             if view.with_untracked(|job| job.delayed != count) {
                 view.update(|job| job.delayed = count);
             }
         },
-    );
-    let request = refresh.clone();
-    use_live_updates(move |envelope| {
-        if let LiveEvent::Occurrences { rows } = &envelope.event {
-            let has_delayed = view.with_untracked(|job| job.delayed > 0);
-            if rows.iter().any(|run| run.job_id == id && (has_delayed || run.waits_until.is_some())) {
-                request.request();
-            }
-        }
-    });
-    refresh
+    )
 }
 
 /// The number of delayed occurrences of a job, which leads to their list.

@@ -61,7 +61,7 @@ use crate::{
         summary_box::SummaryBox,
     },
     error::AppError,
-    live::{ThrottledRefresh, is_resync, throttled_refresh, use_live_updates},
+    live::{ThrottledRefresh, live_page, set_if_changed},
 };
 
 /// The number of occurrences that the page shows.
@@ -376,7 +376,7 @@ fn keep_current(
     is_deleted: RwSignal<bool>,
     states: ShownStates,
 ) -> ThrottledRefresh {
-    let refresh = throttled_refresh(
+    let refresh = live_page(
         Duration::from_millis(300),
         // Without the event, as after a pause, only the read shows that the job was deleted.
         move || {
@@ -388,40 +388,35 @@ fn keep_current(
                 }
             }
         },
+        move |envelope| match &envelope.event {
+            LiveEvent::Job { id: changed } => *changed == id,
+            LiveEvent::JobDeleted { id: deleted_id } => {
+                if *deleted_id == id {
+                    is_deleted.set(true);
+                }
+                false
+            }
+            // A run of the schedule, whose due time is no longer the next one.
+            LiveEvent::Occurrences { rows } => rows.iter().any(|run| {
+                run.job_id == id && view.with_untracked(|job| latest_due_before(job, run.scheduled_for).is_some())
+            }),
+            LiveEvent::Workers | LiveEvent::Cluster => true,
+            _ => false,
+        },
         move |read: Option<JobView>| {
             let Some(mut read) = read else {
                 is_deleted.set(true);
                 return;
             };
             states.correct(&mut read.row);
-            if view.with_untracked(|known| *known != read) {
-                view.set(read);
-            }
+            set_if_changed(view, read);
         },
     );
-    refresh.request_after_first_read();
     use_due_refresh(
         move |now| if is_deleted.get() { None } else { view.with(|job| latest_due_before(job, now)) },
         refresh.clone(),
     );
-    let handle = refresh.clone();
-    use_live_updates(move |envelope| match &envelope.event {
-        LiveEvent::Job { id: changed } if *changed == id => refresh.request(),
-        LiveEvent::JobDeleted { id: deleted_id } if *deleted_id == id => is_deleted.set(true),
-        LiveEvent::Occurrences { rows } => {
-            // A run of the schedule, whose due time is no longer the next one.
-            let is_due_passed = |run: &OccurrenceRow| {
-                run.job_id == id && view.with_untracked(|job| latest_due_before(job, run.scheduled_for).is_some())
-            };
-            if rows.iter().any(is_due_passed) {
-                refresh.request();
-            }
-        }
-        LiveEvent::Workers | LiveEvent::Cluster => refresh.request(),
-        _ if is_resync(envelope) => refresh.request(),
-        _ => {}
-    });
-    handle
+    refresh
 }
 
 /// Returns the latest due time on the page that is not after `now`.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use leptos::prelude::*;
 use milvaion_api::{
-    events::LiveEvent,
+    events::{EventEnvelope, LiveEvent},
     page::{JobFilter, ListPage},
     views::{JobRow, OccurrenceRow},
 };
@@ -23,7 +23,7 @@ use crate::{
     api::jobs::jobs,
     browser,
     components::{due_refresh::use_due_refresh, time::use_page_clock},
-    live::{LiveUpdates, ThrottledRefresh, is_resync, throttled_refresh, use_live_updates},
+    live::{LiveUpdates, ThrottledRefresh, live_page},
     pages::job::shown_state::{ShownState, ShownStates},
 };
 
@@ -76,22 +76,18 @@ impl JobList {
             let filter = filter.clone();
             async move { jobs(filter).await }
         };
+        let on_event = move |envelope: &EventEnvelope| match &envelope.event {
+            LiveEvent::Occurrences { rows } => self.apply(rows),
+            event => matches!(
+                event,
+                LiveEvent::Job { .. } | LiveEvent::JobDeleted { .. } | LiveEvent::Workers | LiveEvent::Cluster
+            ),
+        };
         let apply = move |found| self.reread(found, browser::is_busy_in(JOB_TABLE_ID));
-        let refresh = throttled_refresh(Duration::from_secs(1), read, apply);
+        let refresh = live_page(Duration::from_secs(1), read, on_event, apply);
         self.refresh.set_value(Some(refresh.clone()));
-        refresh.request_after_first_read();
-        let live = use_context::<LiveUpdates>();
         use_due_refresh(move |now| self.latest_due_before(now), refresh.clone());
-        self.follow_user(live, refresh.clone());
-        use_live_updates(move |envelope| match &envelope.event {
-            // The match applies the rows, and refreshes if that did not suffice.
-            LiveEvent::Occurrences { rows } if self.apply(rows) => refresh.request(),
-            LiveEvent::Job { .. } | LiveEvent::JobDeleted { .. } | LiveEvent::Workers | LiveEvent::Cluster => {
-                refresh.request();
-            }
-            _ if is_resync(envelope) => refresh.request(),
-            _ => {}
-        });
+        self.follow_user(use_context::<LiveUpdates>(), refresh);
     }
 
     /// Shows the state that an action on a job leads to. After the answer the page is read again.

@@ -19,7 +19,7 @@ use crate::{
     components::{log_lines::LogLines, log_view::LOG_PAGE_LINES},
     error::AppError,
     format,
-    live::{LiveUpdates, ThrottledRefresh, is_resync, throttled_refresh, use_live_updates},
+    live::{LiveUpdates, ThrottledRefresh, live_page, throttled_refresh},
 };
 
 /// The delay before the page is read again after an event. The event is shown at once, but it holds only the row.
@@ -105,7 +105,7 @@ pub(super) fn keep_current(
             Ok::<_, AppError>(PageRead { before, is_ended, view, after, between, start })
         }
     };
-    let refresh = throttled_refresh(REFRESH_DELAY, read, move |mut read: PageRead| {
+    let apply = move |mut read: PageRead| {
         reads.update_value(|reads| {
             reads.made_up = read.before.interruptions;
             reads.has_read_end |= read.is_ended;
@@ -118,28 +118,11 @@ pub(super) fn keep_current(
         if read.view.row.version >= data.with_untracked(|data| data.row.version) {
             data.set(read.view);
         }
-    });
-    let follow = lines.map(|lines| follow_log(id, lines, includes_log));
-    let handle = refresh.clone();
-    let read_log = {
-        let refresh = refresh.clone();
-        move || match &follow {
-            // The present read of the page may have begun before these lines were stored.
-            Some(_) if includes_log() => refresh.request(),
-            Some(follow) if !browser::is_hidden() => follow.request(),
-            _ => {}
-        }
     };
-    let live = use_context::<LiveUpdates>();
-    if live.is_some_and(LiveUpdates::received_recently) {
-        refresh.request();
-    }
-    if live.is_some_and(LiveUpdates::received_log_recently) {
-        read_log();
-    }
-    use_live_updates(move |envelope: &EventEnvelope| match &envelope.event {
+    let follow = lines.map(|lines| follow_log(id, lines, includes_log));
+    let on_event = move |envelope: &EventEnvelope| match &envelope.event {
         LiveEvent::Occurrences { rows } => {
-            let Some(row) = rows.iter().find(|row| row.id == id) else { return };
+            let Some(row) = rows.iter().find(|row| row.id == id) else { return false };
             if row.version >= data.with_untracked(|data| data.row.version) {
                 event_at.set(Some(format::iso(envelope.at)));
                 data.update(|data| {
@@ -148,18 +131,26 @@ pub(super) fn keep_current(
                     data.row = row.clone();
                 });
             }
-            refresh.request();
+            true
         }
-        event if event.concerns_log(id) => read_log(),
+        event if event.concerns_log(id) => match &follow {
+            // The present read of the page may have begun before these lines were stored.
+            Some(_) if includes_log() => true,
+            Some(follow) if !browser::is_hidden() => {
+                follow.request();
+                false
+            }
+            _ => false,
+        },
         // The availability of a worker is part of the explanation for a queued and a running occurrence.
-        LiveEvent::Workers if !is_ended() => refresh.request(),
-        _ if is_resync(envelope) => {
+        LiveEvent::Workers => !is_ended(),
+        LiveEvent::Resync => {
             reads.update_value(|reads| reads.interruptions += 1);
-            refresh.request();
+            true
         }
-        _ => {}
-    });
-    handle
+        _ => false,
+    };
+    live_page(REFRESH_DELAY, read, on_event, apply)
 }
 
 /// Returns a refresh that reads the lines that the page lacks, unless the read of the page includes them. A hidden tab
@@ -181,6 +172,9 @@ fn follow_log(
         },
         move |(start, new): (i64, Vec<LogLine>)| lines.merge_read(&new, start, 0),
     );
+    if use_context::<LiveUpdates>().is_some_and(LiveUpdates::received_log_recently) {
+        follow.request();
+    }
     let handle = follow.clone();
     Effect::new(move |_| {
         let follow = follow.clone();

@@ -32,7 +32,7 @@ use crate::{
         page_header::PageHeader, session_context::may,
     },
     error::AppError,
-    live::{refresh_on_resync, throttled_refresh, use_polling},
+    live::live_page,
 };
 
 /// The shortest time between two reads of the loops.
@@ -107,7 +107,9 @@ fn LoopsContent(list: SingletonLoopList, flash: FlashView, actions: LoopActions)
     let search = Memo::new(move |_| query.with(|query| query.get("q").unwrap_or_default().trim().to_lowercase()));
     let is_truncated = list.is_truncated;
     let rows = LoopRows::new(list.loops);
-    keep_current(rows, actions);
+    live_page(REFRESH_PAUSE, singleton_loops, |_| false, move |read: SingletonLoopList| rows.apply(read.loops))
+        .every(POLL_INTERVAL)
+        .after_changes(actions.changes);
     let may_control = may(Permission::ControlLoops);
     let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
     let is_empty = Memo::new(move |_| rows.0.with(Vec::is_empty));
@@ -178,22 +180,4 @@ fn LoopsContent(list: SingletonLoopList, flash: FlashView, actions: LoopActions)
         </div>
         <LoopConfirmation actions/>
     }
-}
-
-/// Reads the loops again every [`POLL_INTERVAL`], after an action of this page, and when events may have been missed.
-fn keep_current(rows: LoopRows, actions: LoopActions) {
-    let refresh =
-        throttled_refresh(REFRESH_PAUSE, singleton_loops, move |read: SingletonLoopList| rows.apply(read.loops));
-    Effect::new({
-        let refresh = refresh.clone();
-        move |before: Option<u32>| {
-            let changes = actions.changes.get();
-            if before.is_some_and(|before| before != changes) {
-                refresh.request_own();
-            }
-            changes
-        }
-    });
-    refresh_on_resync(&refresh);
-    use_polling(POLL_INTERVAL, move || refresh.request());
 }
