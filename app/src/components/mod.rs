@@ -27,6 +27,7 @@ pub mod health_parts;
 pub mod icon;
 pub mod input_form;
 pub mod leave_guard;
+pub mod live_rows;
 pub mod loading;
 pub mod log_lines;
 pub mod log_view;

@@ -12,17 +12,14 @@ use milvaion_protocol::status::OccurrenceStatus;
 
 use super::{
     icon::Icon,
+    live_rows::when_user_left,
     occurrence_list::{OccurrenceEntry, OccurrenceList, ReaderActivity},
     status_badge::StatusBadge,
     table::{Number, Table, Text},
-    time::{Duration, MaybeTime, Time, use_page_clock},
+    time::{Duration, MaybeTime, Time},
     waiting_changes::WaitingChangesButton,
 };
-use crate::{
-    api::occurrences::list_occurrences,
-    browser, format,
-    live::{LiveUpdates, live_page},
-};
+use crate::{api::occurrences::list_occurrences, browser, format, live::live_page};
 
 /// The table's id, used to detect whether the user works in it.
 const OCCURRENCE_TABLE_ID: &str = "occurrences";
@@ -121,22 +118,11 @@ fn keep_current(list: OccurrenceList, filter: OccurrenceFilter) {
     let refresh = live_page(StdDuration::from_millis(300), read, on_event, move |(mark, page)| {
         list.reread(mark, page, reader_activity());
     });
-    let live = use_context::<LiveUpdates>();
     if has_window {
         // Rows leave a time window without an event.
         refresh.every(StdDuration::from_secs(60));
     }
-    // No event reports that a selection has ended or a pointer was released outside the page, so the clock checks.
-    let clock = use_page_clock();
-    Effect::new(move |_| {
-        if clock.now().is_some()
-            && list.has_leaving_rows()
-            && !live.is_some_and(LiveUpdates::is_paused)
-            && !reader_activity().is_in_list
-        {
-            list.remove_leaving_rows();
-        }
-    });
+    when_user_left(OCCURRENCE_TABLE_ID, move || list.has_leaving_rows(), move || list.remove_leaving_rows());
 }
 
 #[component]

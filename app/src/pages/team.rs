@@ -41,11 +41,12 @@ use crate::{
         focus::hand_focus,
         form::ErrorSummary,
         icon::Icon,
+        live_rows::LiveRows,
         page_header::PageHeader,
         session_context::may,
         toast::{ToastKind, ToastQueue, toasts},
     },
-    live::live_page,
+    live::{live_page, set_if_changed},
 };
 
 /// The shortest time between two reads of the team.
@@ -158,49 +159,26 @@ impl Invitations {
     }
 }
 
-/// The rows of the table. A refresh changes the rows that differ and keeps the others, so that an open dialog of a row
-/// stays open.
+/// The rows of the table, with the number of all users and invitations.
 #[derive(Clone, Copy)]
 pub struct TeamRows {
-    rows: RwSignal<Vec<(UserId, ArcRwSignal<TeamRow>)>>,
+    rows: LiveRows<TeamRow>,
     total: RwSignal<u32>,
 }
 
 impl TeamRows {
     fn new(view: TeamView) -> Self {
-        let rows = view.rows.into_iter().map(|row| (row.id, ArcRwSignal::new(row))).collect();
-        Self { rows: RwSignal::new(rows), total: RwSignal::new(view.total) }
+        Self { rows: LiveRows::of_all(view.rows, |row| row.id.to_string()), total: RwSignal::new(view.total) }
     }
 
     fn apply(self, view: TeamView) {
-        let known: std::collections::HashMap<UserId, ArcRwSignal<TeamRow>> =
-            self.rows.get_untracked().into_iter().collect();
-        let rows: Vec<_> = view
-            .rows
-            .into_iter()
-            .map(|row| match known.get(&row.id) {
-                Some(signal) => {
-                    if signal.with_untracked(|known| *known != row) {
-                        signal.set(row.clone());
-                    }
-                    (row.id, signal.clone())
-                }
-                None => (row.id, ArcRwSignal::new(row)),
-            })
-            .collect();
-        let has_moved =
-            self.rows.with_untracked(|known| !known.iter().map(|(id, _)| id).eq(rows.iter().map(|(id, _)| id)));
-        if has_moved {
-            self.rows.set(rows);
-        }
-        if self.total.get_untracked() != view.total {
-            self.total.set(view.total);
-        }
+        self.rows.apply_all(view.rows);
+        set_if_changed(self.total, view.total);
     }
 
     /// Returns the number of rows, and of all users and invitations if a filter hides some.
     fn count_text(self) -> String {
-        let (shown, total) = (self.rows.with(Vec::len), self.total.get());
+        let (shown, total) = (self.rows.count(), self.total.get());
         let words = if total == 1 { "user or invitation" } else { "users and invitations" };
         if usize::try_from(total).is_ok_and(|total| total == shown) {
             format!("{total} {words}")
@@ -225,7 +203,7 @@ fn TeamContent(
         .after_changes(invitations.changes);
     let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
     let flash = FlashView { error: None, ..flash };
-    let is_empty = Memo::new(move |_| rows.rows.with(Vec::is_empty));
+    let is_empty = Memo::new(move |_| rows.rows.is_empty());
     let export = may(Permission::Export).then(|| {
         view! {
             // The router must not follow the link to a file.

@@ -37,6 +37,7 @@ use crate::{
         empty_state::EmptyState,
         focus::hand_focus,
         form::ErrorSummary,
+        live_rows::LiveRows,
         loading::render_page,
         page_header::PageHeader,
         session_context::use_signed_in_user,
@@ -162,54 +163,16 @@ impl TokenActions {
     }
 }
 
-/// The rows of the table. A refresh changes the rows that differ and keeps the others, so that a focused button of a
-/// row stays focused.
-#[derive(Clone, Copy)]
-pub struct TokenRows(RwSignal<Vec<(TokenId, ArcRwSignal<TokenRow>)>>);
-
-impl TokenRows {
-    fn new(rows: Vec<TokenRow>) -> Self {
-        Self(RwSignal::new(rows.into_iter().map(|row| (row.id, ArcRwSignal::new(row))).collect()))
-    }
-
-    fn apply(self, rows: Vec<TokenRow>) {
-        let known: std::collections::HashMap<TokenId, ArcRwSignal<TokenRow>> =
-            self.0.get_untracked().into_iter().collect();
-        let rows: Vec<_> = rows
-            .into_iter()
-            .map(|row| match known.get(&row.id) {
-                Some(signal) => {
-                    if signal.with_untracked(|known| *known != row) {
-                        signal.set(row.clone());
-                    }
-                    (row.id, signal.clone())
-                }
-                None => (row.id, ArcRwSignal::new(row)),
-            })
-            .collect();
-        if self.0.with_untracked(|known| !known.iter().map(|(id, _)| id).eq(rows.iter().map(|(id, _)| id))) {
-            self.0.set(rows);
-        }
-    }
-
-    /// Returns the token with this id, if the page has it.
-    fn find(self, id: TokenId) -> Option<TokenRow> {
-        self.0.with_untracked(|rows| {
-            rows.iter().find(|(known, _)| *known == id).map(|(_, row)| row.with_untracked(Clone::clone))
-        })
-    }
-}
-
 #[component]
 fn TokensContent(all: bool, rows: Vec<TokenRow>, flash: FlashView, actions: TokenActions) -> impl IntoView {
     let role = use_signed_in_user().with_untracked(|me| me.as_ref().map_or(Role::Viewer, |me| me.role));
-    let rows = TokenRows::new(rows);
-    live_page(REFRESH_PAUSE, move || tokens(all), |_| false, move |read| rows.apply(read))
+    let rows = LiveRows::of_all(rows, |row: &TokenRow| row.id.to_string());
+    live_page(REFRESH_PAUSE, move || tokens(all), |_| false, move |read| rows.apply_all(read))
         .every(IDLE_REFRESH_INTERVAL)
         .after_changes(actions.changes);
     let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
     let flash = FlashView { error: None, ..flash };
-    let is_empty = Memo::new(move |_| rows.0.with(Vec::is_empty));
+    let is_empty = Memo::new(move |_| rows.is_empty());
     let tabs = (role == Role::Admin).then(|| {
         let current = |is_tab: bool| is_tab.then_some("page");
         view! {

@@ -19,6 +19,7 @@ use crate::{
     components::{
         empty_state::EmptyState,
         icon::{Icon, LiveIcon},
+        live_rows::LiveRows,
         loading::render_page,
         page_header::PageHeader,
         session_context::may,
@@ -49,42 +50,18 @@ pub fn WorkersPage() -> impl IntoView {
     }
 }
 
-/// A worker's card: its id with its current values.
-type WorkerEntry = (String, ArcRwSignal<WorkerView>);
-
 #[component]
 fn WorkersContent(workers: Vec<WorkerView>) -> impl IntoView {
-    let entry = |worker: WorkerView| (worker.id.clone(), ArcRwSignal::new(worker));
-    let workers = RwSignal::new(workers.into_iter().map(entry).collect::<Vec<WorkerEntry>>());
-    let apply = move |read: Vec<WorkerView>| {
-        let known = workers.get_untracked();
-        let is_same = known.len() == read.len() && known.iter().zip(&read).all(|(known, read)| known.0 == read.id);
-        let mut entries = Vec::with_capacity(read.len());
-        for worker in read {
-            match known.iter().find(|(id, _)| *id == worker.id) {
-                Some((id, signal)) => {
-                    if *signal.read_untracked() != worker {
-                        signal.set(worker);
-                    }
-                    entries.push((id.clone(), signal.clone()));
-                }
-                None => entries.push(entry(worker)),
-            }
-        }
-        if !is_same {
-            workers.set(entries);
-        }
-    };
+    let workers = LiveRows::of_all(workers, |worker: &WorkerView| worker.id.clone());
+    let apply = move |read| workers.apply_all(read);
     live_page(REFRESH_INTERVAL, list_workers, |envelope| matches!(envelope.event, LiveEvent::Workers), apply)
         .every(POLL_INTERVAL);
     let may_define = may(Permission::DefineJob);
-    let is_empty = Memo::new(move |_| workers.with(Vec::is_empty));
+    let is_empty = Memo::new(move |_| workers.is_empty());
     view! {
         {move || is_empty.get().then(empty_state)}
         <div class="stack">
-            <For each=move || workers.get() key=|(id, _)| id.clone() let:entry>
-                <WorkerCard worker=entry.1 may_define/>
-            </For>
+            {workers.view(move |worker| view! { <WorkerCard worker may_define/> }.into_any())}
         </div>
     }
 }
@@ -102,8 +79,7 @@ fn empty_state() -> impl IntoView {
 }
 
 #[component]
-fn WorkerCard(worker: ArcRwSignal<WorkerView>, may_define: bool) -> impl IntoView {
-    let worker = RwSignal::from(worker);
+fn WorkerCard(worker: RwSignal<WorkerView>, may_define: bool) -> impl IntoView {
     let id = worker.with_untracked(|worker| worker.id.clone());
     let heading = format!("worker-{id}");
     let part = move |alive: bool| {

@@ -10,13 +10,14 @@ use milvaion_api::{
 use super::{
     AlertSection, AlertTabs,
     badges::off_badge,
-    rows::{KeyedRows, REFRESH_DELAY, is_about_alerts},
+    rows::{REFRESH_DELAY, is_about_alerts},
 };
 use crate::{
     api::alerts::{alert_channels, channel_address},
     components::{
         empty_state::EmptyState,
         icon::Icon,
+        live_rows::LiveRows,
         loading::render_page,
         page_header::PageHeader,
         session_context::may,
@@ -36,8 +37,8 @@ pub fn AlertChannelsPage() -> impl IntoView {
 
 #[component]
 fn ChannelsContent(rows: Vec<AlertChannelRow>) -> impl IntoView {
-    let rows = KeyedRows::new(rows);
-    live_page(REFRESH_DELAY, alert_channels, is_about_alerts, move |read| rows.apply(read));
+    let rows = LiveRows::of_all(rows, |row: &AlertChannelRow| row.id.to_string());
+    live_page(REFRESH_DELAY, alert_channels, is_about_alerts, move |read| rows.apply_all(read));
     let is_empty = Memo::new(move |_| rows.is_empty());
     let may_manage = may(Permission::ManageAlertChannels);
     let new = may_manage.then(|| {
@@ -81,17 +82,14 @@ fn ChannelsContent(rows: Vec<AlertChannelRow>) -> impl IntoView {
                 id="alert-channels"
                 hidden=move || is_empty.get()
             >
-                <For each=move || rows.get() key=|(id, _)| id.clone() let:entry>
-                    <ChannelTableRow row=entry.1 may_manage/>
-                </For>
+                {rows.view(move |row| view! { <ChannelTableRow row may_manage/> }.into_any())}
             </Table>
         </div>
     }
 }
 
 #[component]
-fn ChannelTableRow(row: ArcRwSignal<AlertChannelRow>, may_manage: bool) -> impl IntoView {
-    let row = RwSignal::from(row);
+fn ChannelTableRow(row: RwSignal<AlertChannelRow>, may_manage: bool) -> impl IntoView {
     let id = row.with_untracked(|row| row.id);
     let name = move || row.with(|row| row.definition.name.clone());
     let name = if may_manage {

@@ -20,12 +20,15 @@ pub mod table;
 use leptos::{ev, html, prelude::*};
 use leptos_meta::Title;
 use leptos_router::{NavigateOptions, hooks::use_navigate};
-use milvaion_api::{alerts::AlertFilter, permissions::Permission};
+use milvaion_api::{
+    alerts::{Alert, AlertFilter},
+    permissions::Permission,
+};
 use milvaion_protocol::id::AlertRuleId;
 
 use self::{
     filter::{STATES, address},
-    rows::{KeyedRows, REFRESH_DELAY, is_about_alerts},
+    rows::{REFRESH_DELAY, is_about_alerts},
     table::AlertTable,
 };
 use crate::{
@@ -35,10 +38,11 @@ use crate::{
         filter_controls::{DrawnFilter, FilterValues, control_value},
         filter_error::{render_filtered, use_filter},
         icon::Icon,
+        live_rows::LiveRows,
         page_header::PageHeader,
         session_context::may,
     },
-    live::{live_page, set_if_changed},
+    live::live_page,
 };
 
 /// The line below the heading.
@@ -101,17 +105,13 @@ pub fn AlertsPage() -> impl IntoView {
 
 #[component]
 fn AlertsContent(filter: AlertFilter, list: AlertList, drawn: DrawnFilter) -> impl IntoView {
-    let rows = KeyedRows::new(list.page.rows);
-    let next = RwSignal::new(list.page.next);
+    let rows = LiveRows::new(list.page, |alert: &Alert| alert.id.to_string());
     let request = filter.clone();
     live_page(
         REFRESH_DELAY,
         move || alerts(request.clone()),
         is_about_alerts,
-        move |read: AlertList| {
-            rows.apply(read.page.rows);
-            set_if_changed(next, read.page.next);
-        },
+        move |read: AlertList| rows.apply(read.page, false),
     );
     let is_empty = Memo::new(move |_| rows.is_empty());
     let has_rules = !list.rules.is_empty();
@@ -119,7 +119,7 @@ fn AlertsContent(filter: AlertFilter, list: AlertList, drawn: DrawnFilter) -> im
     let older = {
         let filter = filter.clone();
         move || {
-            let before = next.get()?.parse().ok()?;
+            let before = rows.next()?.parse().ok()?;
             let href = address(&AlertFilter { before: Some(before), ..filter.clone() });
             Some(view! {
                 <a class="btn" href=href rel="next">

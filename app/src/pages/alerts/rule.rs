@@ -7,7 +7,7 @@ use leptos_router::{
     hooks::{use_navigate, use_params_map},
 };
 use milvaion_api::{
-    alerts::{AlertFilter, AlertRuleRow},
+    alerts::{Alert, AlertFilter, AlertRuleRow},
     permissions::Permission,
 };
 use milvaion_protocol::id::AlertRuleId;
@@ -19,7 +19,7 @@ use super::{
     edited_form::{EditedForm, EditedFormButtons, PageErrors},
     filter::address,
     mute::{MuteForms, STATE_HEADING_ID},
-    rows::{KeyedRows, REFRESH_DELAY, is_about_alerts, use_server_now},
+    rows::{REFRESH_DELAY, is_about_alerts, use_server_now},
     rule_form::RuleFields,
     rules::{channel_names, selection},
     table::AlertTable,
@@ -33,6 +33,7 @@ use crate::{
         action_error::{ActionError, LastError},
         form_draft::{DraftNotice, FormDraft, render_with_draft},
         input_form::FormState,
+        live_rows::LiveRows,
         loading::render_page,
         page_header::{Breadcrumbs, PageHeader},
         session_context::may,
@@ -92,8 +93,7 @@ fn restore_draft(mut data: PageData, values: Value) -> Option<PageData> {
 #[derive(Clone)]
 struct LiveRule {
     rule: RwSignal<AlertRuleRow>,
-    history: KeyedRows<milvaion_api::alerts::Alert>,
-    has_more: RwSignal<bool>,
+    history: LiveRows<Alert>,
     refresh: ThrottledRefresh,
 }
 
@@ -101,19 +101,17 @@ impl LiveRule {
     fn new(state: AlertRuleState) -> Self {
         let id = state.rule.id;
         let rule = RwSignal::new(state.rule);
-        let has_more = RwSignal::new(state.history.next.is_some());
-        let history = KeyedRows::new(state.history.rows);
+        let history = LiveRows::new(state.history, |alert: &Alert| alert.id.to_string());
         let refresh = live_page(
             REFRESH_DELAY,
             move || alert_rule(id),
             is_about_alerts,
             move |read: AlertRuleState| {
                 set_if_changed(rule, read.rule);
-                set_if_changed(has_more, read.history.next.is_some());
-                history.apply(read.history.rows);
+                history.apply(read.history, false);
             },
         );
-        Self { rule, history, has_more, refresh }
+        Self { rule, history, refresh }
     }
 }
 
@@ -223,7 +221,7 @@ fn StateEntries(live: LiveRule, muted_until: Memo<Option<chrono::DateTime<chrono
 /// The latest alerts of the rule.
 #[component]
 fn History(live: LiveRule) -> impl IntoView {
-    let LiveRule { rule, history, has_more, .. } = live;
+    let LiveRule { rule, history, .. } = live;
     let id = rule.with_untracked(|rule| rule.id);
     let is_empty = Memo::new(move |_| history.is_empty());
     let all = address(&AlertFilter { rule: Some(id), ..AlertFilter::default() });
@@ -234,7 +232,7 @@ fn History(live: LiveRule) -> impl IntoView {
             <div hidden=move || is_empty.get()>
                 <AlertTable rows=history caption="Alerts of this rule, newest first"/>
             </div>
-            <p hidden=move || !has_more.get()><a href=all>"All alerts of this rule"</a></p>
+            <p hidden=move || history.next().is_none()><a href=all>"All alerts of this rule"</a></p>
         </section>
     }
 }

@@ -10,13 +10,14 @@ use milvaion_api::{
 use super::{
     AlertSection, AlertTabs,
     badges::{rule_state, severity_badge},
-    rows::{KeyedRows, REFRESH_DELAY, is_about_alerts, use_server_now},
+    rows::{REFRESH_DELAY, is_about_alerts, use_server_now},
 };
 use crate::{
     api::alerts::{alert_rules, rule_address},
     components::{
         empty_state::EmptyState,
         icon::Icon,
+        live_rows::LiveRows,
         loading::render_page,
         page_header::PageHeader,
         session_context::may,
@@ -35,8 +36,8 @@ pub fn AlertRulesPage() -> impl IntoView {
 
 #[component]
 fn RulesContent(rows: Vec<AlertRuleRow>) -> impl IntoView {
-    let rows = KeyedRows::new(rows);
-    live_page(REFRESH_DELAY, alert_rules, is_about_alerts, move |read| rows.apply(read));
+    let rows = LiveRows::of_all(rows, |row: &AlertRuleRow| row.id.to_string());
+    live_page(REFRESH_DELAY, alert_rules, is_about_alerts, move |read| rows.apply_all(read));
     let is_empty = Memo::new(move |_| rows.is_empty());
     let may_define = may(Permission::DefineAlert);
     let new = may_define.then(|| {
@@ -76,17 +77,14 @@ fn RulesContent(rows: Vec<AlertRuleRow>) -> impl IntoView {
                 id="alert-rules"
                 hidden=move || is_empty.get()
             >
-                <For each=move || rows.get() key=|(id, _)| id.clone() let:entry>
-                    <RuleTableRow row=entry.1/>
-                </For>
+                {rows.view(move |row| view! { <RuleTableRow row/> }.into_any())}
             </Table>
         </div>
     }
 }
 
 #[component]
-fn RuleTableRow(row: ArcRwSignal<AlertRuleRow>) -> impl IntoView {
-    let row = RwSignal::from(row);
+fn RuleTableRow(row: RwSignal<AlertRuleRow>) -> impl IntoView {
     let id = row.with_untracked(|row| row.id);
     let now = use_server_now();
     let muted = Memo::new(move |_| row.with(|row| row.muted_until).filter(|until| *until > now.get()));

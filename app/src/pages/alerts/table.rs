@@ -3,13 +3,11 @@
 use leptos::prelude::*;
 use milvaion_api::alerts::{Alert, AlertMessageStatus};
 
-use super::{
-    badges::{badge, severity_badge},
-    rows::KeyedRows,
-};
+use super::badges::{badge, severity_badge};
 use crate::{
     api::alerts::rule_address,
     components::{
+        live_rows::LiveRows,
         table::{Number, Table, Text},
         time::Time,
     },
@@ -20,7 +18,7 @@ use crate::{
 #[component]
 pub fn AlertTable(
     /// The alerts of the page.
-    rows: KeyedRows<Alert>,
+    rows: LiveRows<Alert>,
     /// The accessible name.
     caption: &'static str,
     /// True to name the rule of each alert.
@@ -32,16 +30,13 @@ pub fn AlertTable(
     columns.push(Text("Messages"));
     view! {
         <Table caption columns>
-            <For each=move || rows.get() key=|(id, _)| id.clone() let:entry>
-                <AlertTableRow row=entry.1 names_rule/>
-            </For>
+            {rows.view(move |row| view! { <AlertTableRow row names_rule/> }.into_any())}
         </Table>
     }
 }
 
 #[component]
-fn AlertTableRow(row: ArcRwSignal<Alert>, names_rule: bool) -> impl IntoView {
-    let row = RwSignal::from(row);
+fn AlertTableRow(row: RwSignal<Alert>, names_rule: bool) -> impl IntoView {
     // The rule, the job and the first event of an alert never change.
     let Alert { id, rule_id, rule_name, job_id, job_name, first_at, .. } = row.get_untracked();
     let severity = Memo::new(move |_| row.with(|row| row.severity));

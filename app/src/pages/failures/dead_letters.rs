@@ -17,9 +17,7 @@ use super::{
     IDLE_REFRESH_INTERVAL, REFRESH_INTERVAL,
     bulk_actions::{DialogScope, NoteDialog, OpenDialogButton, RowCheckbox, RowSelection, SelectAllCheckbox},
     display::{byte_size, escape_unprintable},
-    is_failure,
-    live_rows::{LiveRows, RowEntry, held_rows_button, is_in_use},
-    state_chips, url,
+    is_failure, state_chips, url,
 };
 use crate::{
     api::{
@@ -31,6 +29,7 @@ use crate::{
         form::{ErrorSummary, FormField, described_by},
         icon::Icon,
         input_form::error_of,
+        live_rows::{LiveRows, is_in_use},
         session_context::may,
         time::Time,
     },
@@ -54,7 +53,7 @@ pub fn DeadLetterList(
     /// The message of the previous form post.
     flash: FlashView,
 ) -> impl IntoView {
-    let rows = LiveRows::new(page);
+    let rows = LiveRows::new(page, |row: &DeadLetterRow| row.id.to_string());
     let chosen = RowSelection::new();
     let request = filter.clone();
     let refresh = live_page(
@@ -68,11 +67,11 @@ pub fn DeadLetterList(
         rows.show_next_read();
         refresh.request_own();
     };
-    let open_ids = Memo::new(move |_| rows.ids_with::<BTreeSet<_>>(|row| row.resolved_at.is_none()));
+    let open_ids = Memo::new(move |_| rows.keys_with::<BTreeSet<_>>(|row| row.resolved_at.is_none()));
     Effect::new(move |_| open_ids.with(|ids| chosen.retain(ids)));
     let may_settle = may(Permission::SettleFailures);
     let is_empty = Memo::new(move |_| rows.is_empty());
-    let row = move |entry: RowEntry<DeadLetterRow>| dead_letter_card(entry, may_settle.then_some(chosen));
+    let cards = rows.view(move |row| dead_letter_card(row, may_settle.then_some(chosen)));
     let here = address_of(filter.resolved, filter.before.map(|id| id.to_string()));
     let first = filter.before.is_some().then(|| address_of(filter.resolved, None));
     let next = move || rows.next().map(|next| address_of(filter.resolved, Some(next)));
@@ -93,10 +92,8 @@ pub fn DeadLetterList(
     let list = view! {
         <div hidden=move || !is_empty.get()>{empty_state(filter.resolved)}</div>
         {choose_all}
-        {held_rows_button(rows, "new dead letter")}
-        <ul class="stack" id=DEAD_LETTERS_ID hidden=move || is_empty.get()>
-            <For each=move || rows.shown() key=|entry| entry.id.clone() children=row/>
-        </ul>
+        {rows.held_button("new dead letter")}
+        <ul class="stack" id=DEAD_LETTERS_ID hidden=move || is_empty.get()>{cards}</ul>
     };
     let list = if may_settle {
         view! { <ResolveDeadLettersForm chosen open_ids here flash on_change>{list}</ResolveDeadLettersForm> }
@@ -141,10 +138,9 @@ fn empty_state(resolved: Option<bool>) -> impl IntoView {
     view! { <EmptyState icon="archive-x" title text/> }
 }
 
-fn dead_letter_card(entry: RowEntry<DeadLetterRow>, chosen: Option<RowSelection>) -> impl IntoView {
-    let RowEntry { id, row: current } = entry;
-    let current = RwSignal::from(current);
+fn dead_letter_card(current: RwSignal<DeadLetterRow>, chosen: Option<RowSelection>) -> AnyView {
     let row = current.get_untracked();
+    let id = row.id.to_string();
     let is_open = Memo::new(move |_| current.with(|row| row.resolved_at.is_none()));
     let name = format!("the dead letter of {}", crate::format::utc(row.received_at));
     let choose = chosen.map(|chosen| {
@@ -221,6 +217,7 @@ fn dead_letter_card(entry: RowEntry<DeadLetterRow>, chosen: Option<RowSelection>
             {headers}
         </li>
     }
+    .into_any()
 }
 
 /// Draws the occurrence that a dead letter names, with its present status.

@@ -6,7 +6,6 @@ use milvaion_api::failures::FailureRow;
 use super::{
     bulk_actions::{RowCheckbox, RowSelection},
     display::CauseBadge,
-    live_rows::RowEntry,
 };
 use crate::{
     components::{icon::Icon, time::Time},
@@ -17,10 +16,9 @@ use crate::{
 const NOTE_MAX_CHARS: usize = 200;
 
 /// Draws a failure in the list of its cause. With a selection, an open failure gets a checkbox.
-pub(super) fn failure_row(entry: RowEntry<FailureRow>, chosen: Option<RowSelection>) -> impl IntoView {
-    let row = RwSignal::from(entry.row);
+pub(super) fn failure_row(row: RwSignal<FailureRow>, chosen: Option<RowSelection>) -> AnyView {
     let first = row.get_untracked();
-    let id = entry.id;
+    let id = first.occurrence_id.to_string();
     let is_open = Memo::new(move |_| row.with(|row| row.resolved_at.is_none()));
     let name = format!("the failure of {} at {}", first.job_name, crate::format::utc(first.failed_at));
     let choose = chosen.map(|chosen| {
@@ -44,6 +42,7 @@ pub(super) fn failure_row(entry: RowEntry<FailureRow>, chosen: Option<RowSelecti
             <td role="cell" data-label="State">{state}</td>
         </tr>
     }
+    .into_any()
 }
 
 /// Shows the state of a failure: open, retried or resolved.

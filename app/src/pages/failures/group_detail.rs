@@ -15,9 +15,7 @@ use super::{
     bulk_actions::{RowSelection, SelectAllCheckbox},
     display::{CauseBadge, cause_description},
     failure_row::failure_row,
-    is_failure,
-    live_rows::{LiveRows, RowEntry, held_rows_button, is_in_use},
-    load_group,
+    is_failure, load_group,
     settle_form::BulkSettleForm,
     state_chips, url,
 };
@@ -26,6 +24,7 @@ use crate::{
     components::{
         empty_state::EmptyState,
         form::ErrorSummary,
+        live_rows::{LiveRows, is_in_use},
         page_header::{Breadcrumbs, PageHeader},
         session_context::may,
         table::{Number, Table, Text},
@@ -56,7 +55,7 @@ pub fn FailureGroupDetail(
     let heading = if group.note.is_empty() { "No message".to_owned() } else { clip(&group.note, HEADING_MAX_CHARS) };
     let path = format!("/failed/{}", group.fingerprint);
     let group = RwSignal::new(group);
-    let rows = LiveRows::new(page);
+    let rows = LiveRows::new(page, |row: &FailureRow| row.occurrence_id.to_string());
     let chosen = RowSelection::new();
     let request = filter.clone();
     let refresh = live_page(
@@ -67,7 +66,7 @@ pub fn FailureGroupDetail(
             group.set(read_group);
             // Before the patch, which ends the selection of a failure that another user settled.
             let hold = chosen.count() > 0 || is_in_use(FAILURE_TABLE_ID);
-            rows.patch(&settled);
+            rows.patch(settled);
             rows.apply(read, hold);
         },
     )
@@ -173,10 +172,10 @@ fn FailureTable(
     refresh: ThrottledRefresh,
 ) -> impl IntoView {
     let may_settle = may(Permission::SettleFailures);
-    let open_ids = Memo::new(move |_| rows.ids_with::<BTreeSet<_>>(|row| row.resolved_at.is_none()));
+    let open_ids = Memo::new(move |_| rows.keys_with::<BTreeSet<_>>(|row| row.resolved_at.is_none()));
     Effect::new(move |_| open_ids.with(|ids| chosen.retain(ids)));
     let is_empty = Memo::new(move |_| rows.is_empty());
-    let row = move |entry: RowEntry<FailureRow>| failure_row(entry, may_settle.then_some(chosen));
+    let body = rows.view(move |row| failure_row(row, may_settle.then_some(chosen)));
     let choose_all = may_settle.then(|| {
         view! {
             <th role="columnheader" scope="col" class="col-narrow">
@@ -187,7 +186,7 @@ fn FailureTable(
         .into_any()
     });
     let table = view! {
-        {held_rows_button(rows, "new failure")}
+        {rows.held_button("new failure")}
         <Table
             caption="Failures of this cause, newest first"
             columns=[Text("Failure"), Text("Failed"), Text("Cause"), Number("Attempt"), Text("State")]
@@ -195,7 +194,7 @@ fn FailureTable(
             id=FAILURE_TABLE_ID
             hidden=move || is_empty.get()
         >
-            <For each=move || rows.shown() key=|entry| entry.id.clone() children=row/>
+            {body}
         </Table>
     };
     let empty = view! {

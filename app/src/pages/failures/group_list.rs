@@ -10,9 +10,7 @@ use milvaion_api::{
 use super::{
     IDLE_REFRESH_INTERVAL, REFRESH_INTERVAL,
     display::{CauseBadge, cause_label},
-    is_failure,
-    live_rows::{LiveRows, RowEntry, held_rows_button, is_in_use},
-    state_chips, url,
+    is_failure, state_chips, url,
 };
 use crate::{
     api::failures::failure_groups,
@@ -20,6 +18,7 @@ use crate::{
         empty_state::EmptyState,
         filter_controls::{DrawnFilter, control_value},
         icon::Icon,
+        live_rows::{LiveRows, is_in_use},
         table::{Number, Table, Text},
         time::Time,
     },
@@ -44,7 +43,7 @@ pub fn FailureGroupList(
     /// The values that the form was last drawn with.
     drawn: DrawnFilter,
 ) -> impl IntoView {
-    let rows = LiveRows::new(page);
+    let rows = LiveRows::new(page, |group: &FailureGroup| group.fingerprint.clone());
     let request = filter.clone();
     live_page(
         REFRESH_INTERVAL,
@@ -57,7 +56,7 @@ pub fn FailureGroupList(
     let is_empty = Memo::new(move |_| rows.is_empty());
     // A link to a group keeps the filter except for cause and search text, which the group already determines.
     let below = FailureFilter { cause: None, text: None, after: None, ..filter.clone() };
-    let row = move |entry: RowEntry<FailureGroup>| group_row(entry, &below);
+    let body = rows.view(move |group| group_row(group, &below));
     let next = {
         let filter = filter.clone();
         move || {
@@ -68,11 +67,11 @@ pub fn FailureGroupList(
     let first =
         filter.after.is_some().then(|| url::failures_url("/failed", &FailureFilter { after: None, ..filter.clone() }));
     let is_bounded = move || {
-        let counts = rows.shown().into_iter().map(|entry| entry.row.with(|group| group.count));
+        let counts = rows.shown().into_iter().map(|row| row.with(|group| group.count));
         counts.sum::<i64>() >= COUNTED_FAILURES_LIMIT
     };
     let total = move || {
-        let causes = i64::try_from(rows.shown().len()).unwrap_or(i64::MAX);
+        let causes = i64::try_from(rows.count()).unwrap_or(i64::MAX);
         let more = if is_bounded() { ", counted over the newest 20,000 failures" } else { "" };
         format!("{}{more}", plural(causes, "cause"))
     };
@@ -80,7 +79,7 @@ pub fn FailureGroupList(
     view! {
         <div class="stack">
             <FailureFilterBar filter drawn/>
-            {held_rows_button(rows, "new group")}
+            {rows.held_button("new group")}
             <div hidden=move || !is_empty.get()>{empty}</div>
             <Table
                 caption="Failures by cause, highest count first"
@@ -90,7 +89,7 @@ pub fn FailureGroupList(
                 id=GROUP_TABLE_ID
                 hidden=move || is_empty.get()
             >
-                <For each=move || rows.shown() key=|entry| entry.id.clone() children=row/>
+                {body}
             </Table>
             <nav class="pager" aria-label="Pages">
                 <span>{total}</span>
@@ -101,9 +100,9 @@ pub fn FailureGroupList(
     }
 }
 
-fn group_row(entry: RowEntry<FailureGroup>, below: &FailureFilter) -> impl IntoView + use<> {
-    let group = RwSignal::from(entry.row);
-    let href = url::failures_url(&format!("/failed/{}", entry.id), below);
+fn group_row(group: RwSignal<FailureGroup>, below: &FailureFilter) -> AnyView {
+    let fingerprint = group.with_untracked(|group| group.fingerprint.clone());
+    let href = url::failures_url(&format!("/failed/{fingerprint}"), below);
     // The newest failure decides these, so they change as seldom as the numbers change often.
     let newest = Memo::new(move |_| group.with(|group| (group.job_id, group.job_name.clone(), group.jobs)));
     let note = Memo::new(move |_| {
@@ -123,7 +122,7 @@ fn group_row(entry: RowEntry<FailureGroup>, below: &FailureFilter) -> impl IntoV
         }
     };
     view! {
-        <tr role="row" data-fingerprint=entry.id>
+        <tr role="row" data-fingerprint=fingerprint>
             <th role="rowheader" scope="row" data-label="Failure">
                 <a class="row-link" href=href>{move || note.get()}</a>
             </th>
@@ -138,6 +137,7 @@ fn group_row(entry: RowEntry<FailureGroup>, below: &FailureFilter) -> impl IntoV
             </td>
         </tr>
     }
+    .into_any()
 }
 
 /// The filters: search text, cause, state and job.

@@ -13,7 +13,6 @@ pub mod group_list;
 pub mod settle_form;
 
 mod bulk_scope;
-mod live_rows;
 
 mod url;
 

@@ -22,8 +22,11 @@ use milvaion_protocol::{
 use crate::{
     api::jobs::jobs,
     browser,
-    components::{due_refresh::use_due_refresh, time::use_page_clock},
-    live::{LiveUpdates, ThrottledRefresh, live_page},
+    components::{
+        due_refresh::use_due_refresh,
+        live_rows::{LiveRows, when_user_left},
+    },
+    live::{ThrottledRefresh, live_page},
     pages::job::shown_state::{ShownState, ShownStates},
 };
 
@@ -35,18 +38,11 @@ const RECENT_OCCURRENCES: usize = 10;
 /// next one.
 const MAX_STATUSES_DURING_READ: usize = 1_000;
 
-/// The entries of the table: the rows with the ids of their jobs.
-type JobEntries = Vec<(JobId, ArcRwSignal<JobRow>)>;
-
 /// The rows on the page. Each row is its own signal, so that a change redraws only that row.
 #[derive(Clone, Copy)]
 pub(super) struct JobList {
-    /// The rows with the ids of their jobs.
-    pub(super) rows: RwSignal<JobEntries>,
-    /// The cursor of the next page; none on the last page.
-    pub(super) next: RwSignal<Option<String>>,
-    /// The rows of a read whose order waits until the user has left the table.
-    waiting: RwSignal<Option<JobEntries>>,
+    /// The rows by the ids of their jobs. A changed order waits until the user has left the table.
+    pub(super) rows: LiveRows<JobRow>,
     /// The statuses that arrived since the last read began.
     since_read: StoredValue<Vec<(JobId, OccurrenceId, OccurrenceStatus)>>,
     /// The states that the actions on the rows show.
@@ -57,11 +53,8 @@ pub(super) struct JobList {
 impl JobList {
     /// Creates the list from the page that was read.
     pub(super) fn new(found: ListPage<JobRow>) -> Self {
-        let rows = found.rows.into_iter().map(|row| (row.id, ArcRwSignal::new(row))).collect();
         Self {
-            rows: RwSignal::new(rows),
-            next: RwSignal::new(found.next),
-            waiting: RwSignal::new(None),
+            rows: LiveRows::new(found, |row| row.id.to_string()),
             since_read: StoredValue::new(Vec::new()),
             states: ShownStates::new(),
             refresh: StoredValue::new(None),
@@ -86,15 +79,14 @@ impl JobList {
         let apply = move |found| self.reread(found, browser::is_busy_in(JOB_TABLE_ID));
         let refresh = live_page(Duration::from_secs(1), read, on_event, apply);
         self.refresh.set_value(Some(refresh.clone()));
-        use_due_refresh(move |now| self.latest_due_before(now), refresh.clone());
-        self.follow_user(use_context::<LiveUpdates>(), refresh);
+        use_due_refresh(move |now| self.latest_due_before(now), refresh);
+        when_user_left(JOB_TABLE_ID, move || self.rows.is_held(), move || self.rows.show_held());
     }
 
     /// Shows the state that an action on a job leads to. After the answer the page is read again.
     pub(super) fn show_state(self, job: JobId, state: ShownState) {
         self.states.record(job, state);
-        let row = |rows: &JobEntries| rows.iter().find(|(id, _)| *id == job).map(|(_, row)| row.clone());
-        if let Some(row) = self.rows.with_untracked(row) {
+        if let Some(row) = self.rows.find(&job.to_string()) {
             row.update(|row| row.is_active = state.is_active);
         }
         if state.is_answered
@@ -104,40 +96,10 @@ impl JobList {
         }
     }
 
-    /// Returns true if a changed order waits until the user has left the table.
-    pub(super) fn has_waiting(self) -> bool {
-        self.waiting.with(Option::is_some)
-    }
-
-    /// Shows the order that waits.
-    pub(super) fn show_waiting(self) {
-        if let Some(rows) = self.waiting.try_update(Option::take).flatten() {
-            self.rows.set(rows);
-        }
-    }
-
-    /// Shows the order that waits once the user has left the table. The clock checks, because no event reports that a
-    /// selection has ended.
-    fn follow_user(self, live: Option<LiveUpdates>, refresh: ThrottledRefresh) {
-        let clock = use_page_clock();
-        Effect::new(move |_| {
-            if clock.now().is_some()
-                && self.waiting.with_untracked(Option::is_some)
-                && !live.is_some_and(LiveUpdates::is_paused)
-                && !browser::is_busy_in(JOB_TABLE_ID)
-            {
-                self.show_waiting();
-                // New rows received no events while they waited.
-                refresh.request();
-            }
-        });
-    }
-
     /// Returns the latest due time on the page that is not after `now`.
     fn latest_due_before(self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        self.rows.with_untracked(|rows| {
-            rows.iter().filter_map(|(_, row)| row.read_untracked().next_fire_at).filter(|due| *due <= now).max()
-        })
+        let rows = untrack(|| self.rows.shown());
+        rows.iter().filter_map(|row| row.read_untracked().next_fire_at).filter(|due| *due <= now).max()
     }
 
     fn begin_read(self) {
@@ -145,41 +107,17 @@ impl JobList {
         self.states.begin_read();
     }
 
-    fn reread(self, found: ListPage<JobRow>, is_busy: bool) {
-        let known = self.rows.get_untracked();
+    fn reread(self, mut found: ListPage<JobRow>, is_busy: bool) {
         let since_read = self.since_read.get_value();
-        let rows: JobEntries = found
-            .rows
-            .into_iter()
-            .map(|mut row| {
-                self.states.correct(&mut row);
-                for (_, id, status) in since_read.iter().filter(|(job, ..)| *job == row.id) {
-                    record_status(&mut row.recent, *id, *status);
-                }
-                match known.iter().find(|(id, _)| *id == row.id) {
-                    Some((id, signal)) => {
-                        if *signal.read_untracked() != row {
-                            signal.set(row);
-                        }
-                        (*id, signal.clone())
-                    }
-                    None => (row.id, ArcRwSignal::new(row)),
-                }
-            })
-            .collect();
+        for row in &mut found.rows {
+            self.states.correct(row);
+            for (_, id, status) in since_read.iter().filter(|(job, ..)| *job == row.id) {
+                record_status(&mut row.recent, *id, *status);
+            }
+        }
         // The answer of an action does not reach a row that has left the page.
-        self.states.retain(|job| rows.iter().any(|(id, _)| *id == job));
-        let is_same = known.len() == rows.len() && known.iter().zip(&rows).all(|(a, b)| a.0 == b.0);
-        let waiting = (!is_same && is_busy).then(|| rows.clone());
-        if waiting.is_some() || self.waiting.with_untracked(Option::is_some) {
-            self.waiting.set(waiting);
-        }
-        if !is_same && !is_busy {
-            self.rows.set(rows);
-        }
-        if self.next.with_untracked(|next| *next != found.next) {
-            self.next.set(found.next);
-        }
+        self.states.retain(|job| found.rows.iter().any(|row| row.id == job));
+        self.rows.apply(found, is_busy);
     }
 
     /// Patches the statuses into the rows. Returns true if an occurrence shows that the next due time of its row has
@@ -191,18 +129,15 @@ impl JobList {
             let excess = since.len().saturating_sub(MAX_STATUSES_DURING_READ);
             since.drain(..excess);
         });
-        self.rows.with_untracked(|rows| {
-            for occurrence in occurrences {
-                if let Some((_, row)) = rows.iter().find(|(id, _)| *id == occurrence.job_id) {
-                    let mut recent = row.read_untracked().recent.clone();
-                    is_due_passed |=
-                        row.read_untracked().next_fire_at.is_some_and(|due| due <= occurrence.scheduled_for);
-                    if record_status(&mut recent, occurrence.id, occurrence.status) {
-                        row.update(|row| row.recent = recent);
-                    }
+        for occurrence in occurrences {
+            if let Some(row) = self.rows.find(&occurrence.job_id.to_string()) {
+                let mut recent = row.read_untracked().recent.clone();
+                is_due_passed |= row.read_untracked().next_fire_at.is_some_and(|due| due <= occurrence.scheduled_for);
+                if record_status(&mut recent, occurrence.id, occurrence.status) {
+                    row.update(|row| row.recent = recent);
                 }
             }
-        });
+        }
         is_due_passed
     }
 }
@@ -303,7 +238,11 @@ mod tests {
     }
 
     fn order(list: JobList) -> Vec<JobId> {
-        list.rows.with_untracked(|rows| rows.iter().map(|(id, _)| *id).collect())
+        untrack(|| list.rows.shown()).iter().map(|row| row.read_untracked().id).collect()
+    }
+
+    fn first(list: JobList) -> JobRow {
+        untrack(|| list.rows.shown())[0].get_untracked()
     }
 
     #[test]
@@ -311,7 +250,7 @@ mod tests {
         use OccurrenceStatus::{Completed, Running};
         Owner::new().with(|| {
             let list = JobList::new(page(vec![job(1, vec![(id(1), Running)])]));
-            let recent = || list.rows.with_untracked(|rows| rows[0].1.read_untracked().recent.clone());
+            let recent = || first(list).recent;
             list.begin_read();
             list.apply(&[run(1, Completed), run(2, Running)]);
             list.reread(page(vec![job(1, vec![(id(1), Running)])]), false);
@@ -328,7 +267,7 @@ mod tests {
             for is_active in [false, true] {
                 let before = || page(vec![JobRow { is_active: !is_active, ..job(1, vec![]) }]);
                 let list = JobList::new(before());
-                let is_shown = || list.rows.with_untracked(|rows| rows[0].1.read_untracked().is_active) == is_active;
+                let is_shown = || first(list).is_active == is_active;
                 let show = |is_answered| list.show_state(job_id(1), ShownState { is_active, is_answered });
                 let is_shown_after_read = || {
                     list.reread(before(), false);
@@ -366,8 +305,8 @@ mod tests {
             let list = JobList::new(page(vec![job(1, vec![]), job(2, vec![])]));
             list.reread(page(vec![job(3, vec![]), job(2, vec![])]), true);
             assert_eq!(order(list), [job_id(1), job_id(2)]);
-            assert!(list.waiting.with_untracked(Option::is_some));
-            list.show_waiting();
+            assert!(untrack(|| list.rows.is_held()));
+            list.rows.show_held();
             assert_eq!(order(list), [job_id(3), job_id(2)]);
         });
     }

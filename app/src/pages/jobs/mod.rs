@@ -91,7 +91,7 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>, drawn: DrawnFilter) -
     let is_first = filter.after.is_none();
     let more = {
         let filter = filter.clone();
-        move || list.next.get().map(|next| address(&filter, Some(&next)))
+        move || list.rows.next().map(|next| address(&filter, Some(&next)))
     };
     let first = (!is_first).then(|| address(&filter, None));
     let empty = if let Some(href) = first.clone() {
@@ -122,12 +122,12 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>, drawn: DrawnFilter) -
         .into_any()
     };
     let here = StoredValue::new(address(&filter, filter.after.as_deref()));
-    let is_empty = Memo::new(move |_| list.rows.with(Vec::is_empty));
-    let shown = move || plural(list.rows.with(|rows| i64::try_from(rows.len()).unwrap_or(i64::MAX)), "job");
+    let is_empty = Memo::new(move |_| list.rows.is_empty());
+    let shown = move || plural(i64::try_from(list.rows.count()).unwrap_or(i64::MAX), "job");
 
     let mut columns = vec![Text("Job"), Text("Schedule"), Text("Next run"), Text("Last 10 runs")];
     columns.extend(may_run.then_some(Actions));
-    let waiting = Memo::new(move |_| list.has_waiting().then(|| "The list has changed".to_owned()));
+    let waiting = Memo::new(move |_| list.rows.is_held().then(|| "The list has changed".to_owned()));
 
     view! {
         <Title text="Jobs"/>
@@ -145,7 +145,7 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>, drawn: DrawnFilter) -
         <div class="stack">
             <JobFilterBar filter=filter.clone() drawn/>
             <div hidden=move || !is_empty.get()>{empty}</div>
-            <WaitingChangesButton changes=waiting on_show=move |()| list.show_waiting()/>
+            <WaitingChangesButton changes=waiting on_show=move |()| list.rows.show_held()/>
             <Table
                 caption="Jobs by name"
                 columns
@@ -153,9 +153,9 @@ fn JobsContent(filter: JobFilter, found: ListPage<JobRow>, drawn: DrawnFilter) -
                 box_id=JOB_TABLE_ID
                 hidden=move || is_empty.get()
             >
-                <For each=move || list.rows.get() key=|(id, _)| *id let:entry>
-                    <JobTableRow list row=entry.1 back=here.get_value() may_run may_define/>
-                </For>
+                {list.rows.view(move |row| {
+                    view! { <JobTableRow list row back=here.get_value() may_run may_define/> }.into_any()
+                })}
             </Table>
             <nav class="pager" aria-label="Pages">
                 <span>{shown}</span>
@@ -239,14 +239,7 @@ fn JobFilterBar(filter: JobFilter, drawn: DrawnFilter) -> impl IntoView {
 }
 
 #[component]
-fn JobTableRow(
-    list: JobList,
-    row: ArcRwSignal<JobRow>,
-    back: String,
-    may_run: bool,
-    may_define: bool,
-) -> impl IntoView {
-    let row = RwSignal::from(row);
+fn JobTableRow(list: JobList, row: RwSignal<JobRow>, back: String, may_run: bool, may_define: bool) -> impl IntoView {
     let id = row.with_untracked(|row| row.id);
     let name = Signal::derive(move || row.with(|row| row.display_name.clone()));
     let is_active = Signal::derive(move || row.with(|row| row.is_active));

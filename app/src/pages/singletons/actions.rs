@@ -4,7 +4,6 @@ use leptos::{ev::SubmitEvent, prelude::*, server_fn::ServerFn, task::spawn_local
 use leptos_router::hooks::use_query_map;
 use milvaion_api::singletons::{LoopStatus, SingletonLoop};
 
-use super::LoopRows;
 use crate::{
     api::{
         session::query_value,
@@ -15,6 +14,7 @@ use crate::{
         busy::SubmitButton,
         dialog::Dialog,
         icon::Icon,
+        live_rows::LiveRows,
         toast::{ToastKind, ToastQueue, toasts},
     },
 };
@@ -223,12 +223,12 @@ pub fn LoopConfirmation(
 #[component]
 pub fn LoopConfirmationSection(
     /// The loops of the page.
-    rows: LoopRows,
+    rows: LiveRows<SingletonLoop>,
 ) -> impl IntoView {
     let query = use_query_map();
     let asked = query.with_untracked(|query| {
         let action = LoopAction::from_slug(&query.get("confirm")?)?;
-        Some((action, query.get("loop").filter(|name| rows.has(name))?))
+        Some((action, query.get("loop").filter(|name| rows.find(name).is_some())?))
     });
     asked.map(|(action, name)| {
         view! {

@@ -18,13 +18,12 @@ use crate::components::{
 #[component]
 pub fn LoopCard(
     /// The loop with its current values.
-    row: ArcRwSignal<SingletonLoop>,
+    row: RwSignal<SingletonLoop>,
     /// The actions of the page.
     actions: LoopActions,
     /// True if the user may control loops.
     may_control: bool,
 ) -> impl IntoView {
-    let row = RwSignal::from(row);
     let name = row.with_untracked(|row| row.name.clone());
     let heading = format!("loop-{name}");
     let (labelled_by, key) = (heading.clone(), name.clone());

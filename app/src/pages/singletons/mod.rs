@@ -28,8 +28,8 @@ use crate::{
         singletons::{ADDRESS, FORM, singleton_loops},
     },
     components::{
-        action_error::ActionError, empty_state::EmptyState, form::ErrorSummary, icon::Icon, loading::render_page,
-        page_header::PageHeader, session_context::may,
+        action_error::ActionError, empty_state::EmptyState, form::ErrorSummary, icon::Icon, live_rows::LiveRows,
+        loading::render_page, page_header::PageHeader, session_context::may,
     },
     error::AppError,
     live::live_page,
@@ -67,64 +67,25 @@ pub fn SingletonLoopsPage() -> impl IntoView {
     }
 }
 
-/// The loops of the page by name, each with its current values.
-#[derive(Clone, Copy)]
-pub struct LoopRows(RwSignal<Vec<(String, ArcRwSignal<SingletonLoop>)>>);
-
-impl LoopRows {
-    fn new(loops: Vec<SingletonLoop>) -> Self {
-        Self(RwSignal::new(loops.into_iter().map(|row| (row.name.clone(), ArcRwSignal::new(row))).collect()))
-    }
-
-    fn apply(self, loops: Vec<SingletonLoop>) {
-        let known = self.0.get_untracked();
-        let is_same = known.iter().map(|(name, _)| name).eq(loops.iter().map(|row| &row.name));
-        let mut rows = Vec::with_capacity(loops.len());
-        for row in loops {
-            match known.iter().find(|(name, _)| *name == row.name) {
-                Some((name, signal)) => {
-                    if *signal.read_untracked() != row {
-                        signal.set(row);
-                    }
-                    rows.push((name.clone(), signal.clone()));
-                }
-                None => rows.push((row.name.clone(), ArcRwSignal::new(row))),
-            }
-        }
-        if !is_same {
-            self.0.set(rows);
-        }
-    }
-
-    fn has(self, name: &str) -> bool {
-        self.0.with_untracked(|rows| rows.iter().any(|(known, _)| known == name))
-    }
-}
-
 #[component]
 fn LoopsContent(list: SingletonLoopList, flash: FlashView, actions: LoopActions) -> impl IntoView {
     let query = use_query_map();
     let search = Memo::new(move |_| query.with(|query| query.get("q").unwrap_or_default().trim().to_lowercase()));
     let is_truncated = list.is_truncated;
-    let rows = LoopRows::new(list.loops);
-    live_page(REFRESH_PAUSE, singleton_loops, |_| false, move |read: SingletonLoopList| rows.apply(read.loops))
+    let rows = LiveRows::of_all(list.loops, |row: &SingletonLoop| row.name.clone());
+    live_page(REFRESH_PAUSE, singleton_loops, |_| false, move |read: SingletonLoopList| rows.apply_all(read.loops))
         .every(POLL_INTERVAL)
         .after_changes(actions.changes);
     let may_control = may(Permission::ControlLoops);
     let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
-    let is_empty = Memo::new(move |_| rows.0.with(Vec::is_empty));
+    let is_empty = Memo::new(move |_| rows.is_empty());
     let found = Memo::new(move |_| {
         let wanted = search.get();
-        rows.0.with(|rows| {
-            let names = rows.iter().map(|(name, _)| name).filter(|name| name.to_lowercase().contains(&wanted));
-            names.cloned().collect::<Vec<_>>()
-        })
+        let mut names = rows.keys();
+        names.retain(|name| name.to_lowercase().contains(&wanted));
+        names
     });
-    let shown = move || {
-        let found = found.get();
-        rows.0.with(|rows| rows.iter().filter(|(name, _)| found.contains(name)).cloned().collect::<Vec<_>>())
-    };
-    let hides_search = move || rows.0.with(Vec::len) < SEARCH_FROM && search.with(String::is_empty);
+    let hides_search = move || rows.count() < SEARCH_FROM && search.with(String::is_empty);
     let hides_none = move || is_empty.get() || !found.with(Vec::is_empty);
     let truncated = is_truncated.then(|| {
         view! {
@@ -174,9 +135,7 @@ fn LoopsContent(list: SingletonLoopList, flash: FlashView, actions: LoopActions)
                     <a class="btn" href=ADDRESS>"Show all"</a>
                 </EmptyState>
             </div>
-            <For each=shown key=|(name, _)| name.clone() let:entry>
-                <LoopCard row=entry.1 actions may_control/>
-            </For>
+            {rows.view_of(found.into(), move |row| view! { <LoopCard row actions may_control/> }.into_any())}
         </div>
         <LoopConfirmation actions/>
     }

@@ -31,16 +31,13 @@ pub fn TeamTable(
             columns=[Text("User"), Text("Role"), Text("State"), Text("Last seen"), Text("Joined")]
             id=TEAM_TABLE_ID
         >
-            <For each=move || rows.rows.get() key=|(id, _)| *id let:entry>
-                <TeamTableRow row=entry.1 invitations/>
-            </For>
+            {rows.rows.view(move |row| view! { <TeamTableRow row invitations/> }.into_any())}
         </Table>
     }
 }
 
 #[component]
-fn TeamTableRow(row: ArcRwSignal<TeamRow>, invitations: Invitations) -> impl IntoView {
-    let row = RwSignal::from(row);
+fn TeamTableRow(row: RwSignal<TeamRow>, invitations: Invitations) -> impl IntoView {
     let id = row.with_untracked(|row| row.id);
     let is_invitation = row.with_untracked(|row| row.invite.is_some());
     // Memos, so that a refresh redraws only what has changed: a dialog of the row may be open.

@@ -2,13 +2,13 @@
 
 use leptos::{prelude::*, server_fn::ServerFn};
 use leptos_router::hooks::use_query_map;
-use milvaion_api::tokens::{ROTATION_OVERLAP_HOURS, TokenState};
+use milvaion_api::tokens::{ROTATION_OVERLAP_HOURS, TokenRow, TokenState};
 use milvaion_protocol::id::TokenId;
 
-use super::{TokenActions, TokenRows};
+use super::TokenActions;
 use crate::{
     api::tokens::{RevokeToken, RotateToken, address},
-    components::dialog::Dialog,
+    components::{dialog::Dialog, live_rows::LiveRows},
 };
 
 /// An action on a token that is confirmed first.
@@ -146,14 +146,15 @@ pub fn ConfirmationDialog(
 #[component]
 pub fn ConfirmationSection(
     /// The tokens of the page.
-    rows: TokenRows,
+    rows: LiveRows<TokenRow>,
     /// True for the list of all tokens.
     all: bool,
 ) -> impl IntoView {
     let query = use_query_map();
     let chosen = TokenAction::ALL.into_iter().find_map(|action| {
         let id = query.with_untracked(|query| query.get(action.param()))?.parse::<TokenId>().ok()?;
-        let row = rows.find(id).filter(|row| action.is_possible(row.state))?;
+        let row = rows.find(&id.to_string())?.get_untracked();
+        let row = action.is_possible(row.state).then_some(row)?;
         Some((action, row))
     });
     chosen.map(|(action, row)| {

@@ -4,12 +4,13 @@ use leptos::prelude::*;
 use milvaion_api::tokens::{TOKEN_PREFIX, TokenRow};
 
 use super::{
-    TokenActions, TokenRows,
+    TokenActions,
     confirm::{AskedAction, TokenAction},
     state_badge::TokenStateBadge,
 };
 use crate::components::{
     icon::Icon,
+    live_rows::LiveRows,
     table::{Actions, Table, Text},
     time::Time,
 };
@@ -21,7 +22,7 @@ pub const TOKEN_TABLE_ID: &str = "tokens";
 #[component]
 pub fn TokenTable(
     /// The tokens of the page.
-    rows: TokenRows,
+    rows: LiveRows<TokenRow>,
     /// The actions on tokens.
     actions: TokenActions,
     /// True for the list of all tokens, which names their owners.
@@ -37,16 +38,13 @@ pub fn TokenTable(
             columns
             id=TOKEN_TABLE_ID
         >
-            <For each=move || rows.0.get() key=|(id, _)| *id let:entry>
-                <TokenTableRow row=entry.1 actions all/>
-            </For>
+            {rows.view(move |row| view! { <TokenTableRow row actions all/> }.into_any())}
         </Table>
     }
 }
 
 #[component]
-fn TokenTableRow(row: ArcRwSignal<TokenRow>, actions: TokenActions, all: bool) -> impl IntoView {
-    let row = RwSignal::from(row);
+fn TokenTableRow(row: RwSignal<TokenRow>, actions: TokenActions, all: bool) -> impl IntoView {
     // What a token may do never changes; a refresh changes its state, its expiry and its last use.
     let TokenRow { id, name, owner, role, read_only, tag, hint, created_at, created_by, .. } = row.get_untracked();
     let state = Memo::new(move |_| row.with(|row| row.state));
