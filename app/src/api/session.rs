@@ -319,9 +319,9 @@ impl SessionEnd {
         set_timeout(report, REASON_WAIT);
     }
 
-    /// Reports that the session has ended.
+    /// Reports that the session has ended, unless the page was left.
     pub fn report(self, reason: SessionEndReason) {
-        self.0.run(reason);
+        let _ = self.0.try_run(reason);
     }
 }
 

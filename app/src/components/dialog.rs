@@ -79,58 +79,6 @@ pub fn Dialog(
     }
 }
 
-/// A dialog that asks for confirmation of an irreversible action. The initial focus is on the button that changes
-/// nothing; the other button is labeled with the action's verb.
-#[component]
-pub fn ConfirmDialog(
-    /// True while the dialog is open.
-    open: RwSignal<bool>,
-    /// The heading's id, unique on the page.
-    #[prop(into)]
-    id: String,
-    /// The question with the object's name: "Delete job nightly-report?".
-    #[prop(into)]
-    title: Signal<String>,
-    /// The label of the confirming button: "Delete job".
-    #[prop(into)]
-    verb: String,
-    /// The label of the button that changes nothing. Must differ from "Cancel" if the verb is to cancel.
-    #[prop(default = "Cancel")]
-    otherwise: &'static str,
-    /// Called after the dialog has closed with a confirmation.
-    #[prop(into)]
-    on_confirm: Callback<()>,
-    /// The reason for which the action is no longer possible.
-    #[prop(optional, into)]
-    impossible: Signal<Option<String>>,
-    /// The consequences of the action.
-    children: Children,
-) -> impl IntoView {
-    let confirm = move |_| {
-        if impossible.with_untracked(Option::is_none) {
-            open.set(false);
-            on_confirm.run(());
-        }
-    };
-    view! {
-        <Dialog open id title>
-            {children()}
-            <Impossible reason=impossible/>
-            <div class="dialog-actions">
-                <button type="button" class="btn" autofocus on:click=move |_| open.set(false)>{otherwise}</button>
-                <button
-                    type="button"
-                    class="btn btn-danger"
-                    aria-disabled=move || impossible.with(Option::is_some).then_some("true")
-                    on:click=confirm
-                >
-                    {verb}
-                </button>
-            </div>
-        </Dialog>
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

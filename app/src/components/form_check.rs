@@ -51,9 +51,12 @@ impl FormCheck {
         self.remember.run(true);
     }
 
-    /// Notes that saving failed before the form was checked.
-    pub fn not_checked(self) {
-        self.remember.run(false);
+    /// Notes the error of a save. The values were checked only if a field or the present state of the object is the
+    /// reason.
+    pub fn refused(self, error: &AppError) {
+        if !matches!(error, AppError::Fields(_) | AppError::Conflict(_)) {
+            let _ = self.remember.try_run(false);
+        }
     }
 }
 

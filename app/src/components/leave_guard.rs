@@ -18,14 +18,15 @@ use leptos_router::{NavigateOptions, hooks::use_navigate};
 use serde_json::Value;
 
 use super::{
+    action::{ErrorPlace, UserAction},
     dialog::Dialog,
     form_check::FormCheck,
     form_draft::{FormDraft, current_address},
     input_form::FormState,
 };
 use crate::{
+    api::session::SessionEnd,
     browser::{self, FollowedLink},
-    error::AppError,
 };
 
 /// The navigation that waits for the user's answer.
@@ -247,7 +248,9 @@ impl GuardedForm {
         } else if is_changed {
             // The page shows the errors of the rejected post.
             self.mark_dirty();
-            self.saving();
+            if let Some(check) = self.check {
+                check.saving();
+            }
             self.draft.store_later(move || self.read.run(()));
         }
     }
@@ -282,20 +285,10 @@ impl GuardedForm {
         }
     }
 
-    /// Notes that the values of the form are being saved, so that no check replaces the errors of the save.
-    pub fn saving(self) {
-        if let Some(check) = self.check {
-            check.saving();
-        }
-    }
-
-    /// Notes the error of a save. The values were checked only if a field or the present state of the object is the reason.
-    pub fn refused(self, error: &AppError) {
-        if let Some(check) = self.check
-            && !matches!(error, AppError::Fields(_) | AppError::Conflict(_))
-        {
-            check.not_checked();
-        }
+    /// Returns the action that saves the form.
+    #[must_use]
+    pub fn save_action(self) -> UserAction {
+        UserAction::new(ErrorPlace::Saved(self.state, self.check, SessionEnd::current()))
     }
 
     /// Forgets the changes and the draft, because they are saved or discarded.

@@ -15,6 +15,7 @@ use milvaion_protocol::{
 };
 
 use super::{
+    action::{ErrorPlace, UserAction},
     action_error::error_text,
     focus::hand_focus,
     icon::Icon,
@@ -173,32 +174,22 @@ fn LevelChips(hidden_levels: RwSignal<[bool; LOG_LEVELS.len()]>) -> impl IntoVie
 /// Loads the lines before the first one: in place with a script, as a separate page without.
 #[component]
 fn EarlierButton(id: OccurrenceId, lines: LogLines) -> impl IntoView {
-    let loading = RwSignal::new(false);
     let failed = RwSignal::new(None::<String>);
+    let action = UserAction::new(ErrorPlace::Text(failed));
     let load = move |event: ev::MouseEvent| {
         event.prevent_default();
         let Some(first) = untrack(|| lines.first_seq()) else { return };
-        if loading.get_untracked() {
-            return;
-        }
-        loading.set(true);
-        leptos::task::spawn_local(async move {
-            let answer = log_before(id, first).await;
-            if loading.try_set(false).is_some() {
-                // The page was left meanwhile.
-                return;
-            }
-            match answer {
-                Ok(earlier) => {
-                    failed.set(None);
-                    let has_earlier = earlier.len() >= LOG_PAGE_LINES;
-                    if !has_earlier {
-                        hand_focus(EARLIER_ID, LOG_SCROLL_ID);
-                    }
-                    lines.prepend(earlier, has_earlier);
+        action.run(async move {
+            let earlier = log_before(id, first).await?;
+            // The page may have been left meanwhile.
+            if failed.try_set(None).is_none() {
+                let has_earlier = earlier.len() >= LOG_PAGE_LINES;
+                if !has_earlier {
+                    hand_focus(EARLIER_ID, LOG_SCROLL_ID);
                 }
-                Err(error) => failed.set(Some(error.to_string())),
+                lines.prepend(earlier, has_earlier);
             }
+            Ok(None)
         });
     };
     let link = move || {
@@ -206,9 +197,13 @@ fn EarlierButton(id: OccurrenceId, lines: LogLines) -> impl IntoView {
         lines.has_earlier().then(|| {
             view! {
                 <p class="log-note" id=EARLIER_ID>
-                    <a href=format!("/occurrences/{id}?log_before={first}") on:click=load aria-disabled=move || {
-                        loading.get().then_some("true")
-                    }>"Load earlier lines"</a>
+                    <a
+                        href=format!("/occurrences/{id}?log_before={first}")
+                        on:click=load
+                        aria-disabled=move || action.disabled()
+                    >
+                        "Load earlier lines"
+                    </a>
                 </p>
             }
         })
@@ -224,31 +219,21 @@ fn EarlierButton(id: OccurrenceId, lines: LogLines) -> impl IntoView {
 fn GapView(id: OccurrenceId, lines: LogLines, block: LogBlock) -> impl IntoView {
     let gap = RwSignal::from(block.gap);
     let key = block.key;
-    let loading = RwSignal::new(false);
     let failed = RwSignal::new(None::<String>);
+    let action = UserAction::new(ErrorPlace::Text(failed));
     let load = move |_| {
         let Some(LogGap { after, before, .. }) = gap.get_untracked() else { return };
-        if loading.get_untracked() {
-            return;
-        }
-        loading.set(true);
-        leptos::task::spawn_local(async move {
-            let answer = log_range(id, after, before).await;
-            if loading.try_set(false).is_some() {
-                // The page was left meanwhile, or the block was dropped.
-                return;
-            }
-            match answer {
-                Ok(loaded) => {
-                    failed.set(None);
-                    let is_complete = loaded.len() < LOG_PAGE_LINES;
-                    if is_complete {
-                        hand_focus(LOG_SCROLL_ID, LOG_SCROLL_ID);
-                    }
-                    lines.fill_gap(key, loaded, is_complete);
+        action.run(async move {
+            let loaded = log_range(id, after, before).await?;
+            // The page may have been left meanwhile, or the block dropped.
+            if failed.try_set(None).is_none() {
+                let is_complete = loaded.len() < LOG_PAGE_LINES;
+                if is_complete {
+                    hand_focus(LOG_SCROLL_ID, LOG_SCROLL_ID);
                 }
-                Err(error) => failed.set(Some(error.to_string())),
+                lines.fill_gap(key, loaded, is_complete);
             }
+            Ok(None)
         });
     };
     let has_gap = Memo::new(move |_| gap.get().is_some());
@@ -261,7 +246,7 @@ fn GapView(id: OccurrenceId, lines: LogLines, block: LogBlock) -> impl IntoView 
                     <button
                         type="button"
                         class="btn btn-small"
-                        aria-disabled=move || loading.get().then_some("true")
+                        aria-disabled=move || action.disabled()
                         on:click=load
                     >
                         {move || gap.get().map(gap_action)}

@@ -4,19 +4,21 @@
 //! user's clock, zone or screen is applied in an effect afterwards. No component sets a style or an event handler as an
 //! attribute, because the content security policy forbids both.
 
+pub mod action;
 pub mod action_error;
 pub mod action_menu;
 pub mod alert_bell;
 pub mod audit_list;
-pub mod busy;
 pub mod check_field;
 pub mod cluster_state;
 pub mod collapsible_section;
+pub mod confirm;
 pub mod copy_button;
 pub mod dialog;
 pub mod due_refresh;
 pub mod duplicate_start_warning;
 pub mod empty_state;
+pub mod fields;
 pub mod filter_controls;
 pub mod filter_error;
 pub mod focus;

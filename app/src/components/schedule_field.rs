@@ -13,7 +13,8 @@ use milvaion_schedule::schedule::IntervalAnchor;
 use self::cron_builder::CronBuilder;
 use crate::components::{
     collapsible_section::CollapsibleSection,
-    form::{FieldErrorText, FormField, adopt_early_choice, described_by},
+    fields::{InputField, SelectField, use_script},
+    form::{FieldErrorText, adopt_early_choice},
     icon::Icon,
     input_form::{FormState, control_id, control_name},
     radio_field::RadioField,
@@ -47,9 +48,7 @@ pub fn ScheduleField(
 ) -> impl IntoView {
     let chosen = RwSignal::new(form.kind.clone());
     adopt_early_choice("form[kind]", move |kind| chosen.set(kind));
-    // Without a script nothing is hidden, because nothing could show it again.
-    let has_script = RwSignal::new(false);
-    Effect::new(move |_| has_script.set(true));
+    let has_script = use_script();
     let is_off = move |kinds: &'static [&'static str]| {
         has_script.get() && !chosen.with(|chosen| kinds.contains(&chosen.as_str()))
     };
@@ -108,16 +107,9 @@ pub fn ScheduleField(
             <div class="stack" hidden=move || is_off(&["every"])>
                 <div class="field-row">
                 <TextField state field="every" label="Interval" hint="A whole number of the unit beside it." value=form.every.clone() inputmode="numeric"/>
-                <FormField id=control_id("every_unit") label="Unit" error=unit_error>
-                    <select
-                        id=control_id("every_unit")
-                        name=control_name("every_unit")
-                        aria-describedby=described_by("f-every_unit")
-                        aria-invalid=move || unit_error.get().is_some().then_some("true")
-                    >
-                        {units}
-                    </select>
-                </FormField>
+                <SelectField id=control_id("every_unit") name=control_name("every_unit") label="Unit" error=unit_error>
+                    {units}
+                </SelectField>
                 </div>
                 <RadioField
                     state
@@ -236,29 +228,21 @@ pub fn TextField(
     #[prop(default = true)]
     is_required: bool,
 ) -> impl IntoView {
-    let error = state.error(field);
-    let id = control_id(field);
-    let class = if field == "cron" { "input-mono" } else { "" };
-    // A step of one second, so that the browser accepts a time with seconds.
-    let step = (kind == "datetime-local").then_some("1");
     view! {
-        <FormField id=id.clone() label hint optional=!is_required error>
-            <input
-                type=kind
-                id=id.clone()
-                name=control_name(field)
-                class=class
-                value=value
-                step=step
-                inputmode=(inputmode != "text").then_some(inputmode)
-                placeholder=(!placeholder.is_empty()).then_some(placeholder)
-                autocomplete="off"
-                spellcheck=if field == "cron" { Some("false") } else { None }
-                aria-required=is_required.then_some("true")
-                aria-describedby=described_by(&id)
-                aria-invalid=move || error.get().is_some().then_some("true")
-            />
-        </FormField>
+        <InputField
+            id=control_id(field)
+            name=control_name(field)
+            label
+            hint
+            optional=!is_required
+            value
+            error=state.error(field)
+            kind
+            inputmode
+            placeholder
+            is_code=field == "cron"
+            aria_required=is_required
+        />
     }
 }
 

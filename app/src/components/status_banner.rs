@@ -5,13 +5,14 @@
 //! scripts shows them too. The two live regions exist from the start, because screen readers do not announce a region
 //! that is inserted with its text. They are not atomic: a new banner is announced without those that are already shown.
 
-use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{ev, prelude::*, server_fn::ServerFn};
 use milvaion_api::{
     permissions::Permission,
     views::{ClusterPause, HealthItem, HealthState},
 };
 
 use super::{
+    action::use_action,
     action_error::{ActionError, LastError},
     cluster_state::{ClusterState, use_cluster_pause, use_cluster_status},
     focus::hand_focus,
@@ -20,7 +21,6 @@ use super::{
     session_context::use_role,
     session_end::use_ended_session,
     time::{Time, use_page_clock},
-    toast::{ToastKind, toasts},
 };
 use crate::{
     api::cluster::{CLUSTER_RESUMED_NOTICE, ResumeCluster, resume_cluster},
@@ -107,32 +107,22 @@ fn sentence(text: &str) -> String {
 
 #[component]
 fn ResumeForm(on_change: Callback<()>) -> impl IntoView {
-    let toasts = toasts();
-    let is_busy = RwSignal::new(false);
     let error = LastError::of("Resume");
+    let action = use_action(error);
     let resume = move |event: ev::SubmitEvent| {
         event.prevent_default();
-        if is_busy.get_untracked() {
-            return;
-        }
-        is_busy.set(true);
-        error.clear();
-        spawn_local(async move {
+        action.run(async move {
             let answer = resume_cluster().await;
-            let _ = is_busy.try_set(false);
-            match answer {
-                Ok(()) => {
-                    hand_focus(PAUSED_ID, browser::PAGE_TITLE_ID);
-                    toasts.show(ToastKind::Success, CLUSTER_RESUMED_NOTICE);
-                }
-                Err(found) => error.show(found),
+            if answer.is_ok() {
+                hand_focus(PAUSED_ID, browser::PAGE_TITLE_ID);
             }
             let _ = on_change.try_run(());
+            answer.map(|()| Some(CLUSTER_RESUMED_NOTICE.to_owned()))
         });
     };
     view! {
         <form method="post" action=ResumeCluster::PATH on:submit=resume>
-            <button type="submit" class="btn" aria-disabled=move || is_busy.get().then_some("true")>
+            <button type="submit" class="btn" aria-disabled=move || action.disabled()>
                 <Icon name="play"/>
                 "Resume"
             </button>

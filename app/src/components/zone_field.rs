@@ -3,7 +3,7 @@
 use leptos::prelude::*;
 
 use super::{
-    form::{FormField, described_by},
+    fields::InputField,
     input_form::{FormState, control_id, control_name},
 };
 
@@ -19,21 +19,16 @@ pub fn ZoneField(
     /// Every zone name.
     zones: Vec<String>,
 ) -> impl IntoView {
-    let error = state.error("zone");
     view! {
-        <FormField id=control_id("zone") label="Time zone" hint error>
-            <input
-                type="text"
-                id=control_id("zone")
-                name=control_name("zone")
-                value=value
-                list="zones"
-                autocomplete="off"
-                spellcheck="false"
-                aria-describedby=described_by("f-zone")
-                aria-invalid=move || error.get().is_some().then_some("true")
-            />
-        </FormField>
+        <InputField
+            id=control_id("zone")
+            name=control_name("zone")
+            label="Time zone"
+            hint
+            value
+            error=state.error("zone")
+            list="zones"
+        />
         // Six hundred options as one piece of HTML, because hydration would otherwise visit each as a node.
         <datalist id="zones" inner_html=options(&zones)></datalist>
     }

@@ -6,7 +6,7 @@
 pub mod filter;
 pub mod filter_form;
 
-use leptos::{prelude::*, task::spawn_local};
+use leptos::prelude::*;
 use leptos_meta::Title;
 use milvaion_api::{
     audit::{AuditFilter, AuditRow},
@@ -21,6 +21,7 @@ use self::{
 use crate::{
     api::audit::audit,
     components::{
+        action::use_action,
         action_error::{ActionError, LastError},
         audit_list::AuditTable,
         empty_state::EmptyState,
@@ -59,29 +60,19 @@ pub fn AuditPage() -> impl IntoView {
 fn AuditContent(filter: AuditFilter, page: ListPage<AuditRow>, drawn: DrawnFilter) -> impl IntoView {
     let rows = RwSignal::new(page.rows);
     let next = RwSignal::new(page.next);
-    let is_loading = RwSignal::new(false);
     let outcome = RwSignal::new(String::new());
     let error = LastError::of("Refresh");
+    let action = use_action(error);
     let request = filter.clone();
     let refresh = move |_| {
-        if is_loading.get_untracked() {
-            return;
-        }
-        is_loading.set(true);
-        error.clear();
         let request = request.clone();
-        spawn_local(async move {
-            let read = audit(request).await;
-            let _ = is_loading.try_set(false);
-            match read {
-                Ok(page) => {
-                    let shown = i64::try_from(page.rows.len()).unwrap_or(i64::MAX);
-                    let _ = outcome.try_set(format!("The list is current: {}.", entries(shown)));
-                    let _ = rows.try_set(page.rows);
-                    let _ = next.try_set(page.next);
-                }
-                Err(found) => error.show(found),
-            }
+        action.run(async move {
+            let page = audit(request).await?;
+            let shown = i64::try_from(page.rows.len()).unwrap_or(i64::MAX);
+            let _ = outcome.try_set(format!("The list is current: {}.", entries(shown)));
+            let _ = rows.try_set(page.rows);
+            let _ = next.try_set(page.next);
+            Ok(None)
         });
     };
     let exports = may(Permission::Export).then(|| {
@@ -120,7 +111,7 @@ fn AuditContent(filter: AuditFilter, page: ListPage<AuditRow>, drawn: DrawnFilte
             <button
                 type="button"
                 class="btn needs-js"
-                aria-busy=move || is_loading.get().then_some("true")
+                aria-busy=move || action.disabled()
                 on:click=refresh
             >
                 <Icon name="refresh-cw"/>

@@ -9,7 +9,8 @@ use crate::{
     api::session::{FlashView, SessionEndReason, SignIn, SignInPageData, load_sign_in_page, local_path, take_flash},
     browser,
     components::{
-        busy::SubmitButton,
+        action::SubmitButton,
+        fields::InputField,
         form::{ErrorSummary, FormField, described_by},
         icon::Icon,
         input_form::{control_id, error_of, summary_entries},
@@ -94,25 +95,20 @@ fn SignInForm(next: String, flash: FlashView) -> impl IntoView {
     let action = ServerAction::<SignIn>::new();
     let wrong = problems_of(action.value(), &flash);
     navigate_when_done(action.value());
-    let email_error = error_of(wrong, "email");
     view! {
         <ActionForm action attr:class="form">
             <ErrorSummary id="error-summary" errors=Signal::derive(move || wrong.with(|wrong| summary_entries(wrong)))/>
             <input type="hidden" name="next" value=next/>
-            <FormField id="f-email" label="E-mail" error=email_error>
-                <input
-                    type="email"
-                    id="f-email"
-                    name="email"
-                    value=flash.typed("email")
-                    autocomplete="username"
-                    autocapitalize="off"
-                    spellcheck="false"
-                    required
-                    aria-describedby=described_by("f-email")
-                    aria-invalid=move || email_error.get().is_some().then_some("true")
-                />
-            </FormField>
+            <InputField
+                id="f-email"
+                name="email"
+                label="E-mail"
+                kind="email"
+                autocomplete="username"
+                required=true
+                value=flash.typed("email")
+                error=error_of(wrong, "email")
+            />
             <PassphraseField label="Passphrase" hint="" autocomplete="current-password" error=error_of(wrong, "passphrase")/>
             <SubmitButton is_busy=action.pending()>
                 {move || if action.pending().get() { "Signing in…" } else { "Sign in" }}

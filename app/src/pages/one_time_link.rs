@@ -9,8 +9,9 @@ use super::login::{AuthPage, PassphraseField, navigate_when_done, problems_of};
 use crate::{
     api::session::{AcceptLink, FlashView, one_time_link, take_flash},
     components::{
-        busy::SubmitButton,
-        form::{ErrorSummary, FormField, described_by},
+        action::SubmitButton,
+        fields::InputField,
+        form::ErrorSummary,
         icon::Icon,
         input_form::{error_of, summary_entries},
         loading::render_page,
@@ -105,36 +106,30 @@ fn AcceptForm(token: String, info: LinkInfo, flash: FlashView) -> impl IntoView 
         }
         .into_any()
     } else {
-        let (name_error, email_error) = (error_of(wrong, "name"), error_of(wrong, "email"));
         let name = if flash.typed("name").is_empty() { name } else { flash.typed("name") };
         view! {
-            <FormField id="f-name" label="Name" hint="Shown to other users; 1 to 100 characters." error=name_error>
-                <input
-                    type="text"
-                    id="f-name"
-                    name="name"
-                    value=name
-                    autocomplete="name"
-                    required
-                    maxlength="100"
-                    aria-describedby=described_by("f-name")
-                    aria-invalid=move || name_error.get().is_some().then_some("true")
-                />
-            </FormField>
-            <FormField id="f-email" label="E-mail" hint="Used to sign in." error=email_error>
-                <input
-                    type="email"
-                    id="f-email"
-                    name="email"
-                    value=flash.typed("email")
-                    autocomplete="username"
-                    autocapitalize="off"
-                    spellcheck="false"
-                    required
-                    aria-describedby=described_by("f-email")
-                    aria-invalid=move || email_error.get().is_some().then_some("true")
-                />
-            </FormField>
+            <InputField
+                id="f-name"
+                name="name"
+                label="Name"
+                hint="Shown to other users; 1 to 100 characters."
+                autocomplete="name"
+                maxlength="100"
+                required=true
+                value=name
+                error=error_of(wrong, "name")
+            />
+            <InputField
+                id="f-email"
+                name="email"
+                label="E-mail"
+                hint="Used to sign in."
+                kind="email"
+                autocomplete="username"
+                required=true
+                value=flash.typed("email")
+                error=error_of(wrong, "email")
+            />
         }
         .into_any()
     };

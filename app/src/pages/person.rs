@@ -4,7 +4,6 @@
 //! page follows its own memo of it, so that an open dialog and a chosen role stay as they are.
 
 pub mod access;
-pub mod confirm;
 pub mod jobs;
 pub mod passphrase;
 pub mod role;
@@ -35,9 +34,9 @@ use crate::{
     },
     browser::PAGE_TITLE_ID,
     components::{
+        action::{UserAction, use_action},
         action_error::{ActionError, LastError},
         audit_list::{AuditSlice, read_slice},
-        busy::Busy,
         focus::hand_focus,
         form::ErrorSummary,
         icon::Icon,
@@ -45,7 +44,6 @@ use crate::{
         page_header::{Breadcrumbs, PageHeader},
         session_context::{SessionContext, use_signed_in_user},
         time::{MaybeTime, Time},
-        toast::{ToastKind, ToastQueue, toasts},
     },
     error::AppError,
     format::capitalized,
@@ -94,9 +92,9 @@ pub struct PersonState {
     view: RwSignal<PersonView>,
     /// True if the page shows the own user.
     is_self: bool,
-    busy: Busy,
+    /// The only action on the user that runs at a time. Each kind has a place of its own for its error.
+    action: UserAction,
     refresh: StoredValue<Option<ThrottledRefresh>>,
-    toasts: ToastQueue,
 }
 
 impl PersonState {
@@ -113,22 +111,17 @@ impl PersonState {
         Memo::new(move |_| self.view.with(|view| view.is_last_admin && view.user.role == Role::Admin))
     }
 
-    /// Runs an action and calls `done` with its result, unless an earlier one has not ended.
+    /// Runs `call`, unless an earlier one has not ended, and then `done`, which returns the text of the toast.
     fn run<T: 'static>(
         self,
         error: LastError,
-        action: impl Future<Output = Result<T, AppError>> + 'static,
-        done: impl FnOnce(T) + 'static,
+        call: impl Future<Output = Result<T, AppError>> + 'static,
+        done: impl FnOnce(T) -> Option<String> + 'static,
     ) {
-        self.busy.run(async move {
-            error.clear();
-            match action.await {
-                Ok(value) => {
-                    done(value);
-                    self.read_again();
-                }
-                Err(found) => error.show(found),
-            }
+        self.action.at(error).run(async move {
+            let text = done(call.await?);
+            self.read_again();
+            Ok(text)
         });
     }
 
@@ -137,11 +130,6 @@ impl PersonState {
         if let Some(Some(refresh)) = self.refresh.try_get_value() {
             refresh.request_own();
         }
-    }
-
-    /// Reports the success of an action.
-    fn report(self, text: impl Into<String>) {
-        self.toasts.show(ToastKind::Success, text);
     }
 }
 
@@ -161,9 +149,8 @@ fn PersonContent(
         name: Memo::new(move |_| view.with(|view| view.user.name.clone())),
         view,
         is_self: me.with_untracked(|me| me.as_ref().is_some_and(|me| me.id == id)),
-        busy: Busy::new(),
+        action: use_action(LastError::of("Change user")),
         refresh: StoredValue::new(None),
-        toasts: toasts(),
     };
     keep_current(person, is_removed);
     let errors: Vec<_> =
@@ -262,7 +249,7 @@ fn StateNotice(person: PersonState) -> impl IntoView {
         let name = person.name.get_untracked();
         person.run(error, unlock_user(person.id), move |()| {
             hand_focus(LOCKED_ID, PAGE_TITLE_ID);
-            person.report(format!("{name} is unlocked and can sign in from every device."));
+            Some(format!("{name} is unlocked and can sign in from every device."))
         });
     };
     let shown = move || {
@@ -279,7 +266,7 @@ fn StateNotice(person: PersonState) -> impl IntoView {
                         </p>
                         <form method="post" action=UnlockUser::PATH on:submit=unlock>
                             <input type="hidden" name="id" value=person.id.to_string()/>
-                            <button type="submit" class="btn" aria-disabled=move || person.busy.disabled()>
+                            <button type="submit" class="btn" aria-disabled=move || person.action.disabled()>
                                 <Icon name="lock-open"/>
                                 "Unlock"
                             </button>

@@ -33,8 +33,9 @@ use crate::{
     },
     browser,
     components::{
+        action::{UserAction, use_action},
         action_error::{ActionError, LastError},
-        busy::Busy,
+        confirm::{RowQuestion, RowQuestionDialog},
         empty_state::EmptyState,
         filter_controls::DrawnFilter,
         filter_error::{render_filtered, use_filter},
@@ -44,7 +45,6 @@ use crate::{
         live_rows::LiveRows,
         page_header::PageHeader,
         session_context::may,
-        toast::{ToastKind, ToastQueue, toasts},
     },
     live::{live_page, set_if_changed},
 };
@@ -86,28 +86,31 @@ pub struct Invitations {
     renewed: RwSignal<Option<CreatedLink>>,
     renew_error: LastError,
     revoke_error: LastError,
-    busy: Busy,
+    /// The renewal of a link or the revocation.
+    action: UserAction,
+    /// The question before a revocation.
+    question: RowQuestion,
     /// The number of changes; each one reads the table again.
     changes: RwSignal<u32>,
     /// The values typed into the form, which a new filter draws again.
     name: RwSignal<String>,
     role: RwSignal<Role>,
-    toasts: ToastQueue,
 }
 
 impl Invitations {
     fn new() -> Self {
+        let renew_error = LastError::of("New link");
         let this = Self {
             inviting: ServerAction::new(),
             invited: RwSignal::new(None),
             renewed: RwSignal::new(None),
-            renew_error: LastError::of("New link"),
+            renew_error,
             revoke_error: LastError::of("Revoke"),
-            busy: Busy::new(),
+            action: use_action(renew_error),
+            question: RowQuestion::default(),
             changes: RwSignal::new(0),
             name: RwSignal::new(String::new()),
             role: RwSignal::new(Role::Viewer),
-            toasts: toasts(),
         };
         Effect::new(move |_| {
             if let Some(Ok(path)) = this.inviting.value().get() {
@@ -126,35 +129,26 @@ impl Invitations {
 
     /// Replaces the link of an invitation and shows the new one above the table.
     fn renew(self, id: UserId, name: String) {
-        self.busy.run(async move {
-            self.renew_error.clear();
-            match renew_invite(id).await {
-                Ok(path) => {
-                    let text = format!("The invitation of {name} has a new link. The old link no longer works.");
-                    let _ = self.invited.try_set(None);
-                    let _ = self.renewed.try_set(Some(CreatedLink { text, path }));
-                    self.count_change();
-                    // One frame later, when the box has been drawn.
-                    request_animation_frame(|| browser::focus(RENEWED_LINK_ID));
-                }
-                Err(error) => self.renew_error.show(error),
-            }
+        self.action.run(async move {
+            let path = renew_invite(id).await?;
+            let text = format!("The invitation of {name} has a new link. The old link no longer works.");
+            let _ = self.invited.try_set(None);
+            let _ = self.renewed.try_set(Some(CreatedLink { text, path }));
+            self.count_change();
+            // One frame later, when the box has been drawn.
+            request_animation_frame(|| browser::focus(RENEWED_LINK_ID));
+            Ok(None)
         });
     }
 
     /// Revokes an invitation.
     fn revoke(self, id: UserId) {
-        self.busy.run(async move {
-            self.revoke_error.clear();
-            match revoke_invite(id).await {
-                Ok(()) => {
-                    // The row disappears.
-                    hand_focus(TEAM_TABLE_ID, browser::PAGE_TITLE_ID);
-                    self.toasts.show(ToastKind::Success, INVITE_REVOKED_NOTICE);
-                    self.count_change();
-                }
-                Err(error) => self.revoke_error.show(error),
-            }
+        self.action.at(self.revoke_error).run(async move {
+            revoke_invite(id).await?;
+            // The row disappears.
+            hand_focus(TEAM_TABLE_ID, browser::PAGE_TITLE_ID);
+            self.count_change();
+            Ok(Some(INVITE_REVOKED_NOTICE.to_owned()))
         });
     }
 }
@@ -241,5 +235,6 @@ fn TeamContent(
             </p>
             <InviteForm flash invitations/>
         </div>
+        <RowQuestionDialog question=invitations.question id="revoke-title"/>
     }
 }

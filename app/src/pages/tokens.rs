@@ -18,7 +18,7 @@ use milvaion_api::{permissions::Role, tokens::TokenRow};
 use milvaion_protocol::id::TokenId;
 
 use self::{
-    confirm::{AskedAction, ConfirmationDialog, ConfirmationSection},
+    confirm::ConfirmationSection,
     new_form::NewTokenForm,
     new_secret::{NewSecret, SECRET_ID, ShownSecret},
     table::{TOKEN_TABLE_ID, TokenTable},
@@ -32,8 +32,9 @@ use crate::{
     },
     browser,
     components::{
+        action::{UserAction, use_action},
         action_error::{ActionError, LastError},
-        busy::Busy,
+        confirm::{RowQuestion, RowQuestionDialog},
         empty_state::EmptyState,
         focus::hand_focus,
         form::ErrorSummary,
@@ -41,7 +42,6 @@ use crate::{
         loading::render_page,
         page_header::PageHeader,
         session_context::use_signed_in_user,
-        toast::{ToastKind, ToastQueue, toasts},
     },
     error::AppError,
     live::live_page,
@@ -78,28 +78,25 @@ pub struct TokenActions {
     created: RwSignal<u32>,
     /// The newest secret.
     secret: RwSignal<Option<ShownSecret>>,
-    asked: RwSignal<Option<AskedAction>>,
-    /// True while the dialog asks about `asked`.
-    is_asking: RwSignal<bool>,
+    /// The question before an action.
+    question: RowQuestion,
     error: LastError,
-    busy: Busy,
+    action: UserAction,
     /// The number of changes; each one reads the table again.
     changes: RwSignal<u32>,
-    toasts: ToastQueue,
 }
 
 impl TokenActions {
     fn new() -> Self {
+        let error = LastError::of("Change token");
         let this = Self {
             creating: ServerAction::new(),
             created: RwSignal::new(0),
             secret: RwSignal::new(None),
-            asked: RwSignal::new(None),
-            is_asking: RwSignal::new(false),
-            error: LastError::of("Change token"),
-            busy: Busy::new(),
+            question: RowQuestion::default(),
+            error,
+            action: use_action(error),
             changes: RwSignal::new(0),
-            toasts: toasts(),
         };
         Effect::new(move |_| {
             if let Some(Ok(made)) = this.creating.value().get() {
@@ -108,12 +105,6 @@ impl TokenActions {
             }
         });
         this
-    }
-
-    /// Asks for the confirmation of an action.
-    fn ask(self, action: AskedAction) {
-        self.asked.set(Some(action));
-        self.busy.ask(self.is_asking);
     }
 
     /// Shows a new secret, unless the page was left, and reads the table again.
@@ -128,37 +119,26 @@ impl TokenActions {
         let _ = self.changes.try_update(|changes| *changes += 1);
     }
 
-    /// Runs an action and calls `done` with its result, unless an earlier one has not ended.
-    fn run<T: 'static>(
-        self,
-        action: impl Future<Output = Result<T, AppError>> + 'static,
-        done: impl FnOnce(T) + 'static,
-    ) {
-        self.busy.run(async move {
-            self.error.clear();
-            match action.await {
-                Ok(value) => done(value),
-                Err(error) => {
-                    self.error.show(error);
-                    // A refused token may have been changed by another user.
-                    self.count_change();
-                }
-            }
-        });
-    }
-
     /// Replaces a token and shows the secret of the new one.
     fn rotate(self, id: TokenId) {
-        self.run(rotate_token(id, false), move |made| self.show(rotated_text(&made.name), made.secret));
+        self.action.run(async move {
+            // A refused token may have been changed by another user.
+            let made = rotate_token(id, false).await.inspect_err(|_| self.count_change())?;
+            self.show(rotated_text(&made.name), made.secret);
+            Ok(None)
+        });
     }
 
     /// Revokes a token.
     fn revoke(self, id: TokenId) {
-        self.run(revoke_token(id, false), move |name| {
-            // The buttons of the token disappear.
-            hand_focus(TOKEN_TABLE_ID, browser::PAGE_TITLE_ID);
-            self.toasts.show(ToastKind::Success, revoked_notice(&name));
+        self.action.run(async move {
+            let answer = revoke_token(id, false).await;
+            if answer.is_ok() {
+                // The buttons of the token disappear.
+                hand_focus(TOKEN_TABLE_ID, browser::PAGE_TITLE_ID);
+            }
             self.count_change();
+            Ok(Some(revoked_notice(&answer?)))
         });
     }
 }
@@ -208,6 +188,6 @@ fn TokensContent(all: bool, rows: Vec<TokenRow>, flash: FlashView, actions: Toke
             </div>
             <NewTokenForm flash actions role all/>
         </div>
-        <ConfirmationDialog actions/>
+        <RowQuestionDialog question=actions.question id="confirm-token-action"/>
     }
 }

@@ -3,7 +3,7 @@
 //! A slice is read together with its page, so that it is there without scripts. It is collapsed, because the page has a
 //! purpose of its own. No event reports audit rows, so a slice is read again when the user opens it.
 
-use leptos::{ev, html, prelude::*, task::spawn_local};
+use leptos::{ev, html, prelude::*};
 use milvaion_api::{
     audit::{AuditCursor, AuditObject, AuditRow},
     page::ListPage,
@@ -19,6 +19,7 @@ use crate::{
     },
     browser,
     components::{
+        action::use_action,
         action_error::{ActionError, LastError, error_text},
         filter_error::{FilterErrorNotice, use_filter},
         icon::Icon,
@@ -64,33 +65,23 @@ pub fn AuditSlice(
 fn SliceContent(object: AuditObject, page: ListPage<AuditRow>) -> impl IntoView {
     let rows = RwSignal::new(page.rows);
     let next = RwSignal::new(page.next);
-    let is_loading = RwSignal::new(false);
     let error = LastError::of("Audit log");
+    let action = use_action(error);
     let reads_all = may(Permission::ReadAudit);
     let load = move |before: Option<AuditCursor>| {
-        if is_loading.get_untracked() {
-            return;
-        }
-        is_loading.set(true);
-        error.clear();
-        spawn_local(async move {
-            let read = object_audit(object.key(), before).await;
-            let _ = is_loading.try_set(false);
-            match read {
-                Ok(page) => {
-                    let _ = rows.try_update(|rows| {
-                        if before.is_none() {
-                            rows.clear();
-                        }
-                        rows.extend(page.rows);
-                    });
-                    // The button disappears with the last page.
-                    browser::keep_focus();
-                    let _ = next.try_set(page.next);
+        // After an error the rows that are shown stay.
+        action.run(async move {
+            let page = object_audit(object.key(), before).await?;
+            let _ = rows.try_update(|rows| {
+                if before.is_none() {
+                    rows.clear();
                 }
-                // The rows that are shown stay.
-                Err(found) => error.show(found),
-            }
+                rows.extend(page.rows);
+            });
+            // The button disappears with the last page.
+            browser::keep_focus();
+            let _ = next.try_set(page.next);
+            Ok(None)
         });
     };
     let details = NodeRef::<html::Details>::new();
@@ -105,7 +96,7 @@ fn SliceContent(object: AuditObject, page: ListPage<AuditRow>) -> impl IntoView 
             <button
                 type="button"
                 class="btn btn-small needs-js"
-                aria-busy=move || is_loading.get().then_some("true")
+                aria-busy=move || action.disabled()
                 on:click=move |_| load(Some(before))
             >
                 "Show older entries"

@@ -15,7 +15,7 @@ use leptos::{
 };
 use milvaion_api::requests::{FieldError, JobForm};
 
-use crate::{api::jobs::SaveJob, format::capitalized};
+use crate::{api::jobs::SaveJob, browser, error::AppError, format::capitalized};
 
 /// The messages about the fields of a form.
 #[derive(Clone, Copy)]
@@ -58,6 +58,24 @@ impl FormState {
                 errors.iter().find(|error| error.field == field).map(|error| capitalized(&error.message))
             })
         })
+    }
+
+    /// Returns the entries of the error summary. It appears only after an attempt to save; before that, errors appear
+    /// only beside the fields that were visited.
+    #[must_use]
+    pub fn listed_errors(self) -> Signal<Vec<(String, String)>> {
+        Signal::derive(move || {
+            if self.shows_all.get() { self.errors.with(|errors| summary_entries(errors)) } else { Vec::new() }
+        })
+    }
+
+    /// Shows the errors of a refused call above the form and beside its fields, and moves the focus there. The page may
+    /// have been left.
+    pub fn refuse(self, error: &AppError) {
+        let _ = self.errors.try_set(error.problems());
+        let _ = self.shows_all.try_set(true);
+        // One frame later, when the list has been drawn: a hidden element takes no focus.
+        request_animation_frame(|| browser::focus("error-summary"));
     }
 
     /// Returns true if the server's last check found an error in one of `fields`.
@@ -113,6 +131,18 @@ pub fn summary_entries(problems: &[FieldError]) -> Vec<(String, String)> {
     problems.iter().map(|error| (id(&error.field), capitalized(&error.message))).collect()
 }
 
+/// Returns the entries of the error summary for those of `problems` that are shown beside none of `fields`.
+#[must_use]
+pub fn other_errors(
+    problems: RwSignal<Vec<FieldError>>,
+    fields: &'static [&'static str],
+) -> Signal<Vec<(String, String)>> {
+    Signal::derive(move || {
+        let problems = problems.get().into_iter().filter(|error| !fields.contains(&error.field.as_str()));
+        problems.map(|error| (String::new(), capitalized(&error.message))).collect()
+    })
+}
+
 /// Returns the id of the control of `field`: `input.auth/user` → `f-input-auth-user`.
 #[must_use]
 pub fn control_id(field: &str) -> String {
@@ -157,6 +187,15 @@ mod tests {
         }
         assert_eq!(field_of("then"), None);
         assert_eq!(field_of("form[windows][0][mon]").as_deref(), Some("windows.0"));
+    }
+
+    #[test]
+    fn errors_of_other_fields_are_listed_above_the_form() {
+        Owner::new().with(|| {
+            let errors = vec![FieldError::new("note", "is too long."), FieldError::new("ids", "are missing.")];
+            let listed = other_errors(RwSignal::new(errors), &["note"]).get_untracked();
+            assert_eq!(listed, [(String::new(), "Are missing.".to_owned())]);
+        });
     }
 
     #[test]

@@ -3,14 +3,17 @@
 //! The occurrence is requested when the button is used, so that a page costs nothing for it and the input is the newest
 //! one at that moment.
 
-use leptos::{prelude::*, task::spawn_local};
+use leptos::prelude::*;
 use milvaion_api::page::OccurrenceFilter;
 use milvaion_protocol::id::JobId;
 use serde_json::Value;
 
 use crate::{
     api::occurrences::{get_occurrence, list_occurrences},
-    components::action_error::error_text,
+    components::{
+        action::{ErrorPlace, UserAction},
+        action_error::error_text,
+    },
     error::AppError,
 };
 
@@ -23,25 +26,19 @@ pub fn LastInputButton(
     #[prop(into)]
     on_input: Callback<Value>,
 ) -> impl IntoView {
-    let note = RwSignal::new(String::new());
-    let is_busy = RwSignal::new(false);
+    let note = RwSignal::new(None::<String>);
+    let action = UserAction::new(ErrorPlace::Text(note));
     let insert = move |_| {
-        if is_busy.get_untracked() {
-            return;
-        }
-        is_busy.set(true);
-        spawn_local(async move {
-            let answer = last_input(job).await;
-            let _ = is_busy.try_set(false);
-            let text = match answer {
-                Ok(Some(data)) => {
+        action.run(async move {
+            let text = match last_input(job).await? {
+                Some(data) => {
                     let _ = on_input.try_run(data);
-                    "The input of the last run is inserted. Nothing is saved yet.".to_owned()
+                    "The input of the last run is inserted. Nothing is saved yet."
                 }
-                Ok(None) => "This job has no run whose input could be used.".to_owned(),
-                Err(error) => error.to_string(),
+                None => "This job has no run whose input could be used.",
             };
-            let _ = note.try_set(text);
+            let _ = note.try_set(Some(text.to_owned()));
+            Ok(None)
         });
     };
     view! {
@@ -49,12 +46,12 @@ pub fn LastInputButton(
             <button
                 type="button"
                 class="btn btn-small"
-                aria-disabled=move || is_busy.get().then_some("true")
+                aria-disabled=move || action.disabled()
                 on:click=insert
             >
                 "Use input of last run"
             </button>
-            <span class="hint" role="status">{move || error_text(note.get())}</span>
+            <span class="hint" role="status">{move || note.get().map(error_text)}</span>
         </div>
     }
 }

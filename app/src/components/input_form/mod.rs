@@ -23,11 +23,16 @@ use milvaion_api::{
 use milvaion_protocol::id::JobId;
 use serde_json::Value;
 
-pub use self::form_state::{FormState, control_id, control_name, error_of, summary_entries, textarea_html};
+pub use self::form_state::{
+    FormState, control_id, control_name, error_of, other_errors, summary_entries, textarea_html,
+};
 pub use self::last_input::LastInputButton;
 use crate::{
     browser,
-    components::form::{FieldErrorText, FormField, adopt_early_choice, described_by},
+    components::{
+        fields::{TextareaField, use_script},
+        form::{FieldErrorText, adopt_early_choice},
+    },
     format::capitalized,
 };
 
@@ -111,9 +116,7 @@ pub fn InputForm(
     let is_json = RwSignal::new(starts_as_json);
     adopt_early_choice("form[input_mode]", move |mode| is_json.set(mode == "json"));
     let note = RwSignal::new(None::<String>);
-    // Without a script nothing is hidden, because nothing could show it again.
-    let has_script = RwSignal::new(false);
-    Effect::new(move |_| has_script.set(true));
+    let has_script = use_script();
 
     let own_error = state.error("input_json");
     // While the JSON counts, the error of one of its parts is shown beside it, because that part's field is hidden.
@@ -238,25 +241,16 @@ pub fn InputForm(
                 </For>
             </div>
             <div hidden=move || has_fields.get() && has_script.get() && !is_json.get()>
-                <FormField
+                <TextareaField
                     id=control_id("input_json")
+                    name="form[input_json]"
                     label="Input as JSON"
                     hint="A JSON object, such as {\"key\": \"value\"}. At most 64 KiB."
+                    text=json
                     error=json_error
-                >
-                    <textarea
-                        id=control_id("input_json")
-                        name="form[input_json]"
-                        class="input-mono"
-                        rows="8"
-                        spellcheck="false"
-                        autocapitalize="off"
-                        aria-describedby=described_by("f-input_json")
-                        aria-invalid=move || json_error.get().is_some().then_some("true")
-                        node_ref=text
-                        inner_html=textarea_html(&json)
-                    ></textarea>
-                </FormField>
+                    rows="8"
+                    node=text
+                />
             </div>
         </fieldset>
     }

@@ -14,7 +14,7 @@ use crate::{
     },
     browser,
     components::{
-        busy::SubmitButton,
+        action::SubmitButton,
         form::ErrorSummary,
         input_form::{error_of, summary_entries},
         session_context::use_signed_in_user,

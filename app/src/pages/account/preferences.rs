@@ -3,7 +3,7 @@
 //! The server stores them in cookies, so that it renders the next page accordingly. A script then applies them to the
 //! open page too. A change by a button of the top bar shows in the form.
 
-use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{ev, prelude::*, server_fn::ServerFn};
 
 use crate::{
     api::{
@@ -12,15 +12,15 @@ use crate::{
     },
     browser,
     components::{
-        form::{ErrorSummary, FieldErrorText, described_by},
-        input_form::{FormState, control_id, control_name, summary_entries},
+        action::{ErrorPlace, UserAction},
+        check_field::CheckField,
+        form::ErrorSummary,
+        input_form::{FormState, control_id, control_name},
         preferences::SharedPreferences,
         radio_field::RadioField,
         time::use_page_clock,
-        toast::{ToastKind, toasts},
         zone_field::ZoneField,
     },
-    error::AppError,
 };
 
 /// The id of the list of errors above the form.
@@ -36,44 +36,28 @@ pub fn PreferencesSection(
     /// The result of a plain post of this form.
     flash: FlashView,
 ) -> impl IntoView {
-    let toasts = toasts();
     let clock = use_page_clock();
     let shared = SharedPreferences::current();
     let state = FormState::new(flash.problems());
-    let is_busy = RwSignal::new(false);
+    // Only a save finds errors.
+    state.shows_all.set(true);
+    let action = UserAction::new(ErrorPlace::Fields(state.errors));
     let save = move |event: ev::SubmitEvent| {
         event.prevent_default();
         let Some(SavePreferences { form }) = state.read::<SavePreferences>() else { return };
-        if is_busy.get_untracked() {
-            return;
-        }
-        is_busy.set(true);
-        spawn_local(async move {
+        action.run(async move {
+            // One frame later, when the list of errors has been drawn: a hidden element takes no focus.
             let answer = save_preferences(form).await;
-            let _ = is_busy.try_set(false);
-            let errors = answer.as_ref().err().map(AppError::problems).unwrap_or_default();
-            let is_refused = !errors.is_empty();
-            let _ = state.shows_all.try_set(is_refused);
-            let _ = state.errors.try_set(errors);
-            if is_refused {
-                request_animation_frame(|| browser::focus(SUMMARY_ID));
-                return;
-            }
+            answer.inspect_err(|_| request_animation_frame(|| browser::focus(SUMMARY_ID)))?;
             // The response has stored the cookies.
             shared.read();
             clock.read_preferences();
-            toasts.show(ToastKind::Success, PREFERENCES_NOTICE);
+            Ok(Some(PREFERENCES_NOTICE.to_owned()))
         });
     };
     let theme = RwSignal::new(form.theme.clone());
     let zone_mode = RwSignal::new(form.zone_mode.clone());
     follow_top_bar(shared, theme, zone_mode);
-    let errors = Signal::derive(move || {
-        let shown = if state.shows_all.get() { state.errors.get() } else { Vec::new() };
-        summary_entries(&shown)
-    });
-    let shortcuts_error = state.error("shortcuts");
-    let shortcuts = control_id("shortcuts");
     view! {
         <section class="card" id="preferences" aria-labelledby="preferences-heading">
             <h2 class="card-title" id="preferences-heading">"Preferences"</h2>
@@ -81,7 +65,7 @@ pub fn PreferencesSection(
                 "They belong to this browser: they are stored in its cookies for one year, and other devices keep their own."
             </p>
             <form method="post" action=SavePreferences::PATH class="form" node_ref=state.node on:submit=save>
-                <ErrorSummary id=SUMMARY_ID errors/>
+                <ErrorSummary id=SUMMARY_ID errors=state.listed_errors()/>
                 <RadioField
                     state
                     field="theme"
@@ -125,26 +109,15 @@ pub fn PreferencesSection(
                     options=vec![("24", "24 hours, such as 14:02:05"), ("12", "12 hours, such as 02:02:05 PM")]
                     chosen=RwSignal::new(form.clock)
                 />
-                <div class="field" class:has-error=move || shortcuts_error.get().is_some()>
-                    <label class="check">
-                        <input
-                            type="checkbox"
-                            id=shortcuts.clone()
-                            name=control_name("shortcuts")
-                            value="on"
-                            checked=form.shortcuts == "on"
-                            aria-describedby=described_by(&shortcuts)
-                            aria-invalid=move || shortcuts_error.get().is_some().then_some("true")
-                        />
-                        <span>"Enable keyboard shortcuts"</span>
-                    </label>
-                    <p class="hint" id=format!("{shortcuts}-hint")>
-                        "Shortcuts are single keys, such as ? for the list of all. Turn them off if you use voice control."
-                    </p>
-                    <FieldErrorText id=format!("{shortcuts}-error") error=shortcuts_error/>
-                </div>
+                <CheckField
+                    field="shortcuts"
+                    label="Enable keyboard shortcuts"
+                    hint="Shortcuts are single keys, such as ? for the list of all. Turn them off if you use voice control."
+                    checked=form.shortcuts == "on"
+                    error=state.error("shortcuts")
+                />
                 <div class="form-actions">
-                    <button type="submit" class="btn btn-primary" aria-disabled=move || is_busy.get().then_some("true")>
+                    <button type="submit" class="btn btn-primary" aria-disabled=move || action.disabled()>
                         "Save preferences"
                     </button>
                 </div>

@@ -11,7 +11,7 @@ use crate::{
     },
     browser,
     components::{
-        busy::SubmitButton,
+        action::SubmitButton,
         form::{ErrorSummary, FormField, described_by},
         input_form::{error_of, summary_entries},
         session_context::SessionContext,

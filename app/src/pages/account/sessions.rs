@@ -11,9 +11,9 @@ use crate::{
         session::FlashView,
     },
     components::{
+        action::{UserAction, use_action},
         action_error::{ActionError, LastError},
-        busy::Busy,
-        dialog::ConfirmDialog,
+        confirm::{AskButton, Confirmation, RowQuestion, RowQuestionDialog, confirm_section},
         focus::hand_focus,
         form::ErrorSummary,
         icon::Icon,
@@ -21,7 +21,6 @@ use crate::{
         nav::SignOutForm,
         table::{Actions, Table, Text},
         time::Time,
-        toast::{ToastKind, toasts},
     },
 };
 
@@ -31,9 +30,6 @@ const SECTION_ID: &str = "sessions";
 const HEADING_ID: &str = "sessions-heading";
 /// The value of the parameter `end` that means every other session.
 const ALL_OTHERS: &str = "others";
-/// The effect of ending sessions.
-const CONSEQUENCE: &str = "Its open pages leave at once and go to the sign-in page. Text that is not saved there is lost if the tab is closed. \
-                           If you do not recognize the device, also change your passphrase.";
 
 /// The section *Sessions*.
 #[component]
@@ -45,84 +41,53 @@ pub fn SessionsSection(
     /// Called after sessions were ended.
     on_change: Callback<()>,
 ) -> impl IntoView {
-    let toasts = toasts();
     let error = LastError::of("End session");
     let problems = summary_entries(&flash.problems());
-    let asked = RwSignal::new(None::<SessionView>);
-    let (asks_one, asks_others) = (RwSignal::new(false), RwSignal::new(false));
-    let busy = Busy::new();
+    let action = use_action(error);
+    let question = RowQuestion::default();
     let end = move |session: Option<SessionId>| {
-        busy.run(async move {
-            error.clear();
-            match end_own_sessions(session).await {
-                Ok(ended) => {
-                    // The buttons disappear with the sessions.
-                    hand_focus(SECTION_ID, HEADING_ID);
-                    toasts.show(ToastKind::Success, ended_notice(session.is_some(), ended));
-                }
-                Err(found) => error.show(found),
+        action.run(async move {
+            let answer = end_own_sessions(session).await;
+            if answer.is_ok() {
+                // The buttons disappear with the sessions.
+                hand_focus(SECTION_ID, HEADING_ID);
             }
             // A session that could not be ended may have ended by itself.
             let _ = on_change.try_run(());
+            answer.map(|ended| Some(ended_notice(session.is_some(), ended)))
         });
     };
-    let end_one = Callback::new(move |()| {
-        if let Some(session) = asked.get_untracked() {
-            end(Some(session.id));
-        }
-    });
-    let ask = Callback::new(move |session: SessionView| {
-        asked.set(Some(session));
-        busy.ask(asks_one);
+    let ask = Callback::new(move |session: Option<SessionView>| {
+        let id = session.as_ref().map(|session| session.id);
+        question.ask(end_question(session.as_ref()), move || end(id));
     });
     let has_others = Memo::new(move |_| sessions.with(|all| all.iter().any(|session| !session.is_current)));
-    let title = move || asked.with(|asked| asked.as_ref().map(question).unwrap_or_default());
     view! {
         <section class="card" id=SECTION_ID aria-labelledby=HEADING_ID>
             <div class="card-head">
                 <h2 class="card-title" id=HEADING_ID tabindex="-1">"Sessions"</h2>
                 <div class="cluster" hidden=move || !has_others.get()>
-                    <button
-                        type="button"
-                        class="btn needs-js"
-                        aria-disabled=move || busy.disabled()
-                        on:click=move |_| busy.ask(asks_others)
-                    >
-                        "End all other sessions…"
-                    </button>
-                    <a class="btn hide-js" href=format!("/account?end={ALL_OTHERS}#end")>"End all other sessions…"</a>
+                    <AskButton
+                        action
+                        label="End all other sessions…"
+                        href=format!("/account?end={ALL_OTHERS}#end")
+                        on_ask=move |()| ask.run(None)
+                    />
                 </div>
             </div>
             <p class="muted">"The browsers that are signed in to this account."</p>
             <ErrorSummary errors=Signal::stored(problems)/>
             <ActionError error/>
-            <EndSection sessions/>
+            {asked_question(sessions).map(|what| confirm_section("end", what))}
             <Table
                 caption="Your sessions, the current one first"
                 columns=[Text("Device"), Text("Address"), Text("Signed in"), Text("Last seen"), Actions]
             >
                 <For each=move || sessions.get() key=|session| session.id let:session>
-                    <SessionRow session sessions busy ask/>
+                    <SessionRow session sessions action ask/>
                 </For>
             </Table>
-            <ConfirmDialog
-                open=asks_one
-                id="end-session-title"
-                title=Signal::derive(title)
-                verb="End session"
-                on_confirm=end_one
-            >
-                <p>{CONSEQUENCE}</p>
-            </ConfirmDialog>
-            <ConfirmDialog
-                open=asks_others
-                id="end-others-title"
-                title=Signal::stored("End all other sessions?".to_owned())
-                verb="End all other sessions"
-                on_confirm=Callback::new(move |()| end(None))
-            >
-                <p>"Every other browser is signed out of this account. This one stays signed in."</p>
-            </ConfirmDialog>
+            <RowQuestionDialog question id="end-session-title"/>
         </section>
     }
 }
@@ -133,10 +98,10 @@ fn SessionRow(
     session: SessionView,
     /// All sessions, from which the row's values are updated.
     sessions: Signal<Vec<SessionView>>,
-    /// The state of the action that ends sessions.
-    busy: Busy,
+    /// The action that ends sessions.
+    action: UserAction,
     /// Asks for the confirmation.
-    ask: Callback<SessionView>,
+    ask: Callback<Option<SessionView>>,
 ) -> impl IntoView {
     let SessionView { id, created_at, is_current, .. } = session.clone();
     let (device, address) = (session.device.clone(), session.address.clone());
@@ -145,21 +110,18 @@ fn SessionRow(
     let last_seen = Memo::new(move |_| {
         sessions.with(|all| all.iter().find(|session| session.id == id).map_or(seen, |session| session.last_seen_at))
     });
-    let action = if is_current {
+    let button = if is_current {
         view! { <SignOutForm class="btn btn-small"/> }.into_any()
     } else {
-        let plain_label = label.clone();
         view! {
-            <button
-                type="button"
-                class="btn btn-small needs-js"
-                aria-label=label
-                aria-disabled=move || busy.disabled()
-                on:click=move |_| ask.run(session.clone())
-            >
-                "End…"
-            </button>
-            <a class="btn btn-small hide-js" href=format!("/account?end={id}#end") aria-label=plain_label>"End…"</a>
+            <AskButton
+                action
+                label="End…"
+                class="btn btn-small"
+                name=label
+                href=format!("/account?end={id}#end")
+                on_ask=move |()| ask.run(Some(session.clone()))
+            />
         }
         .into_any()
     };
@@ -181,45 +143,41 @@ fn SessionRow(
             <td role="cell" data-label="Address">{address.unwrap_or_else(|| "Unknown".into())}</td>
             <td role="cell" data-label="Signed in"><Time at=created_at relative=true/></td>
             <td role="cell" data-label="Last seen"><Time at=last_seen relative=true/></td>
-            <td role="cell">{action}</td>
+            <td role="cell">{button}</td>
         </tr>
     }
 }
 
-/// The confirmation as a section of the page, for readers without scripts.
-#[component]
-fn EndSection(sessions: Signal<Vec<SessionView>>) -> impl IntoView {
-    let end = use_query_map().with_untracked(|query| query.get("end"));
-    let chosen = end.as_deref().and_then(|end| end.parse::<SessionId>().ok());
-    let session = sessions
-        .with_untracked(|all| all.iter().find(|session| Some(session.id) == chosen && !session.is_current).cloned());
-    let (heading, text, verb, id) = match session {
-        Some(session) => (question(&session), CONSEQUENCE, "End session", Some(session.id)),
-        None if end.as_deref() == Some(ALL_OTHERS) => (
+/// Returns the question that the address asks, for users without scripts.
+fn asked_question(sessions: Signal<Vec<SessionView>>) -> Option<Confirmation> {
+    let end = use_query_map().with_untracked(|query| query.get("end"))?;
+    if end == ALL_OTHERS {
+        return Some(end_question(None));
+    }
+    let chosen = end.parse::<SessionId>().ok()?;
+    sessions.with_untracked(|all| {
+        let session = all.iter().find(|session| session.id == chosen && !session.is_current)?;
+        Some(end_question(Some(session)))
+    })
+}
+
+/// Returns the question before a session is ended, or every other one.
+fn end_question(session: Option<&SessionView>) -> Confirmation {
+    let question = match session {
+        Some(session) => Confirmation::new(
+            format!("End the session {}?", words(session)),
+            "Its open pages leave at once and go to the sign-in page. Text that is not saved there is lost if the tab \
+             is closed. If you do not recognize the device, also change your passphrase.",
+            "End session",
+        ),
+        None => Confirmation::new(
             "End all other sessions?".to_owned(),
             "Every other browser is signed out of this account. This one stays signed in.",
             "End all other sessions",
-            None,
         ),
-        None => return ().into_any(),
     };
-    view! {
-        <section class="card stack hide-js" id="end" aria-labelledby="end-heading">
-            <h3 id="end-heading">{heading}</h3>
-            <p>{text}</p>
-            <form class="form-actions" method="post" action=EndOwnSessions::PATH>
-                {id.map(|id| view! { <input type="hidden" name="session" value=id.to_string()/> })}
-                <a class="btn" href="/account#sessions">"Cancel"</a>
-                <button type="submit" class="btn btn-danger">{verb}</button>
-            </form>
-        </section>
-    }
-    .into_any()
-}
-
-/// Returns the question before a session is ended.
-fn question(session: &SessionView) -> String {
-    format!("End the session {}?", words(session))
+    let fields = session.map(|session| ("session", session.id.to_string())).into_iter().collect();
+    question.with_form(EndOwnSessions::PATH, fields, "/account#sessions")
 }
 
 /// Returns the device of a session and its address in words.

@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use super::{
     channel_form::ChannelFields,
-    delete::{DeleteButton, DeleteSection, DeletedObject},
-    edited_form::{EditedForm, EditedFormButtons, PageErrors, show_errors},
+    delete::{DeleteButton, DeletedObject},
+    edited_form::{EditedForm, EditedFormButtons},
     rule::missing,
 };
 use crate::{
@@ -22,15 +22,16 @@ use crate::{
         channel_address, channel_saved_notice, load_alert_channel, save_alert_channel,
     },
     components::{
+        action::SubmitButton,
         action_error::{ActionError, LastError},
-        busy::SubmitButton,
+        confirm::ConfirmSection,
+        form::ErrorSummary,
         form_draft::{DraftNotice, FormDraft, render_with_draft},
         icon::Icon,
         input_form::FormState,
         loading::render_page,
         page_header::{Breadcrumbs, PageHeader},
         time::{MaybeTime, Time},
-        toast::{ToastKind, toasts},
     },
 };
 
@@ -72,7 +73,7 @@ fn restore_draft(mut data: PageData, values: Value) -> Option<PageData> {
 #[component]
 fn ChannelContent(data: PageData, draft: FormDraft) -> impl IntoView {
     let PageData { channel, form, flash } = data;
-    let (toasts, navigate) = (toasts(), use_navigate());
+    let navigate = use_navigate();
     let is_edit = channel.is_some();
     let edited = EditedForm::new(
         &flash,
@@ -80,9 +81,9 @@ fn ChannelContent(data: PageData, draft: FormDraft) -> impl IntoView {
         |state: FormState| state.read::<SaveAlertChannel>().map(|save| save.form),
         save_alert_channel,
         move |id: AlertChannelId| {
-            toasts.show(ToastKind::Success, channel_saved_notice(is_edit));
             let next = if is_edit { CHANNELS_ADDRESS.to_owned() } else { channel_address(id) };
             navigate(&next, NavigateOptions::default());
+            channel_saved_notice(is_edit).to_owned()
         },
     );
     let known = channel
@@ -96,7 +97,9 @@ fn ChannelContent(data: PageData, draft: FormDraft) -> impl IntoView {
     let delete = known.clone().map(|(object, version, name)| {
         view! { <DeleteButton object version name form=edited error=delete_error/> }
     });
-    let section = known.map(|(object, version, name)| view! { <DeleteSection object version name/> });
+    let section = known.map(|(object, version, name)| {
+        view! { <ConfirmSection id="delete" what=object.question(version, &name)/> }
+    });
     view! {
         <Title text=format!("{title} · Alert channels")/>
         <Breadcrumbs
@@ -106,7 +109,7 @@ fn ChannelContent(data: PageData, draft: FormDraft) -> impl IntoView {
         <PageHeader title>{delete}</PageHeader>
         <ActionError error=delete_error/>
         <DraftNotice draft noun="channel" version=form.version.clone() on_discard=move |()| edited.guarded.forget()/>
-        <PageErrors state=edited.state/>
+        <ErrorSummary id="error-summary" errors=edited.state.listed_errors()/>
         {section}
         {channel.map(|channel| view! { <TestCard channel state=edited.state/> })}
         <form
@@ -134,7 +137,7 @@ fn TestCard(channel: AlertChannelRow, state: FormState) -> impl IntoView {
     let test = ServerAction::<TestAlertChannel>::new();
     Effect::new(move |_| {
         if let Some(Err(error)) = test.value().get() {
-            show_errors(state, &error);
+            state.refuse(&error);
         }
     });
     let result = move || {

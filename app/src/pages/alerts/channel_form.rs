@@ -1,15 +1,15 @@
 //! The fields of an alert channel. Every kind is in the form; with a script only the fields of the chosen one are
 //! visible.
 
-use leptos::{html, prelude::*};
+use leptos::prelude::*;
 
 use super::rule_form::options;
 use crate::{
     api::alerts::{AlertChannelForm, CHECKED},
     components::{
         check_field::CheckField,
-        form::{FormField, described_by},
-        input_form::{FormState, textarea_html},
+        fields::{SelectField, TextareaField, use_script},
+        input_form::FormState,
         schedule_field::TextField,
     },
 };
@@ -26,19 +26,9 @@ pub fn ChannelFields(
     form: AlertChannelForm,
 ) -> impl IntoView {
     let AlertChannelForm { name, kind, target, is_enabled, .. } = form;
-    let (kind_error, to_error) = (state.error("kind"), state.error("target.to"));
     let kinds = options(KINDS.into_iter(), &kind);
     let kind = RwSignal::new(kind);
-    let select = NodeRef::<html::Select>::new();
-    // Without a script nothing is hidden, because nothing could show it again.
-    let has_script = RwSignal::new(false);
-    Effect::new(move |_| {
-        has_script.set(true);
-        // A kind may have been chosen before the script ran.
-        if let Some(select) = select.get() {
-            kind.set(select.value());
-        }
-    });
+    let has_script = use_script();
     let is_off = move |this: &'static str| has_script.get() && kind.with(|kind| kind != this);
     let [to, url, signing_secret, url_secret] =
         ["to", "url", "signingSecret", "urlSecret"].map(|name| target.get(name).cloned().unwrap_or_default());
@@ -46,38 +36,29 @@ pub fn ChannelFields(
         <fieldset class="form-section">
             <legend>"Channel"</legend>
             <TextField state field="name" label="Name" hint="Shown in the form of a rule; 1 to 100 characters." value=name/>
-            <FormField id="f-kind" label="Kind" hint="How the messages are sent." error=kind_error>
-                <select
-                    id="f-kind"
-                    name="form[kind]"
-                    node_ref=select
-                    aria-describedby=described_by("f-kind")
-                    aria-invalid=move || kind_error.get().is_some().then_some("true")
-                    on:change=move |event| kind.set(event_target_value(&event))
-                >
-                    {kinds}
-                </select>
-            </FormField>
+            <SelectField
+                id="f-kind"
+                name="form[kind]"
+                label="Kind"
+                hint="How the messages are sent."
+                error=state.error("kind")
+                chosen=kind
+            >
+                {kinds}
+            </SelectField>
             <fieldset class="input-group" hidden=move || is_off("email")>
                 <legend>"E-mail"</legend>
-                <FormField
+                <TextareaField
                     id="f-target-to"
+                    name="form[target][to]"
                     label="Recipients"
                     hint="One e-mail address per line; 1 to 20. The messages are sent over the SMTP server in the settings of the server."
-                    error=to_error
-                >
-                    <textarea
-                        id="f-target-to"
-                        name="form[target][to]"
-                        rows="4"
-                        spellcheck="false"
-                        autocapitalize="off"
-                        aria-required="true"
-                        aria-describedby=described_by("f-target-to")
-                        aria-invalid=move || to_error.get().is_some().then_some("true")
-                        inner_html=textarea_html(&to)
-                    ></textarea>
-                </FormField>
+                    text=to
+                    error=state.error("target.to")
+                    rows="4"
+                    class=""
+                    aria_required=true
+                />
             </fieldset>
             <fieldset class="input-group" hidden=move || is_off("webhook")>
                 <legend>"Webhook"</legend>

@@ -1,17 +1,16 @@
 //! Mutes a rule for a while, and ends the mute.
 
 use chrono::{DateTime, Utc};
-use leptos::{html, prelude::*};
+use leptos::prelude::*;
 use milvaion_api::alerts::MAX_MUTE_DAYS;
 use milvaion_protocol::id::AlertRuleId;
 
-use super::edited_form::show_errors;
 use crate::{
     api::alerts::{MUTE_CHOICES, MUTE_UNTIL, MuteAlertRule, UnmuteAlertRule},
     components::{
-        busy::SubmitButton,
+        action::SubmitButton,
+        fields::{InputField, SelectField, use_script},
         focus::hand_focus,
-        form::{FormField, described_by},
         icon::Icon,
         input_form::FormState,
         time::Time,
@@ -50,7 +49,7 @@ pub fn MuteForms(
             toasts.show(ToastKind::Success, notice);
             on_change.run(());
         }
-        Some(Err(error)) => show_errors(state, &error),
+        Some(Err(error)) => state.refuse(&error),
         None => {}
     };
     Effect::new(move |_| report(mute.value().get()));
@@ -90,18 +89,9 @@ pub fn MuteForms(
 /// The choice of the length, and the day of a mute that ends on a chosen day.
 #[component]
 fn MuteFields(state: FormState) -> impl IntoView {
-    let (length_error, until_error) = (state.error("length"), state.error("until"));
+    let until_error = state.error("until");
     let length = RwSignal::new(MUTE_CHOICES[0].0.to_owned());
-    let select = NodeRef::<html::Select>::new();
-    // Without a script nothing is hidden, because nothing could show it again.
-    let has_script = RwSignal::new(false);
-    Effect::new(move |_| {
-        has_script.set(true);
-        // A length may have been chosen before the script ran.
-        if let Some(select) = select.get() {
-            length.set(select.value());
-        }
-    });
+    let has_script = use_script();
     let choices = MUTE_CHOICES.into_iter().map(|(value, label, _)| (value, label));
     let options: Vec<_> = choices
         .chain([(MUTE_UNTIL, "Until a day")])
@@ -110,38 +100,25 @@ fn MuteFields(state: FormState) -> impl IntoView {
     let hides_day =
         move || has_script.get() && length.with(|length| length != MUTE_UNTIL) && until_error.get().is_none();
     view! {
-        <FormField
+        <SelectField
             id="f-length"
+            name="length"
             label="Mute for"
             hint="A muted rule sends no messages. Its alerts still show on the dashboard."
-            error=length_error
+            error=state.error("length")
+            chosen=length
         >
-            <select
-                id="f-length"
-                name="length"
-                node_ref=select
-                aria-describedby=described_by("f-length")
-                aria-invalid=move || length_error.get().is_some().then_some("true")
-                on:change=move |event| length.set(event_target_value(&event))
-            >
-                {options}
-            </select>
-        </FormField>
+            {options}
+        </SelectField>
         <div hidden=hides_day>
-            <FormField
+            <InputField
                 id="f-until"
+                name="until"
                 label="Until the start of the day (UTC)"
                 hint=format!("Used with Until a day; at most {MAX_MUTE_DAYS} days from now.")
+                kind="date"
                 error=until_error
-            >
-                <input
-                    type="date"
-                    id="f-until"
-                    name="until"
-                    aria-describedby=described_by("f-until")
-                    aria-invalid=move || until_error.get().is_some().then_some("true")
-                />
-            </FormField>
+            />
         </div>
     }
 }

@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use super::{
     badges::{rule_state, severity_badge},
-    delete::{DeleteButton, DeleteSection, DeletedObject},
-    edited_form::{EditedForm, EditedFormButtons, PageErrors},
+    delete::{DeleteButton, DeletedObject},
+    edited_form::{EditedForm, EditedFormButtons},
     filter::address,
     mute::{MuteForms, STATE_HEADING_ID},
     rows::{REFRESH_DELAY, is_about_alerts, use_server_now},
@@ -31,6 +31,8 @@ use crate::{
     },
     components::{
         action_error::{ActionError, LastError},
+        confirm::ConfirmSection,
+        form::ErrorSummary,
         form_draft::{DraftNotice, FormDraft, render_with_draft},
         input_form::FormState,
         live_rows::LiveRows,
@@ -38,7 +40,6 @@ use crate::{
         page_header::{Breadcrumbs, PageHeader},
         session_context::may,
         time::{MaybeTime, Time},
-        toast::{ToastKind, toasts},
     },
     error::AppError,
     live::{ThrottledRefresh, live_page, set_if_changed},
@@ -118,15 +119,15 @@ impl LiveRule {
 #[component]
 fn RuleContent(data: PageData, draft: FormDraft) -> impl IntoView {
     let PageData { state, channels, form, flash } = data;
-    let (toasts, navigate) = (toasts(), use_navigate());
+    let navigate = use_navigate();
     let edited = EditedForm::new(
         &flash,
         draft,
         |state: FormState| state.read::<SaveAlertRule>().map(|save| save.form),
         save_alert_rule,
         move |notice: String| {
-            toasts.show(ToastKind::Success, notice);
             navigate(RULES_ADDRESS, NavigateOptions::default());
+            notice
         },
     );
     let known = state.as_ref().map(|state| {
@@ -142,12 +143,14 @@ fn RuleContent(data: PageData, draft: FormDraft) -> impl IntoView {
     let delete = known.clone().map(|(object, version, name)| {
         view! { <DeleteButton object version name form=edited error=delete_error/> }
     });
-    let section = known.map(|(object, version, name)| view! { <DeleteSection object version name/> });
+    let section = known.map(|(object, version, name)| {
+        view! { <ConfirmSection id="delete" what=object.question(version, &name)/> }
+    });
     view! {
         <RuleHead title here>{delete}</RuleHead>
         <ActionError error=delete_error/>
         <DraftNotice draft noun="rule" version=form.version.clone() on_discard=move |()| edited.guarded.forget()/>
-        <PageErrors state=edited.state/>
+        <ErrorSummary id="error-summary" errors=edited.state.listed_errors()/>
         {section}
         {live.clone().map(|live| view! { <StateCard live edited/> })}
         <form

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use leptos::{html, prelude::*};
+use leptos::prelude::*;
 use milvaion_api::{alerts::AlertSeverity, failures::FailureCause, permissions::Permission};
 use milvaion_protocol::id::AlertChannelId;
 
@@ -13,7 +13,8 @@ use crate::{
     api::alerts::{AlertRuleForm, CHECKED, channel_field},
     components::{
         check_field::CheckField,
-        form::{FieldErrorText, FormField, described_by},
+        fields::{SelectField, use_script},
+        form::{FieldErrorText, described_by},
         input_form::FormState,
         schedule_field::TextField,
         session_context::may,
@@ -54,21 +55,11 @@ pub fn RuleFields(
     channels: Vec<(AlertChannelId, String)>,
 ) -> impl IntoView {
     let AlertRuleForm { name, kind, condition, causes, jobs, tags, severity, channels: chosen, is_enabled, .. } = form;
-    let (kind_error, severity_error) = (state.error("kind"), state.error("severity"));
     let kinds = options(KINDS.into_iter(), &kind);
     let severities =
         options(AlertSeverity::ALL.into_iter().map(|severity| (severity.slug(), severity.label())), &severity);
     let kind = RwSignal::new(kind);
-    let select = NodeRef::<html::Select>::new();
-    // Without a script nothing is hidden, because nothing could show it again.
-    let has_script = RwSignal::new(false);
-    Effect::new(move |_| {
-        has_script.set(true);
-        // A kind may have been chosen before the script ran.
-        if let Some(select) = select.get() {
-            kind.set(select.value());
-        }
-    });
+    let has_script = use_script();
     let is_any = move |kinds: &'static [&'static str]| kind.with(|kind| kinds.contains(&kind.as_str()));
     let is_off = move |kinds: &'static [&'static str]| has_script.get() && !is_any(kinds);
     let loops = condition.get("loops").cloned().unwrap_or_default();
@@ -82,23 +73,16 @@ pub fn RuleFields(
         <fieldset class="form-section">
             <legend>"Condition"</legend>
             <TextField state field="name" label="Name" hint="Shown in alerts and messages; 1 to 100 characters." value=name/>
-            <FormField
+            <SelectField
                 id="f-kind"
+                name="form[kind]"
                 label="Condition"
                 hint="The alert fires when the condition becomes true, and is resolved when it is over."
-                error=kind_error
+                error=state.error("kind")
+                chosen=kind
             >
-                <select
-                    id="f-kind"
-                    name="form[kind]"
-                    node_ref=select
-                    aria-describedby=described_by("f-kind")
-                    aria-invalid=move || kind_error.get().is_some().then_some("true")
-                    on:change=move |event| kind.set(event_target_value(&event))
-                >
-                    {kinds}
-                </select>
-            </FormField>
+                {kinds}
+            </SelectField>
             <div hidden=move || is_off(&["occurrence_failed"])>
                 <Causes checked=causes/>
             </div>
@@ -171,21 +155,15 @@ pub fn RuleFields(
         </fieldset>
         <fieldset class="form-section">
             <legend>"Messages"</legend>
-            <FormField
+            <SelectField
                 id="f-severity"
+                name="form[severity]"
                 label="Severity"
                 hint="Warning: worth a look during working hours. Critical: needs a person now. Default: Warning."
-                error=severity_error
+                error=state.error("severity")
             >
-                <select
-                    id="f-severity"
-                    name="form[severity]"
-                    aria-describedby=described_by("f-severity")
-                    aria-invalid=move || severity_error.get().is_some().then_some("true")
-                >
-                    {severities}
-                </select>
-            </FormField>
+                {severities}
+            </SelectField>
             <Channels state channels chosen/>
             <CheckField
                 field="isEnabled"

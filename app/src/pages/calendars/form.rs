@@ -3,11 +3,11 @@
 //! The page is one plain form whose fields are named as in [`CalendarForm`].
 //! Only the server validates it, as it does the job form.
 
-use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{ev, html, prelude::*, server_fn::ServerFn};
 use leptos_meta::Title;
 use leptos_router::{
     NavigateOptions,
-    hooks::{use_navigate, use_params_map, use_query_map},
+    hooks::{use_navigate, use_params_map},
 };
 use milvaion_api::{
     calendar_form::CalendarForm,
@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use super::{
     REFRESH_DELAY, applied_words,
-    delete::{DeleteCalendarButton, DeleteCalendarSection},
+    delete::{DeleteCalendarButton, delete_question},
     no_such_calendar,
     windows::WindowsSection,
 };
@@ -28,25 +28,25 @@ use crate::{
         CalendarCheck, CalendarFormPage, CheckCalendar, SaveCalendar, check_calendar, get_calendar, load_calendar_form,
         save_calendar, saved_notice,
     },
-    api::session::{FlashView, SessionEnd, SessionEndReason},
-    browser,
+    api::session::FlashView,
     components::{
+        action::UserAction,
         action_error::{ActionError, LastError},
-        form::{ErrorSummary, FormField, described_by},
+        confirm::ConfirmSection,
+        fields::TextareaField,
+        form::ErrorSummary,
         form_check::{CheckedPreview, FORM_SUMMARY_ID, debounced_check, focus_error_summary},
         form_draft::{DraftNotice, FormDraft, render_with_draft},
         icon::Icon,
-        input_form::{FormState, summary_entries, textarea_html},
+        input_form::FormState,
         leave_guard::GuardedForm,
         loading::render_page,
         page_header::{Breadcrumbs, PageHeader},
         schedule_field::TextField,
         summary_box::SummaryBox,
         time::Time,
-        toast::{ToastKind, toasts},
         zone_field::ZoneField,
     },
-    error::AppError,
     live::live_page,
 };
 
@@ -102,24 +102,21 @@ fn CalendarFormContent(data: CalendarFormPage, draft: FormDraft) -> impl IntoVie
             check.errors
         },
     );
-    let is_busy = RwSignal::new(false);
     let guarded = GuardedForm::new(state, draft, !flash.typed.is_null(), Some(check), move || {
         typed(state).and_then(|form| serde_json::to_value(form).ok())
     });
-    let save = saver(state, guarded, is_busy, calendar.is_some());
+    let action = guarded.save_action();
+    let save = saver(state, guarded, action, calendar.is_some());
     focus_error_summary(state);
     let changed = move || guarded.changed();
-    let asks_delete = use_query_map().with_untracked(|query| query.get("confirm").as_deref() == Some("delete"));
-    let listed_errors = Signal::derive(move || {
-        if state.shows_all.get() { state.errors.with(|errors| summary_entries(errors)) } else { Vec::new() }
-    });
     let name = calendar.as_ref().map(|view| view.calendar.name.clone());
     let (title, here) = match &name {
         Some(name) => (format!("Edit {name}"), name.clone()),
         None => ("New calendar".to_owned(), "New".to_owned()),
     };
     let delete = calendar.as_ref().map(|view| (view.id, view.calendar.name.clone()));
-    let section = delete.clone().filter(|_| asks_delete);
+    let section =
+        delete.clone().map(|(id, name)| view! { <ConfirmSection id="delete" what=delete_question(id, &name)/> });
     let applied = calendar.as_ref().map(|view| (view.id, view.pending_jobs));
     let users = calendar.as_ref().map(|view| (view.jobs.clone(), view.jobs_total));
     let changed_by = calendar.map(|view| (view.modified_at, view.modified_by, view.version));
@@ -139,7 +136,7 @@ fn CalendarFormContent(data: CalendarFormPage, draft: FormDraft) -> impl IntoVie
                 <p>{notice}</p>
             </div>
         })}
-        {section.map(|(id, name)| view! { <DeleteCalendarSection id name/> })}
+        {section}
         <form
             id="calendar-form"
             class="form"
@@ -159,7 +156,7 @@ fn CalendarFormContent(data: CalendarFormPage, draft: FormDraft) -> impl IntoVie
                 }
             }
         >
-            <ErrorSummary id="error-summary" errors=listed_errors/>
+            <ErrorSummary id="error-summary" errors=state.listed_errors()/>
             <input type="hidden" name="form[id]" value=form.id.clone()/>
             <input type="hidden" name="form[version]" value=form.version.clone()/>
             <div class="form-grid">
@@ -202,7 +199,7 @@ fn CalendarFormContent(data: CalendarFormPage, draft: FormDraft) -> impl IntoVie
                 </SummaryBox>
             </div>
             <div class="form-actions">
-                <button type="submit" class="btn btn-primary" aria-disabled=move || is_busy.get().then_some("true")>
+                <button type="submit" class="btn btn-primary" aria-disabled=move || action.disabled()>
                     {verb}
                 </button>
                 <button type="submit" class="btn hide-js" formaction=CheckCalendar::PATH>"Check"</button>
@@ -220,7 +217,6 @@ fn typed(state: FormState) -> Option<CalendarForm> {
 /// The whole days as lines of text. With a script, two date fields append a line.
 #[component]
 fn DaysSection(state: FormState, text: String, on_change: Callback<()>) -> impl IntoView {
-    let error = state.error("dates");
     let (area, first, last) =
         (NodeRef::<html::Textarea>::new(), NodeRef::<html::Input>::new(), NodeRef::<html::Input>::new());
     let add = Callback::new(move |()| {
@@ -249,25 +245,17 @@ fn DaysSection(state: FormState, text: String, on_change: Callback<()>) -> impl 
     view! {
         <fieldset class="form-section">
             <legend>"Whole days"</legend>
-            <FormField
+            <TextareaField
                 id="f-dates"
+                name="form[dates]"
                 label="Days"
                 hint="One day or range per line, such as 2026-12-24 or 2026-12-24 to 2026-12-26. At most 2,000 days."
                 optional=true
-                error
-            >
-                <textarea
-                    id="f-dates"
-                    name="form[dates]"
-                    class="input-mono"
-                    rows="6"
-                    spellcheck="false"
-                    aria-describedby=described_by("f-dates")
-                    aria-invalid=move || error.get().is_some().then_some("true")
-                    node_ref=area
-                    inner_html=textarea_html(&text)
-                ></textarea>
-            </FormField>
+                text
+                error=state.error("dates")
+                rows="6"
+                node=area
+            />
             <div class="date-adder needs-js" role="group" aria-label="Add days by date">
                 <div class="field">
                     <label for="add-first">"First day"</label>
@@ -348,42 +336,18 @@ fn AppliedState(id: CalendarId, pending: Option<i64>) -> impl IntoView {
 }
 
 /// Returns a callback that saves the form and opens the list, or shows the errors.
-fn saver(state: FormState, guarded: GuardedForm, is_busy: RwSignal<bool>, is_edit: bool) -> Callback<ev::SubmitEvent> {
-    let toasts = toasts();
-    let session_end = SessionEnd::current();
+fn saver(state: FormState, guarded: GuardedForm, action: UserAction, is_edit: bool) -> Callback<ev::SubmitEvent> {
     let navigate = use_navigate();
     Callback::new(move |event: ev::SubmitEvent| {
         event.prevent_default();
         let Some(form) = typed(state) else { return };
-        if is_busy.get_untracked() {
-            return;
-        }
-        is_busy.set(true);
-        guarded.saving();
         let navigate = navigate.clone();
-        spawn_local(async move {
-            let answer = save_calendar(form).await;
-            let pending = match &answer {
-                Ok(id) if is_edit => get_calendar(*id).await.ok().and_then(|view| view.pending_jobs),
-                _ => None,
-            };
-            let _ = is_busy.try_set(false);
-            match answer {
-                Ok(_) => {
-                    guarded.forget();
-                    toasts.show(ToastKind::Success, saved_notice(is_edit, pending));
-                    navigate("/calendars", NavigateOptions::default());
-                }
-                // The form stays as it is; the notice of the session's end states what to do.
-                Err(AppError::SignedOut) => session_end.report(SessionEndReason::SignedOut),
-                Err(error) => {
-                    guarded.refused(&error);
-                    let _ = state.errors.try_set(error.problems());
-                    let _ = state.shows_all.try_set(true);
-                    // One frame later, when the list has been drawn: a hidden element takes no focus.
-                    request_animation_frame(|| browser::focus("error-summary"));
-                }
-            }
+        action.run(async move {
+            let id = save_calendar(form).await?;
+            let saved = if is_edit { get_calendar(id).await.ok() } else { None };
+            guarded.forget();
+            navigate("/calendars", NavigateOptions::default());
+            Ok(Some(saved_notice(is_edit, saved.and_then(|view| view.pending_jobs))))
         });
     })
 }

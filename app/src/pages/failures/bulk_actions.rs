@@ -4,21 +4,20 @@
 //! open a dialog first, which states the number of affected rows. The dialog acts on what it was opened with: the list
 //! behind it goes on changing, and the question must not change under the reader.
 
-use std::{collections::BTreeSet, str::FromStr};
+use std::{collections::BTreeSet, pin::Pin, str::FromStr};
 
-use leptos::{ev, html, prelude::*, task::spawn_local};
-use milvaion_api::requests::FieldError;
+use leptos::{ev, html, prelude::*};
 
 use crate::{
     components::{
+        action::{ErrorPlace, UserAction},
         dialog::Dialog,
-        form::{ErrorSummary, FormField, described_by},
+        fields::InputField,
+        form::ErrorSummary,
         icon::Icon,
-        input_form::error_of,
-        toast::{ToastKind, toasts},
+        input_form::{error_of, other_errors},
     },
     error::AppError,
-    format::capitalized,
 };
 
 /// The selected rows of a list, by their ids.
@@ -114,14 +113,6 @@ pub fn SelectAllCheckbox(
     }
 }
 
-/// Returns the errors of the last submission that do not belong to the note field.
-fn whole_of(wrong: RwSignal<Vec<FieldError>>) -> Signal<Vec<(String, String)>> {
-    Signal::derive(move || {
-        let whole = wrong.get().into_iter().filter(|error| error.field != "note");
-        whole.map(|error| (String::new(), capitalized(&error.message))).collect::<Vec<_>>()
-    })
-}
-
 /// A dialog and the scope of its action, which is set when it opens and does not follow the list afterwards.
 pub struct DialogScope<S: 'static> {
     open: RwSignal<bool>,
@@ -188,15 +179,35 @@ pub fn NoteDialog<S, F, Fut>(
 ) -> impl IntoView
 where
     S: Clone + Send + Sync + 'static,
-    F: Fn(S, String) -> Fut + Clone + Send + Sync + 'static,
+    F: Fn(S, String) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<String, AppError>> + 'static,
 {
     let DialogScope { open, scope } = dialog;
-    let toasts = toasts();
+    let title = Signal::derive(move || scope.with(|scope| scope.as_ref().map(title)).unwrap_or_default());
+    let call =
+        Callback::new(move |note: String| -> Option<NoteCall> { Some(Box::pin(run(scope.get_untracked()?, note))) });
+    view! { <NoteForm open prefix title consequence label most verb call details/> }
+}
+
+/// The call of a [`NoteDialog`], which returns the message for the toast.
+type NoteCall = Pin<Box<dyn Future<Output = Result<String, AppError>>>>;
+
+/// The dialog for every kind of scope.
+#[component]
+fn NoteForm(
+    open: RwSignal<bool>,
+    prefix: &'static str,
+    title: Signal<String>,
+    consequence: &'static str,
+    label: &'static str,
+    most: &'static str,
+    verb: &'static str,
+    /// Returns the call with a note; none before the dialog was opened first.
+    call: Callback<String, Option<NoteCall>>,
+    details: Option<ViewFn>,
+) -> impl IntoView {
     let wrong = RwSignal::new(Vec::new());
-    let whole = whole_of(wrong);
-    let error = error_of(wrong.into(), "note");
-    let is_busy = RwSignal::new(false);
+    let action = UserAction::new(ErrorPlace::Fields(wrong));
     let note = NodeRef::<html::Input>::new();
     Effect::new(move |_| {
         if open.get() {
@@ -205,48 +216,33 @@ where
     });
     let agree = move |event: ev::SubmitEvent| {
         event.prevent_default();
-        let Some(note) = note.get_untracked().filter(|_| !is_busy.get_untracked()) else { return };
-        let Some(scope) = scope.get_untracked() else { return };
-        is_busy.set(true);
-        let run = run.clone();
-        spawn_local(async move {
-            let answer = run(scope, note.value()).await;
-            let _ = is_busy.try_set(false);
-            match answer {
-                Ok(words) => {
-                    note.set_value("");
-                    let _ = open.try_set(false);
-                    toasts.show(ToastKind::Success, words);
-                }
-                Err(error) => {
-                    let _ = wrong.try_set(error.problems());
-                }
-            }
+        let Some(note) = note.get_untracked() else { return };
+        let Some(call) = call.run(note.value()) else { return };
+        action.run(async move {
+            let words = call.await?;
+            note.set_value("");
+            let _ = open.try_set(false);
+            Ok(Some(words))
         });
     };
-    let title = Signal::derive(move || scope.with(|scope| scope.as_ref().map(title)).unwrap_or_default());
-    let field = format!("{prefix}-note");
     view! {
         <Dialog open id=format!("{prefix}-title") title>
             <form class="stack" data-guarded="true" on:submit=agree>
-                <ErrorSummary errors=whole/>
+                <ErrorSummary errors=other_errors(wrong, &["note"])/>
                 {move || details.as_ref().map(ViewFn::run)}
                 <p>{consequence}</p>
-                <FormField id=field.clone() label optional=true error>
-                    <input
-                        type="text"
-                        id=field.clone()
-                        name="note"
-                        maxlength=most
-                        autocomplete="off"
-                        aria-describedby=described_by(&field)
-                        aria-invalid=move || error.get().is_some().then_some("true")
-                        node_ref=note
-                    />
-                </FormField>
+                <InputField
+                    id=format!("{prefix}-note")
+                    name="note"
+                    label
+                    optional=true
+                    maxlength=most
+                    error=error_of(wrong.into(), "note")
+                    node=note
+                />
                 <div class="dialog-actions">
                     <button type="button" class="btn" autofocus on:click=move |_| open.set(false)>"Cancel"</button>
-                    <button type="submit" class="btn btn-primary" aria-disabled=move || is_busy.get().then_some("true")>
+                    <button type="submit" class="btn btn-primary" aria-disabled=move || action.disabled()>
                         {verb}
                     </button>
                 </div>

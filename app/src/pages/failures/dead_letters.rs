@@ -26,7 +26,8 @@ use crate::{
     },
     components::{
         empty_state::EmptyState,
-        form::{ErrorSummary, FormField, described_by},
+        fields::InputField,
+        form::ErrorSummary,
         icon::Icon,
         input_form::error_of,
         live_rows::{LiveRows, is_in_use},
@@ -279,18 +280,16 @@ fn ResolveDeadLettersForm(
             <fieldset class="form-section hide-js">
                 <legend>"Resolve the selected dead letters"</legend>
                 <input type="hidden" name="back" value=here/>
-                <FormField id="plain-note" label="Note" hint=RESOLUTION_NOTE_HINT optional=true error>
-                    <input
-                        type="text"
-                        id="plain-note"
-                        name="note"
-                        maxlength="2000"
-                        value=typed
-                        autocomplete="off"
-                        aria-describedby=described_by("plain-note")
-                        aria-invalid=move || error.get().is_some().then_some("true")
-                    />
-                </FormField>
+                <InputField
+                    id="plain-note"
+                    name="note"
+                    label="Note"
+                    hint="What was done about the message; at most 2,000 characters."
+                    optional=true
+                    maxlength="2000"
+                    value=typed
+                    error
+                />
                 <div class="form-actions">
                     <button type="submit" class="btn">
                         <Icon name="check"/>
@@ -326,6 +325,3 @@ fn ResolveDeadLettersForm(
 fn resolve_title(ids: &[DeadLetterId]) -> String {
     format!("Resolve {}?", plural(i64::try_from(ids.len()).unwrap_or(i64::MAX), "dead letter"))
 }
-
-/// The hint of the note field.
-const RESOLUTION_NOTE_HINT: &str = "What was done about the message; at most 2,000 characters.";

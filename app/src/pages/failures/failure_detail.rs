@@ -1,6 +1,6 @@
 //! One failure: its details, and forms that retry or resolve it.
 
-use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{ev, html, prelude::*, server_fn::ServerFn};
 use leptos_meta::Title;
 use leptos_router::{NavigateOptions, hooks::use_navigate};
 use milvaion_api::{failures::FailureRow, permissions::Permission, styled_text::shown_text};
@@ -22,15 +22,16 @@ use crate::{
     },
     browser::PAGE_TITLE_ID,
     components::{
+        action::{ErrorPlace, UserAction},
         copy_button::CopyButton,
+        fields::{InputField, TextareaField},
         focus::hand_focus,
-        form::{ErrorSummary, FormField, described_by},
+        form::ErrorSummary,
         icon::Icon,
-        input_form::{error_of, textarea_html},
+        input_form::{error_of, other_errors},
         page_header::{Breadcrumbs, PageHeader},
         session_context::may,
         time::Time,
-        toast::{ToastKind, toasts},
     },
     format::capitalized,
     live::{ThrottledRefresh, live_page},
@@ -171,14 +172,11 @@ fn RetryForm(
     /// The input and errors that a plain form left behind.
     flash: FlashView,
 ) -> impl IntoView {
-    let toasts = toasts();
     let navigate = use_navigate();
     let typed = flash.typed("input_json");
     let text = if typed.is_empty() { input } else { typed };
     let note = flash.typed("note");
     let wrong = RwSignal::new(flash.fields);
-    let input_error = error_of(wrong.into(), "input_json");
-    let note_error = error_of(wrong.into(), "note");
     let whole = Signal::derive(move || {
         let whole = wrong.get().into_iter().filter(|error| !matches!(error.field.as_str(), "input_json" | "note"));
         let named = |error: milvaion_api::requests::FieldError| match error.field.as_str() {
@@ -189,28 +187,16 @@ fn RetryForm(
     });
     let (field, why, force) =
         (NodeRef::<html::Textarea>::new(), NodeRef::<html::Input>::new(), NodeRef::<html::Input>::new());
-    // Remains true after success until the next page is open, so that a second click sends nothing.
-    let is_busy = RwSignal::new(false);
+    let action = UserAction::new(ErrorPlace::Fields(wrong));
     let run = move |event: ev::SubmitEvent| {
         event.prevent_default();
         let (Some(field), Some(why)) = (field.get_untracked(), why.get_untracked()) else { return };
-        if is_busy.get_untracked() {
-            return;
-        }
-        is_busy.set(true);
         let force = force.get_untracked().is_some_and(|force| force.checked());
         let navigate = navigate.clone();
-        spawn_local(async move {
-            match retry_failure(id, field.value(), why.value(), force).await {
-                Ok(made) => {
-                    toasts.show(ToastKind::Success, FAILURE_RETRIED_NOTICE);
-                    navigate(&format!("/occurrences/{made}"), NavigateOptions::default());
-                }
-                Err(error) => {
-                    let _ = is_busy.try_set(false);
-                    let _ = wrong.try_set(error.problems());
-                }
-            }
+        action.run_once(async move {
+            let made = retry_failure(id, field.value(), why.value(), force).await?;
+            navigate(&format!("/occurrences/{made}"), NavigateOptions::default());
+            Ok(Some(FAILURE_RETRIED_NOTICE.to_owned()))
         });
     };
     let again = move || {
@@ -229,41 +215,30 @@ fn RetryForm(
             <form method="post" action=RetryFailure::PATH class="stack" data-guarded="true" on:submit=run>
                 <ErrorSummary errors=whole/>
                 <input type="hidden" name="id" value=id.to_string()/>
-                <FormField
+                <TextareaField
                     id="retry-input"
+                    name="input_json"
                     label="Input as JSON"
                     hint="The input of the failed run. A change applies to this retry only; the job keeps its own input."
-                    error=input_error
-                >
-                    <textarea
-                        id="retry-input"
-                        name="input_json"
-                        class="input-mono"
-                        rows="6"
-                        spellcheck="false"
-                        autocapitalize="off"
-                        aria-describedby=described_by("retry-input")
-                        aria-invalid=move || input_error.get().is_some().then_some("true")
-                        node_ref=field
-                        inner_html=textarea_html(&text)
-                    ></textarea>
-                </FormField>
-                <FormField id="retry-note" label="Reason" hint="Stored with the failure and the new occurrence; at most 500 characters." optional=true error=note_error>
-                    <input
-                        type="text"
-                        id="retry-note"
-                        name="note"
-                        maxlength="500"
-                        value=note
-                        autocomplete="off"
-                        aria-describedby=described_by("retry-note")
-                        aria-invalid=move || note_error.get().is_some().then_some("true")
-                        node_ref=why
-                    />
-                </FormField>
+                    text
+                    error=error_of(wrong.into(), "input_json")
+                    rows="6"
+                    node=field
+                />
+                <InputField
+                    id="retry-note"
+                    name="note"
+                    label="Reason"
+                    hint="Stored with the failure and the new occurrence; at most 500 characters."
+                    optional=true
+                    maxlength="500"
+                    value=note
+                    error=error_of(wrong.into(), "note")
+                    node=why
+                />
                 {again}
                 <div class="form-actions">
-                    <button type="submit" class="btn btn-primary" aria-disabled=move || is_busy.get().then_some("true")>
+                    <button type="submit" class="btn btn-primary" aria-disabled=move || action.disabled()>
                         <Icon name="rotate-cw"/>
                         "Retry"
                     </button>
@@ -279,44 +254,26 @@ const RESOLVE_ID: &str = "resolve";
 /// Marks the failure as resolved without running anything.
 #[component]
 fn ResolveForm(id: OccurrenceId, is_open: Memo<bool>, flash: FlashView, refresh: ThrottledRefresh) -> impl IntoView {
-    let toasts = toasts();
     let typed = flash.typed("note");
     let wrong = RwSignal::new(flash.fields);
-    let error = error_of(wrong.into(), "note");
     let note = NodeRef::<html::Input>::new();
-    let whole = Signal::derive(move || {
-        let whole = wrong.get().into_iter().filter(|error| error.field != "note");
-        whole.map(|error| (String::new(), capitalized(&error.message))).collect::<Vec<_>>()
-    });
-    // Remains true after success until the page has read the new state, so that a second click sends nothing.
-    let is_busy = RwSignal::new(false);
+    // After a success it runs again only if the failure is open again.
+    let action = UserAction::new(ErrorPlace::Fields(wrong));
     Effect::new(move |_| {
         if is_open.get() {
-            is_busy.set(false);
+            action.restart();
         }
     });
     let resolve = move |event: ev::SubmitEvent| {
         event.prevent_default();
-        if is_busy.get_untracked() {
-            return;
-        }
-        is_busy.set(true);
         let note = note.get_untracked().map(|note| note.value()).unwrap_or_default();
         let refresh = refresh.clone();
-        spawn_local(async move {
-            match resolve_failures(vec![id], false, Default::default(), 1, note, String::new()).await {
-                Ok(resolved) => {
-                    let _ = wrong.try_set(Vec::new());
-                    // The section is hidden once the page has read the new state.
-                    hand_focus(RESOLVE_ID, PAGE_TITLE_ID);
-                    toasts.show(ToastKind::Success, resolve_notice(&resolved));
-                    refresh.request_own();
-                }
-                Err(error) => {
-                    let _ = is_busy.try_set(false);
-                    let _ = wrong.try_set(error.problems());
-                }
-            }
+        action.run_once(async move {
+            let resolved = resolve_failures(vec![id], false, Default::default(), 1, note, String::new()).await?;
+            // The section is hidden once the page has read the new state.
+            hand_focus(RESOLVE_ID, PAGE_TITLE_ID);
+            refresh.request_own();
+            Ok(Some(resolve_notice(&resolved)))
         });
     };
     view! {
@@ -324,24 +281,22 @@ fn ResolveForm(id: OccurrenceId, is_open: Memo<bool>, flash: FlashView, refresh:
             <h2 class="card-title" id="resolve-title">"Resolve this failure"</h2>
             <p class="muted">"The failure is marked as resolved and leaves the list of open failures. Nothing is run again."</p>
             <form method="post" action=ResolveFailures::PATH class="stack" on:submit=resolve>
-                <ErrorSummary errors=whole/>
+                <ErrorSummary errors=other_errors(wrong, &["note"])/>
                 <input type="hidden" name="ids[]" value=id.to_string()/>
                 <input type="hidden" name="back" value=format!("/failed/{id}")/>
-                <FormField id="resolve-note" label="Note" hint="What was done about the failure; at most 2,000 characters." optional=true error>
-                    <input
-                        type="text"
-                        id="resolve-note"
-                        name="note"
-                        maxlength="2000"
-                        value=typed
-                        autocomplete="off"
-                        aria-describedby=described_by("resolve-note")
-                        aria-invalid=move || error.get().is_some().then_some("true")
-                        node_ref=note
-                    />
-                </FormField>
+                <InputField
+                    id="resolve-note"
+                    name="note"
+                    label="Note"
+                    hint="What was done about the failure; at most 2,000 characters."
+                    optional=true
+                    maxlength="2000"
+                    value=typed
+                    error=error_of(wrong.into(), "note")
+                    node=note
+                />
                 <div class="form-actions">
-                    <button type="submit" class="btn" aria-disabled=move || is_busy.get().then_some("true")>
+                    <button type="submit" class="btn" aria-disabled=move || action.disabled()>
                         <Icon name="check"/>
                         "Resolve"
                     </button>

@@ -3,7 +3,7 @@
 //! Selected and all are separate buttons. One button for both would change its meaning when the list moves on and the
 //! selection becomes empty, possibly just before the click.
 
-use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{ev, prelude::*, server_fn::ServerFn};
 use milvaion_api::failures::{FailureFilter, FailureGroup};
 
 use super::{
@@ -19,11 +19,13 @@ use crate::{
         session::FlashView,
     },
     components::{
+        action::{ErrorPlace, UserAction},
         action_error::error_text,
-        form::{FormField, described_by},
+        fields::InputField,
         icon::Icon,
         input_form::error_of,
     },
+    error::AppError,
     format::{clip, count, plural},
 };
 
@@ -153,27 +155,18 @@ fn settle_buttons(state: SettleButtons) -> AnyView {
             dialog.open(BulkScope::Chosen(ids));
         }
     };
-    let is_reading = RwSignal::new(false);
+    let action = UserAction::new(ErrorPlace::Text(problem));
     let ask_all = move |()| {
-        if is_reading.get_untracked() {
-            return;
-        }
         problem.set(None);
-        is_reading.set(true);
         let filter = scope.get_value();
         let words = group.with_untracked(|group| scope_words(&filter, group));
-        spawn_local(async move {
-            let answer = preview_failures(filter.clone()).await;
-            let _ = is_reading.try_set(false);
-            let refusal = match answer {
-                Ok(preview) if preview.count > 0 => {
-                    dialog.open(BulkScope::All { filter, words, preview });
-                    return;
-                }
-                Ok(_) => "No failure of this cause is open any more.".to_owned(),
-                Err(error) => error.to_string(),
-            };
-            let _ = problem.try_set(Some(refusal));
+        action.run(async move {
+            let preview = preview_failures(filter.clone()).await?;
+            if preview.count == 0 {
+                return Err(AppError::Conflict("No failure of this cause is open any more.".to_owned()));
+            }
+            dialog.open(BulkScope::All { filter, words, preview });
+            Ok(None)
         });
     };
     view! {
@@ -187,7 +180,7 @@ fn settle_buttons(state: SettleButtons) -> AnyView {
             on_open=ask_all
             icon
             words=all_words
-            is_idle=Signal::derive(move || open.get() == 0 || is_reading.get())
+            is_idle=Signal::derive(move || open.get() == 0 || action.is_running())
         />
     }
     .into_any()
@@ -238,18 +231,16 @@ fn PlainSettleFields(all: FailureFilter, open: Memo<i64>, here: String, flash: F
                         <span>{format!("All {} of this cause", plural(seen, "open failure"))}</span>
                     </label>
                 </div>
-                <FormField id="plain-note" label="Note" hint="Stored with the failure; at most 2,000 characters, for a retry at most 500." optional=true error>
-                    <input
-                        type="text"
-                        id="plain-note"
-                        name="note"
-                        maxlength="2000"
-                        value=typed
-                        autocomplete="off"
-                        aria-describedby=described_by("plain-note")
-                        aria-invalid=move || error.get().is_some().then_some("true")
-                    />
-                </FormField>
+                <InputField
+                    id="plain-note"
+                    name="note"
+                    label="Note"
+                    hint="Stored with the failure; at most 2,000 characters, for a retry at most 500."
+                    optional=true
+                    maxlength="2000"
+                    value=typed
+                    error
+                />
                 <div class="form-actions">
                     <button type="submit" class="btn">
                         <Icon name="rotate-cw"/>

@@ -3,7 +3,7 @@
 //! Each is a plain form that works without a script. A script takes the form over: it calls the same server function,
 //! stays on the page, shows a success in a toast, and shows an error at the place of the action.
 
-use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{ev, html, prelude::*, server_fn::ServerFn};
 use milvaion_protocol::id::JobId;
 
 use super::shown_state::ShownState;
@@ -11,10 +11,10 @@ use crate::{
     api::jobs::{SetJobActive, TriggerJob, set_job_active, trigger_job},
     browser,
     components::{
+        action::{UserAction, use_action},
         action_error::{ActionError, LastError},
-        busy::Busy,
         dialog::{Dialog, Impossible},
-        form::{FormField, described_by},
+        fields::InputField,
         icon::{Icon, LiveIcon},
         toast::{ToastQueue, toasts},
     },
@@ -40,24 +40,14 @@ pub fn RunNow(
 ) -> impl IntoView {
     let toasts = toasts();
     let is_bare = class == ICON_BUTTON_CLASS;
-    let is_busy = RwSignal::new(false);
+    let action = use_action(error);
     let run = move |event: ev::SubmitEvent| {
         event.prevent_default();
-        if is_busy.get_untracked() {
-            return;
-        }
-        is_busy.set(true);
-        error.clear();
-        spawn_local(async move {
-            let answer = trigger_job(id, String::new(), String::new(), browser::random_key(), false).await;
-            let _ = is_busy.try_set(false);
-            match answer {
-                Ok(run) => {
-                    let name = name.try_get_untracked().unwrap_or_default();
-                    toasts.show_run(format!("{name} is queued to run now."), run);
-                }
-                Err(found) => error.show(found),
-            }
+        action.run(async move {
+            let run = trigger_job(id, String::new(), String::new(), browser::random_key(), false).await?;
+            let name = name.try_get_untracked().unwrap_or_default();
+            toasts.show_run(format!("{name} is queued to run now."), run);
+            Ok(None)
         });
     };
     view! {
@@ -68,7 +58,7 @@ pub fn RunNow(
                 class=class
                 aria-label=move || format!("Run now: {}", name.get())
                 title=is_bare.then_some("Run now")
-                aria-disabled=move || is_busy.get().then_some("true")
+                aria-disabled=move || action.disabled()
             >
                 <Icon name="play"/>
                 {(!is_bare).then_some("Run now")}
@@ -114,7 +104,7 @@ pub fn PauseOrResume(
                 class=ICON_BUTTON_CLASS
                 aria-label=move || format!("{}: {}", verb(), name.get())
                 title=verb
-                aria-disabled=move || change.busy.disabled()
+                aria-disabled=move || change.action.disabled()
             >
                 <LiveIcon name=Signal::derive(move || if is_active.get() { "pause" } else { "play" })/>
             </button>
@@ -129,15 +119,14 @@ struct ActiveChange {
     name: Signal<String>,
     /// Shows the new state: before the answer, and again after it.
     on_change: Callback<ShownState>,
-    busy: Busy,
-    /// The error of a change that was shown before its answer, and of an undo.
-    error: LastError,
+    /// The change that is shown before its answer, and its undo.
+    action: UserAction,
     toasts: ToastQueue,
 }
 
 impl ActiveChange {
     fn new(id: JobId, name: Signal<String>, on_change: Callback<ShownState>, error: LastError) -> Self {
-        Self { id, name, on_change, busy: Busy::new(), error, toasts: toasts() }
+        Self { id, name, on_change, action: use_action(error), toasts: toasts() }
     }
 
     /// Shows a state before its answer or after it. The page may have been left.
@@ -148,21 +137,16 @@ impl ActiveChange {
     /// Pauses or resumes the job without a reason, unless an earlier change has no answer. The page shows the new state
     /// before the answer.
     fn start(self, active: bool) {
-        self.busy.run(async move {
-            self.error.clear();
+        self.action.run(async move {
             self.show(active, false);
-            match self.send(active, String::new()).await {
-                Ok(()) => self.show(active, true),
-                Err(found) => {
-                    self.show(!active, true);
-                    self.error.show(found);
-                }
-            }
+            let answer = self.send(active, String::new()).await;
+            self.show(active == answer.is_ok(), true);
+            answer
         });
     }
 
     /// Pauses or resumes the job, and offers to undo that.
-    async fn send(self, active: bool, reason: String) -> Result<(), AppError> {
+    async fn send(self, active: bool, reason: String) -> Result<Option<String>, AppError> {
         let ended_reason = set_job_active(self.id, active, reason, String::new()).await?;
         let name = self.name.try_get_untracked().unwrap_or_default();
         let state = if active { "resumed" } else { "paused" };
@@ -170,21 +154,16 @@ impl ActiveChange {
         let reason = ended_reason.unwrap_or_default();
         let undo = Callback::new(move |()| self.undo(active, reason.clone()));
         self.toasts.with_undo(format!("{name} is {state}."), undo);
-        Ok(())
+        Ok(None)
     }
 
     /// Undoes the change to `active`.
     fn undo(self, active: bool, reason: String) {
         self.show(!active, false);
-        self.error.clear();
-        spawn_local(async move {
-            match set_job_active(self.id, !active, reason, String::new()).await {
-                Ok(_) => self.show(!active, true),
-                Err(error) => {
-                    self.show(active, true);
-                    self.error.show(error);
-                }
-            }
+        self.action.undo(async move {
+            let answer = set_job_active(self.id, !active, reason, String::new()).await;
+            self.show(active != answer.is_ok(), true);
+            answer.map(|_| None)
         });
     }
 }
@@ -245,7 +224,7 @@ pub fn PauseWithReason(
             type="button"
             class="btn needs-js"
             aria-label=move || (!is_active.get()).then(resume_label)
-            aria-disabled=move || change.busy.disabled()
+            aria-disabled=move || change.action.disabled()
             on:click=act
         >
             <LiveIcon name=Signal::derive(move || if is_active.get() { "pause" } else { "play" })/>
@@ -270,48 +249,40 @@ fn PauseForm(
     error: LastError,
 ) -> impl IntoView {
     let reason = NodeRef::<html::Input>::new();
-    let is_busy = RwSignal::new(false);
+    let action = use_action(error);
     let pause = move |event: ev::SubmitEvent| {
         event.prevent_default();
         let Some(reason) = reason.get_untracked() else { return };
-        if is_busy.get_untracked() || !is_active.get_untracked() {
+        if !is_active.get_untracked() {
             return;
         }
-        is_busy.set(true);
-        error.clear();
-        change.error.clear();
-        spawn_local(async move {
-            let answer = change.send(false, reason.value()).await;
-            let _ = is_busy.try_set(false);
-            match answer {
-                Ok(()) => {
-                    reason.set_value("");
-                    let _ = open.try_set(false);
-                    change.show(false, true);
-                }
-                // The dialog stays open and keeps the reason.
-                Err(found) => error.show(found),
-            }
+        change.action.clear_error();
+        // After an error the dialog stays open and keeps the reason.
+        action.run(async move {
+            change.send(false, reason.value()).await?;
+            reason.set_value("");
+            let _ = open.try_set(false);
+            change.show(false, true);
+            Ok(None)
         });
     };
     let impossible = Signal::derive(move || (!is_active.get()).then(|| "The job is paused already.".to_owned()));
-    let is_disabled = move || (is_busy.get() || !is_active.get()).then_some("true");
+    let is_disabled = move || (action.is_running() || !is_active.get()).then_some("true");
     view! {
         <form method="post" action=SetJobActive::PATH class="stack" data-guarded="true" on:submit=pause>
             <p>"The schedule starts no runs until the job is resumed. Runs that have already started continue. A manual run of a paused job needs “Run anyway”."</p>
             <input type="hidden" name="id" value=change.id.to_string()/>
             <input type="hidden" name="active" value="false"/>
-            <FormField id=field label="Reason" hint="At most 500 characters." optional=true error=Signal::stored(None::<String>)>
-                <input
-                    type="text"
-                    id=field
-                    name="reason"
-                    maxlength="500"
-                    autocomplete="off"
-                    aria-describedby=described_by(field)
-                    node_ref=reason
-                />
-            </FormField>
+            <InputField
+                id=field
+                name="reason"
+                label="Reason"
+                hint="At most 500 characters."
+                optional=true
+                maxlength="500"
+                error=Signal::stored(None::<String>)
+                node=reason
+            />
             <Impossible reason=impossible/>
             <div class="dialog-actions">
                 <button type="button" class="btn needs-js" on:click=move |_| open.set(false)>"Cancel"</button>

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use leptos::{ev, prelude::*, server_fn::ServerFn};
+use leptos::{prelude::*, server_fn::ServerFn};
 use milvaion_api::{
     events::LiveEvent,
     page::OccurrenceFilter,
@@ -18,11 +18,9 @@ use crate::{
     api::jobs::{CancelDelayed, cancel_delayed, cancel_delayed_notice, delayed_count},
     browser,
     components::{
+        action::use_action,
         action_error::LastError,
-        busy::Busy,
-        dialog::ConfirmDialog,
-        icon::Icon,
-        toast::{ToastKind, toasts},
+        confirm::{AskButton, ConfirmDialog, Confirmation},
     },
     error::AppError,
     format,
@@ -32,9 +30,6 @@ use crate::{
 
 /// The time between two reads of the count.
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
-/// The effect of cancelling the delayed occurrences.
-const CONSEQUENCE: &str = "They will not run. Occurrences that wait for a retry are delayed too, and are cancelled with the others. Running occurrences \
-     continue, and the schedule of the job stays as it is.";
 
 /// A cancellation that runs in several requests.
 ///
@@ -73,6 +68,24 @@ impl Cancellation {
     fn progress(self) -> String {
         format!("{} of {} cancelled", format::count(self.total.cancelled.into()), format::count(self.goal.into()))
     }
+}
+
+/// Returns the question before the delayed occurrences of a job are cancelled.
+pub fn cancel_delayed_question(id: JobId, name: &str, delayed: i64) -> Confirmation {
+    const CONSEQUENCE: &str = "They will not run. Occurrences that wait for a retry are delayed too, and are cancelled with the others. Running occurrences \
+         continue, and the schedule of the job stays as it is.";
+    let title = format!("Cancel {} of {name} that are delayed?", counted(delayed));
+    let limit = format::count(MAX_COUNTED_OPEN);
+    let partial = match delayed > MAX_COUNTED_OPEN {
+        true => format!(" The oldest {limit} are cancelled. Repeat the action for the others."),
+        false => String::new(),
+    };
+    let question = Confirmation::new(title, format!("{CONSEQUENCE}{partial}"), "Cancel occurrences");
+    Confirmation { otherwise: "Keep occurrences", ..question }.with_form(
+        CancelDelayed::PATH,
+        vec![("id", id.to_string())],
+        format!("/jobs/{id}"),
+    )
 }
 
 /// Formats a number of delayed occurrences, which ends at [`MAX_COUNTED_OPEN`]: `1 occurrence`, `10,000+ occurrences`.
@@ -131,43 +144,30 @@ pub fn CancelDelayedButton(
 ) -> impl IntoView {
     let id = view.with_untracked(|job| job.row.id);
     let has_delayed = Memo::new(move |_| view.with(|job| job.delayed > 0));
-    let toasts = toasts();
     let open = RwSignal::new(false);
-    let busy = Busy::new();
+    let action = use_action(error);
     // The number of delayed occurrences when the user was asked.
     let asked = RwSignal::new(view.with_untracked(|job| job.delayed));
     let running = RwSignal::new(None::<Cancellation>);
     let is_stopped = RwSignal::new(false);
     let cancel = Callback::new(move |()| {
         let (cancellation, refresh) = (Cancellation::of(asked.get_untracked()), refresh.clone());
-        busy.run(async move {
-            error.clear();
+        action.run(async move {
             is_stopped.set(false);
             let outcome = cancel_in_parts(id, cancellation, running, is_stopped).await;
             // The button that stops it disappears.
             browser::keep_focus();
             let _ = running.try_set(None);
-            match outcome {
-                Ok(result) => toasts.show(ToastKind::Success, cancel_delayed_notice(result)),
-                Err(found) => error.show(found),
-            }
             // Some may be cancelled even after an error.
             refresh.request_own();
+            outcome.map(|result| Some(cancel_delayed_notice(result)))
         });
     });
-    let ask = move |_: ev::MouseEvent| {
+    let ask = move |()| {
         asked.set(view.with_untracked(|job| job.delayed));
-        busy.ask(open);
+        open.set(true);
     };
-    let title = Signal::derive(move || {
-        let name = view.with(|job| job.row.display_name.clone());
-        format!("Cancel {} of {name} that are delayed?", counted(asked.get()))
-    });
-    let is_partial = Memo::new(move |_| asked.get() > MAX_COUNTED_OPEN);
-    let partial = move || {
-        let limit = format::count(MAX_COUNTED_OPEN);
-        is_partial.get().then(|| format!(" The oldest {limit} are cancelled. Repeat the action for the others."))
-    };
+    let what = Signal::derive(move || view.with(|job| cancel_delayed_question(id, &job.row.display_name, asked.get())));
     let progress = Memo::new(move |_| running.get().map(Cancellation::progress));
     let is_running = Memo::new(move |_| progress.with(Option::is_some));
     let stop = move || {
@@ -189,31 +189,17 @@ pub fn CancelDelayedButton(
     };
     view! {
         <span hidden=move || !has_delayed.get()>
-            <button
-                type="button"
-                class="btn needs-js"
-                aria-disabled=move || busy.disabled()
-                on:click=ask
-            >
-                <Icon name="ban"/>
-                "Cancel all delayed…"
-            </button>
-            <a class="btn hide-js" href=format!("/jobs/{id}?confirm=cancel-delayed#cancel-delayed")>
-                "Cancel all delayed…"
-            </a>
+            <AskButton
+                action
+                label="Cancel all delayed…"
+                icon="ban"
+                href=format!("/jobs/{id}?confirm=cancel-delayed#cancel-delayed")
+                on_ask=ask
+            />
         </span>
         {stop}
         <PacedAnnouncement text=progress/>
-        <ConfirmDialog
-            open
-            id="cancel-delayed-title"
-            title
-            verb="Cancel occurrences"
-            otherwise="Keep occurrences"
-            on_confirm=cancel
-        >
-            <p>{CONSEQUENCE} {partial}</p>
-        </ConfirmDialog>
+        <ConfirmDialog open id="cancel-delayed-title" what on_confirm=cancel/>
     }
 }
 
@@ -230,26 +216,6 @@ async fn cancel_in_parts(
             return Ok(cancellation.total);
         }
         let _ = running.try_set(Some(cancellation));
-    }
-}
-
-/// The confirmation as a section of the page, for readers without scripts.
-#[component]
-pub fn CancelDelayedSection(
-    /// The job.
-    view: RwSignal<JobView>,
-) -> impl IntoView {
-    let (id, count) = view.with_untracked(|job| (job.row.id, job.delayed));
-    view! {
-        <section class="card stack hide-js" id="cancel-delayed" aria-labelledby="cancel-delayed-heading">
-            <h2 id="cancel-delayed-heading">{format!("Cancel {} that are delayed?", counted(count))}</h2>
-            <p>{CONSEQUENCE}</p>
-            <form class="form-actions" method="post" action=CancelDelayed::PATH>
-                <input type="hidden" name="id" value=id.to_string()/>
-                <a class="btn" href=format!("/jobs/{id}")>"Keep occurrences"</a>
-                <button type="submit" class="btn btn-danger">"Cancel occurrences"</button>
-            </form>
-        </section>
     }
 }
 

@@ -18,16 +18,16 @@ use super::field_labels::{field_label, field_names, field_value};
 use crate::{
     api::versions::{RestoreVersion, compare_versions, job_history, restore_notice, restore_version},
     components::{
+        action::{ErrorPlace, UserAction},
         action_error::error_text,
         audit_list::{AuditSlice, read_slice},
-        busy::Busy,
-        dialog::{ConfirmDialog, once_true},
+        confirm::{ConfirmDialog, Confirmation},
+        dialog::once_true,
         empty_state::EmptyState,
         icon::Icon,
         session_context::{SessionContext, may},
         table::{Named, Table, Text},
         time::Time,
-        toast::{ToastKind, toasts},
     },
     error::AppError,
 };
@@ -257,33 +257,33 @@ fn RestoreForm(
     expected: i32,
 ) -> impl IntoView {
     let id = view.with_untracked(|job| job.row.id);
-    let toasts = toasts();
     let navigate = use_navigate();
     let open = RwSignal::new(false);
     let wrong = RwSignal::new(None::<String>);
-    let busy = Busy::new();
+    let action = UserAction::new(ErrorPlace::Text(wrong));
     let restore = Callback::new(move |()| {
         let navigate = navigate.clone();
-        busy.run(async move {
-            match restore_version(id, version, expected).await {
-                Ok(restored) => {
-                    toasts.show(ToastKind::Success, restore_notice(version, &restored));
-                    navigate(&format!("/jobs/{id}?tab=history"), NavigateOptions::default());
-                }
-                Err(error) => {
-                    let _ = wrong.try_set(Some(error.to_string()));
-                }
-            }
+        action.run(async move {
+            let restored = restore_version(id, version, expected).await?;
+            navigate(&format!("/jobs/{id}?tab=history"), NavigateOptions::default());
+            Ok(Some(restore_notice(version, &restored)))
         });
     });
     let ask = move |event: ev::SubmitEvent| {
         event.prevent_default();
         wrong.set(None);
-        busy.ask(open);
+        open.set(action.is_idle());
     };
     let is_outdated = Memo::new(move |_| current.get() != expected);
     let impossible = Signal::derive(move || {
         is_outdated.get().then(|| format!("Version {} became current meanwhile. Compare with it first.", current.get()))
+    });
+    let what = Signal::derive(move || {
+        let title = format!("Restore version {version} of {}?", view.with(|job| job.row.display_name.clone()));
+        let text = format!(
+            "The definition of version {version} becomes a new version of the job, and its schedule applies from now on. A paused job stays paused.",
+        );
+        Confirmation::new(title, text, format!("Restore version {version}"))
     });
     let problem = move || {
         wrong.get().map(|text| {
@@ -311,28 +311,13 @@ fn RestoreForm(
             <input type="hidden" name="id" value=id.to_string()/>
             <input type="hidden" name="version" value=version/>
             <input type="hidden" name="expected" value=expected/>
-            <button type="submit" class="btn" aria-disabled=move || busy.disabled()>
+            <button type="submit" class="btn" aria-disabled=move || action.disabled()>
                 <Icon name="history"/>
                 <span class="needs-js">{format!("Restore version {version}…")}</span>
                 <span class="hide-js">{format!("Restore version {version}")}</span>
             </button>
             <p class="hint">"A restore creates a new version and keeps the history. A paused job stays paused."</p>
         </form>
-        <ConfirmDialog
-            open
-            id="restore-title"
-            title=Signal::derive(move || {
-                format!("Restore version {version} of {}?", view.with(|job| job.row.display_name.clone()))
-            })
-            verb=format!("Restore version {version}")
-            on_confirm=restore
-            impossible
-        >
-            <p>
-                {format!(
-                    "The definition of version {version} becomes a new version of the job, and its schedule applies from now on. A paused job stays paused.",
-                )}
-            </p>
-        </ConfirmDialog>
+        <ConfirmDialog open id="restore-title" what on_confirm=restore impossible/>
     }
 }

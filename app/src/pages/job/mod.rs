@@ -31,8 +31,8 @@ use serde::{Deserialize, Serialize};
 use self::{
     actions::{PauseWithReason, RunNow},
     definition::JobDefinitionCard,
-    delayed::{CancelDelayedButton, CancelDelayedSection},
-    delete::{DeleteJobButton, DeleteJobSection},
+    delayed::{CancelDelayedButton, cancel_delayed_question},
+    delete::{DeleteJobButton, delete_question},
     history::{HistoryPage, HistoryQuery, JobHistorySection},
     run_with_input::{RunWithInput, RunWithInputSection},
     shown_state::{ShownState, ShownStates},
@@ -49,6 +49,7 @@ use crate::{
         action_error::{ActionError, LastError},
         action_menu::ActionMenu,
         cluster_state::use_cluster_pause,
+        confirm::ConfirmSection,
         due_refresh::use_due_refresh,
         empty_state::EmptyState,
         form::ErrorSummary,
@@ -145,8 +146,8 @@ fn JobContent(
 ) -> impl IntoView {
     let id = job.row.id;
     let question = use_query_map().with_untracked(|query| query.get("confirm")).unwrap_or_default();
-    let (asks_delete, asks_cancel) = (question == "delete", question == "cancel-delayed");
-    let first_name = job.row.display_name.clone();
+    let delete = delete_question(id, &job.row.display_name);
+    let cancel_delayed = cancel_delayed_question(id, &job.row.display_name, job.delayed);
     let whole: Vec<_> = flash.error.iter().map(|text| (String::new(), text.clone())).collect();
     let view = RwSignal::new(job);
     let is_deleted = RwSignal::new(false);
@@ -183,8 +184,7 @@ fn JobContent(
     let is_run_deleted = may_run && again == Some(None);
     let again = again.flatten();
     // A refused form keeps what was typed.
-    let asks_run =
-        question == "run" || again.is_some() || !flash.fields.is_empty() || !flash.typed("input_json").is_empty();
+    let asks_run = question == "run" || again.is_some() || !flash.fields.is_empty() || !flash.typed("input_json").is_empty();
     let plain_run = (asks_run && may_run).then(|| {
         let again = again.clone();
         view! { <RunWithInputSection id name current=input flash again/> }
@@ -232,8 +232,8 @@ fn JobContent(
         {is_run_deleted.then(run_deleted)}
         {plain_run}
         {(question == "skip-due" && may_define).then(|| view! { <SkipDueSection view/> })}
-        {(asks_cancel && may_cancel).then(|| view! { <CancelDelayedSection view/> })}
-        {(asks_delete && may_delete).then(|| view! { <DeleteJobSection id name=first_name/> })}
+        {may_cancel.then(|| view! { <ConfirmSection id="cancel-delayed" what=cancel_delayed/> })}
+        {may_delete.then(|| view! { <ConfirmSection id="delete" what=delete/> })}
         {move || is_deleted.get().then(deleted)}
         {move || view.with(|job| (!job.row.is_active).then(|| paused(job.paused_reason.clone())))}
         {move || view.with(|job| (!job.row.worker_alive).then(|| no_worker(&job.row.worker_id, &job.row.job_type)))}

@@ -1,6 +1,6 @@
 //! Runs a job once with another input than that of its definition.
 
-use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{ev, html, prelude::*, server_fn::ServerFn};
 use milvaion_api::requests::FieldError;
 use milvaion_protocol::id::JobId;
 
@@ -11,10 +11,12 @@ use crate::{
     },
     browser,
     components::{
+        action::{ErrorPlace, UserAction},
         dialog::Dialog,
-        form::{ErrorSummary, FormField, described_by},
+        fields::{InputField, TextareaField},
+        form::ErrorSummary,
         icon::Icon,
-        input_form::{LastInputButton, error_of, textarea_html},
+        input_form::{LastInputButton, error_of, other_errors},
         toast::toasts,
     },
 };
@@ -122,16 +124,11 @@ fn RunForm(
 ) -> impl IntoView {
     let toasts = toasts();
     let wrong = RwSignal::new(before);
-    let input_error = error_of(wrong.into(), "input_json");
-    let reason_error = error_of(wrong.into(), "reason");
-    let whole = Signal::derive(move || {
-        let whole = wrong.get().into_iter().filter(|error| !matches!(error.field.as_str(), "input_json" | "reason"));
-        whole.map(|error| (String::new(), error.message)).collect::<Vec<_>>()
-    });
+    let whole = other_errors(wrong, &["input_json", "reason"]);
     let input = NodeRef::<html::Textarea>::new();
     let why = NodeRef::<html::Input>::new();
     let force = NodeRef::<html::Input>::new();
-    let is_busy = RwSignal::new(false);
+    let action = UserAction::new(ErrorPlace::Fields(wrong));
     let is_of_run = RwSignal::new(is_of_run);
     // The input of the definition when the text was filled in.
     let filled = RwSignal::new(current.get_untracked());
@@ -158,7 +155,7 @@ fn RunForm(
             }
         }
     });
-    let (input_id, reason_id) = (format!("{prefix}-input"), format!("{prefix}-reason"));
+    let input_id = format!("{prefix}-input");
     let (focus_id, last_id) = (input_id.clone(), input_id.clone());
     let is_changed = Memo::new(move |_| current.with(|current| filled.with(|filled| filled != current)));
     let use_current = move |_: ev::MouseEvent| {
@@ -189,70 +186,52 @@ fn RunForm(
     let run = move |event: ev::SubmitEvent| {
         event.prevent_default();
         let (Some(input), Some(why)) = (input.get_untracked(), why.get_untracked()) else { return };
-        if is_busy.get_untracked() {
-            return;
-        }
-        is_busy.set(true);
         let focus_id = focus_id.clone();
         let force = force.get_untracked().is_some_and(|force| force.checked());
-        spawn_local(async move {
+        action.run(async move {
             let key = key.try_get_value().unwrap_or_default();
-            let answer = trigger_job(id, input.value(), why.value(), key, force).await;
-            let _ = is_busy.try_set(false);
-            match answer {
-                Ok(run) => {
-                    let _ = wrong.try_set(Vec::new());
-                    let _ = open.try_set(false);
-                    let name = name.try_get_untracked().unwrap_or_default();
-                    toasts.show_run(format!("{name} is queued to run now with this input."), run);
-                }
-                Err(error) => {
-                    let _ = wrong.try_set(error.problems());
-                    browser::focus(&focus_id);
-                }
-            }
+            let run = trigger_job(id, input.value(), why.value(), key, force).await;
+            let run = run.inspect_err(|_| browser::focus(&focus_id))?;
+            let _ = open.try_set(false);
+            let name = name.try_get_untracked().unwrap_or_default();
+            toasts.show_run(format!("{name} is queued to run now with this input."), run);
+            Ok(None)
         });
     };
     view! {
         <form method="post" action=TriggerJob::PATH class="stack" data-guarded="true" on:submit=run>
             <ErrorSummary errors=whole/>
             <input type="hidden" name="id" value=id.to_string()/>
-            <FormField id=input_id.clone() label="Input as JSON" hint="Used for this run only; the job keeps its own input." error=input_error>
-                <textarea
-                    id=input_id.clone()
-                    name="input_json"
-                    class="input-mono"
-                    rows="8"
-                    spellcheck="false"
-                    autocapitalize="off"
-                    aria-describedby=described_by(&input_id)
-                    aria-invalid=move || input_error.get().is_some().then_some("true")
-                    node_ref=input
-                    inner_html=textarea_html(&text)
-                ></textarea>
-            </FormField>
+            <TextareaField
+                id=input_id
+                name="input_json"
+                label="Input as JSON"
+                hint="Used for this run only; the job keeps its own input."
+                text
+                error=error_of(wrong.into(), "input_json")
+                rows="8"
+                node=input
+            />
             <div role="status">{changed}</div>
             <LastInputButton job=id on_input=insert_last/>
-            <FormField id=reason_id.clone() label="Reason" hint="Stored with the occurrence; at most 500 characters." optional=true error=reason_error>
-                <input
-                    type="text"
-                    id=reason_id.clone()
-                    name="reason"
-                    maxlength="500"
-                    value=reason
-                    autocomplete="off"
-                    aria-describedby=described_by(&reason_id)
-                    aria-invalid=move || reason_error.get().is_some().then_some("true")
-                    node_ref=why
-                />
-            </FormField>
+            <InputField
+                id=format!("{prefix}-reason")
+                name="reason"
+                label="Reason"
+                hint="Stored with the occurrence; at most 500 characters."
+                optional=true
+                maxlength="500"
+                value=reason
+                error=error_of(wrong.into(), "reason")
+                node=why
+            />
             <label>
                 <input type="checkbox" name="force" value="true" node_ref=force/>
                 " Run anyway, even if the job or all schedules are paused or the previous run is still open"
             </label>
             <div class="dialog-actions">
                 <button type="button" class="btn needs-js" on:click=move |_| open.set(false)>"Cancel"</button>
-                <button type="submit" class="btn btn-primary" aria-disabled=move || is_busy.get().then_some("true")>
+                <button type="submit" class="btn btn-primary" aria-disabled=move || action.disabled()>
                     <Icon name="play"/>
                     "Run"
                 </button>

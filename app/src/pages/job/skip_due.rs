@@ -1,18 +1,16 @@
 //! Skips the next due time of a job.
 
 use chrono::SecondsFormat;
-use leptos::{ev, prelude::*, server_fn::ServerFn};
+use leptos::{prelude::*, server_fn::ServerFn};
 use milvaion_api::views::JobView;
 
 use crate::{
     api::jobs::{SKIPPED_NOTICE, SkipDue, skip_due},
     components::{
+        action::use_action,
         action_error::LastError,
-        busy::Busy,
-        dialog::ConfirmDialog,
-        icon::Icon,
+        confirm::{AskButton, ConfirmDialog, Confirmation},
         time::{MaybeTime, Time},
-        toast::{ToastKind, toasts},
     },
 };
 
@@ -34,54 +32,40 @@ pub fn SkipDueButton(
 ) -> impl IntoView {
     let id = view.with_untracked(|job| job.row.id);
     let next = Memo::new(move |_| view.with(|job| job.row.next_fire_at));
-    let toasts = toasts();
     let open = RwSignal::new(false);
-    let busy = Busy::new();
+    let action = use_action(error);
     // The due time when the user was asked.
     let asked = RwSignal::new(next.get_untracked());
-    let skip = Callback::new(move |()| {
+    let skip = move |()| {
         let Some(due) = asked.get_untracked() else { return };
-        error.clear();
-        busy.run(async move {
-            match skip_due(id, due).await {
-                Ok(()) => toasts.show(ToastKind::Success, SKIPPED_NOTICE),
-                Err(found) => error.show(found),
-            }
+        action.run(async move {
+            let outcome = skip_due(id, due).await;
             let _ = on_change.try_run(());
+            outcome.map(|()| Some(SKIPPED_NOTICE.to_owned()))
         });
-    });
-    let ask = move |_: ev::MouseEvent| {
-        asked.set(next.get_untracked());
-        busy.ask(open);
     };
-    let title = Signal::derive(move || view.with(|job| format!("Skip the next run of {}?", job.row.display_name)));
+    let ask = move |()| {
+        asked.set(next.get_untracked());
+        open.set(true);
+    };
+    let what = Signal::derive(move || {
+        let title = view.with(|job| format!("Skip the next run of {}?", job.row.display_name));
+        Confirmation::new(title, "", "Skip run")
+    });
     let impossible = Signal::derive(move || {
         (next.get() != asked.get()).then(|| "This is not the next due time of the job any more.".to_owned())
     });
     view! {
         <span hidden=move || next.get().is_none()>
-            <button
-                type="button"
-                class="btn needs-js"
-                aria-disabled=move || busy.disabled()
-                on:click=ask
-            >
-                <Icon name="skip-forward"/>
-                "Skip next run…"
-            </button>
-            <a class="btn hide-js" href=format!("/jobs/{id}?confirm=skip-due#skip-due")>
-                <Icon name="skip-forward"/>
-                "Skip next run…"
-            </a>
+            <AskButton
+                action
+                label="Skip next run…"
+                icon="skip-forward"
+                href=format!("/jobs/{id}?confirm=skip-due#skip-due")
+                on_ask=ask
+            />
         </span>
-        <ConfirmDialog
-            open
-            id="skip-due-title"
-            title
-            verb="Skip run"
-            on_confirm=skip
-            impossible
-        >
+        <ConfirmDialog open id="skip-due-title" what on_confirm=skip impossible>
             <p>"Due at " <MaybeTime at=asked/> ". " {CONSEQUENCE}</p>
         </ConfirmDialog>
     }

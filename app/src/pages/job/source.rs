@@ -7,14 +7,7 @@ use milvaion_protocol::id::JobId;
 use crate::{
     api::jobs::{AttachJob, attach_job},
     browser::PAGE_TITLE_ID,
-    components::{
-        action_error::LastError,
-        busy::Busy,
-        focus::hand_focus,
-        icon::Icon,
-        time::Time,
-        toast::{ToastKind, toasts},
-    },
+    components::{action::use_action, action_error::LastError, focus::hand_focus, icon::Icon, time::Time},
 };
 
 /// Says that a job comes from a file, and since when it differs from it.
@@ -89,20 +82,14 @@ pub fn CodeNotice(
     /// Called after the job was attached.
     on_change: Callback<()>,
 ) -> impl IntoView {
-    let toasts = toasts();
-    let busy = Busy::new();
+    let action = use_action(error);
     let attach = move |event: ev::SubmitEvent| {
         event.prevent_default();
-        busy.run(async move {
-            error.clear();
-            match attach_job(id).await {
-                Ok(()) => {
-                    hand_focus(CODE_NOTICE_ID, PAGE_TITLE_ID);
-                    toasts.show(ToastKind::Success, "The job follows the code again.".to_owned());
-                    let _ = on_change.try_run(());
-                }
-                Err(found) => error.show(found),
-            }
+        action.run(async move {
+            attach_job(id).await?;
+            hand_focus(CODE_NOTICE_ID, PAGE_TITLE_ID);
+            let _ = on_change.try_run(());
+            Ok(Some("The job follows the code again.".to_owned()))
         });
     };
     move || {
@@ -134,7 +121,7 @@ pub fn CodeNotice(
             view! {
                 <form method="post" action=AttachJob::PATH on:submit=attach>
                     <input type="hidden" name="id" value=id.to_string()/>
-                    <button type="submit" class="btn" aria-disabled=move || busy.disabled()>"Attach to the code"</button>
+                    <button type="submit" class="btn" aria-disabled=move || action.disabled()>"Attach to the code"</button>
                 </form>
             }
         });

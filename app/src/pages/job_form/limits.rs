@@ -6,8 +6,8 @@ use milvaion_api::requests::JobForm;
 use crate::{
     components::{
         collapsible_section::CollapsibleSection,
-        form::{FormField, described_by},
-        input_form::{FormState, textarea_html},
+        fields::{SelectField, TextareaField},
+        input_form::FormState,
         schedule_field::TextField,
     },
     pages::job::definition::PRIORITY_LABELS,
@@ -24,8 +24,6 @@ pub fn LimitsSection(
     /// The initial values of the fields.
     form: JobForm,
 ) -> impl IntoView {
-    let priority_error = state.error("priority");
-    let description_error = state.error("description");
     let options: Vec<_> = PRIORITY_LABELS
         .into_iter()
         .zip(1..)
@@ -54,16 +52,9 @@ pub fn LimitsSection(
                         inputmode="numeric"
                         is_required=false
                     />
-                    <FormField id="f-priority" label="Priority" error=priority_error>
-                        <select
-                            id="f-priority"
-                            name="form[priority]"
-                            aria-describedby=described_by("f-priority")
-                            aria-invalid=move || priority_error.get().is_some().then_some("true")
-                        >
-                            {options}
-                        </select>
-                    </FormField>
+                    <SelectField id="f-priority" name="form[priority]" label="Priority" error=state.error("priority")>
+                        {options}
+                    </SelectField>
                 </div>
                 <TextField
                     state
@@ -73,16 +64,18 @@ pub fn LimitsSection(
                     value=form.tags
                     is_required=false
                 />
-                <FormField id="f-description" label="Description" hint="At most 2,000 characters." optional=true error=description_error>
-                    <textarea
-                        id="f-description"
-                        name="form[description]"
-                        rows="3"
-                        aria-describedby=described_by("f-description")
-                        aria-invalid=move || description_error.get().is_some().then_some("true")
-                        inner_html=textarea_html(&form.description)
-                    ></textarea>
-                </FormField>
+                <TextareaField
+                    id="f-description"
+                    name="form[description]"
+                    label="Description"
+                    hint="At most 2,000 characters."
+                    optional=true
+                    text=form.description
+                    error=state.error("description")
+                    rows="3"
+                    class=""
+                    is_prose=true
+                />
             </CollapsibleSection>
         </fieldset>
     }

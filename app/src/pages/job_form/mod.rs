@@ -12,7 +12,7 @@ pub mod rules;
 
 use std::collections::BTreeMap;
 
-use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{ev, prelude::*, server_fn::ServerFn};
 use leptos_meta::Title;
 use leptos_router::{
     NavigateOptions,
@@ -32,24 +32,23 @@ use super::job::source::{CodeEditWarning, FileEditWarning};
 use crate::{
     api::{
         jobs::{CheckJob, JobCheck, JobFormPage, SaveJob, check_job, load_job_form, refused_run_notice},
-        session::{FlashView, SessionEnd, SessionEndReason},
+        session::FlashView,
     },
-    browser,
     components::{
+        action::UserAction,
         action_error::PageNotice,
         form::ErrorSummary,
         form_check::{CheckedPreview, FORM_SUMMARY_ID, debounced_check, focus_error_summary},
         form_draft::{DraftNotice, FormDraft, render_with_draft},
         icon::Icon,
-        input_form::{FormState, InputForm, fits_schema, summary_entries, with_defaults},
+        input_form::{FormState, InputForm, fits_schema, with_defaults},
         leave_guard::GuardedForm,
         loading::render_page,
         page_header::{Breadcrumbs, PageHeader},
         schedule_field::{NextRunsPreview, ScheduleField},
         summary_box::SummaryBox,
-        toast::{ToastKind, toasts},
+        toast::toasts,
     },
-    error::AppError,
 };
 
 /// `/jobs/new?type=worker/type`, or `/jobs/new?from=ID` for a copy of a job.
@@ -177,11 +176,11 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
         target.set(chosen);
         check.changed();
     });
-    let is_busy = RwSignal::new(false);
     let guarded = GuardedForm::new(state, draft, !is_fresh, Some(check), move || {
         state.read_job_form().and_then(|form| serde_json::to_value(form).ok())
     });
-    let save = saver(id, state, guarded, is_busy);
+    let action = guarded.save_action();
+    let save = saver(id, state, guarded, action);
     focus_error_summary(state);
 
     let on_input = move |event: ev::Event| {
@@ -211,11 +210,6 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
     };
     let here = if id.is_some() { "Edit" } else { "New" };
     let cancel = id.map_or_else(|| "/jobs".to_owned(), |id| format!("/jobs/{id}"));
-    // The error list appears only after the user has tried to save. Before that, errors appear only beside the fields
-    // that were visited.
-    let listed_errors = Signal::derive(move || {
-        if state.shows_all.get() { state.errors.with(|errors| summary_entries(errors)) } else { Vec::new() }
-    });
 
     view! {
         <Title text=title/>
@@ -236,7 +230,7 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
             on:input=on_input
             on:focusout=on_focusout
         >
-            <ErrorSummary id="error-summary" errors=listed_errors/>
+            <ErrorSummary id="error-summary" errors=state.listed_errors()/>
             <input type="hidden" name="form[id]" value=form.id.clone()/>
             <input type="hidden" name="form[version]" value=form.version.clone()/>
             <div class="form-grid">
@@ -282,7 +276,7 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
                 </SummaryBox>
             </div>
             <div class="form-actions">
-                <button type="submit" class="btn btn-primary" aria-disabled=move || is_busy.get().then_some("true")>
+                <button type="submit" class="btn btn-primary" aria-disabled=move || action.disabled()>
                     {if id.is_some() { "Save" } else { "Create" }}
                 </button>
                 {id
@@ -294,7 +288,7 @@ fn JobFormContent(id: Option<JobId>, data: JobFormPage, draft: FormDraft) -> imp
                                 class="btn"
                                 name="then"
                                 value="run"
-                                aria-disabled=move || is_busy.get().then_some("true")
+                                aria-disabled=move || action.disabled()
                             >
                                 <Icon name="play"/>
                                 "Create and run now"
@@ -329,52 +323,29 @@ fn sentence(target: &str) -> String {
 }
 
 /// Returns a callback that saves the form and opens the job's page, or shows the errors.
-fn saver(
-    id: Option<JobId>,
-    state: FormState,
-    guarded: GuardedForm,
-    is_busy: RwSignal<bool>,
-) -> Callback<ev::SubmitEvent> {
+fn saver(id: Option<JobId>, state: FormState, guarded: GuardedForm, action: UserAction) -> Callback<ev::SubmitEvent> {
     let toasts = toasts();
     let notice = PageNotice::current();
-    let session_end = SessionEnd::current();
     let navigate = use_navigate();
     Callback::new(move |event: ev::SubmitEvent| {
         event.prevent_default();
         let Some(form) = state.read_job_form() else { return };
-        if is_busy.get_untracked() {
-            return;
-        }
-        is_busy.set(true);
-        guarded.saving();
         let is_run = event.submitter().is_some_and(|button| button.get_attribute("value").as_deref() == Some("run"));
         let then = if is_run { "run" } else { "" };
         let navigate = navigate.clone();
-        spawn_local(async move {
-            let answer = crate::api::jobs::save_job(form, then.into()).await;
-            let _ = is_busy.try_set(false);
-            match answer {
-                Ok(saved) => {
-                    guarded.forget();
-                    let page = format!("/jobs/{}", saved.id);
-                    match (id, saved.run, saved.refusal) {
-                        (_, _, Some(reason)) => notice.warn_at(&page, refused_run_notice(&reason)),
-                        (Some(_), ..) => toasts.show(ToastKind::Success, "The job is saved."),
-                        (None, Some(run), None) => toasts.show_run("The job is created and queued to run now.", run),
-                        (None, None, None) => toasts.show(ToastKind::Success, "The job is created."),
-                    }
-                    navigate(&page, NavigateOptions::default());
-                }
-                // The form stays as it is; the notice of the session's end states what to do.
-                Err(AppError::SignedOut) => session_end.report(SessionEndReason::SignedOut),
-                Err(error) => {
-                    guarded.refused(&error);
-                    let _ = state.errors.try_set(error.problems());
-                    let _ = state.shows_all.try_set(true);
-                    // Focuses one frame later, after the list is drawn, because a hidden element cannot take focus.
-                    request_animation_frame(|| browser::focus("error-summary"));
-                }
+        action.run(async move {
+            let saved = crate::api::jobs::save_job(form, then.into()).await?;
+            guarded.forget();
+            let page = format!("/jobs/{}", saved.id);
+            let mut text = None;
+            match (id, saved.run, saved.refusal) {
+                (_, _, Some(reason)) => notice.warn_at(&page, refused_run_notice(&reason)),
+                (Some(_), ..) => text = Some("The job is saved.".to_owned()),
+                (None, Some(run), None) => toasts.show_run("The job is created and queued to run now.", run),
+                (None, None, None) => text = Some("The job is created.".to_owned()),
             }
+            navigate(&page, NavigateOptions::default());
+            Ok(text)
         });
     })
 }

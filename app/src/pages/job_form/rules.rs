@@ -8,7 +8,8 @@ use milvaion_api::requests::JobForm;
 use milvaion_schedule::rules::{LostRunPolicy, MisfirePolicy, OverlapPolicy, Rules};
 
 use crate::components::{
-    collapsible_section::CollapsibleSection, input_form::FormState, radio_field::RadioField, schedule_field::TextField,
+    collapsible_section::CollapsibleSection, fields::use_script, input_form::FormState, radio_field::RadioField,
+    schedule_field::TextField,
 };
 
 /// The fields of the first section, by their names in the form.
@@ -43,9 +44,7 @@ pub fn OverlapSection(
     form: JobForm,
 ) -> impl IntoView {
     let misfire = RwSignal::new(form.rule("misfire"));
-    // Without a script nothing could show the fields again, so they are hidden only once a script runs.
-    let has_script = RwSignal::new(false);
-    Effect::new(move |_| has_script.set(true));
+    let has_script = use_script();
     let catches_up = move || {
         !has_script.get()
             || misfire.with(|misfire| misfire == MisfirePolicy::CatchUp.as_str())

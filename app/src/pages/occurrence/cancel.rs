@@ -11,14 +11,13 @@ use crate::{
         session::FlashView,
     },
     components::{
+        action::use_action,
         action_error::LastError,
-        busy::Busy,
-        dialog::ConfirmDialog,
+        confirm::{ConfirmDialog, Confirmation},
+        fields::InputField,
         focus::recover_focus_when,
-        form::{FormField, described_by},
         icon::Icon,
         input_form::error_of,
-        toast::{ToastKind, toasts},
     },
 };
 
@@ -49,27 +48,28 @@ pub fn CancelButton(
     /// Called after the call, successful or not.
     on_done: Callback<()>,
 ) -> impl IntoView {
-    let toasts = toasts();
     let open = RwSignal::new(false);
-    let busy = Busy::new();
+    let action = use_action(error);
     let reason = NodeRef::<html::Input>::new();
     let cancel = Callback::new(move |()| {
         let reason = reason.get_untracked().map(|reason| reason.value()).unwrap_or_default();
-        error.clear();
-        busy.run(async move {
-            match cancel_occurrence(id, reason).await {
-                Ok(has_ended) => toasts.show(ToastKind::Success, cancel_notice(has_ended)),
-                Err(found) => error.show(found),
-            }
+        action.run(async move {
+            let answer = cancel_occurrence(id, reason).await;
             // The page may be older than this response, successful or not.
             let _ = on_done.try_run(());
+            answer.map(|has_ended| Some(cancel_notice(has_ended).to_owned()))
         });
     });
     let has_ended = Memo::new(move |_| status.get().is_final());
     recover_focus_when(has_ended, BUTTON_ID);
     let impossible =
         Signal::derive(move || has_ended.get().then(|| "The run has ended and cannot be cancelled.".to_owned()));
-    let is_disabled = move || cancelling.get() || busy.is_on();
+    let is_disabled = move || cancelling.get() || action.is_running();
+    let what = Signal::derive(move || {
+        let text = if has_ended.get() { "" } else { consequence(status.get()) };
+        let question = Confirmation::new(format!("Cancel this run of {}?", name.get()), text, "Cancel run");
+        Confirmation { otherwise: "Keep run", ..question }
+    });
     let was_refused = !flash.fields.is_empty();
     let typed = flash.typed("reason");
     let reason_error = error_of(Signal::stored(flash.fields), "reason");
@@ -87,16 +87,7 @@ pub fn CancelButton(
             <Icon name="ban"/>
             "Cancel run…"
         </button>
-        <ConfirmDialog
-            open
-            id="cancel-title"
-            title=Signal::derive(move || format!("Cancel this run of {}?", name.get()))
-            verb="Cancel run"
-            otherwise="Keep run"
-            on_confirm=cancel
-            impossible
-        >
-            <p hidden=move || has_ended.get()>{move || consequence(status.get())}</p>
+        <ConfirmDialog open id="cancel-title" what on_confirm=cancel impossible>
             // A form only for the leave guard; the dialog's buttons answer the question.
             <form data-guarded="true" on:submit=|event: ev::SubmitEvent| event.prevent_default()>
                 <ReasonField field="cancel-reason" typed=String::new() error=Signal::stored(None) node=reason/>
@@ -139,18 +130,16 @@ fn ReasonField(
     node: NodeRef<html::Input>,
 ) -> impl IntoView {
     view! {
-        <FormField id=field label="Reason" hint="Stored with the occurrence; at most 500 characters." optional=true error>
-            <input
-                type="text"
-                id=field
-                name="reason"
-                maxlength="500"
-                value=typed
-                autocomplete="off"
-                aria-describedby=described_by(field)
-                aria-invalid=move || error.get().is_some().then_some("true")
-                node_ref=node
-            />
-        </FormField>
+        <InputField
+            id=field
+            name="reason"
+            label="Reason"
+            hint="Stored with the occurrence; at most 500 characters."
+            optional=true
+            maxlength="500"
+            value=typed
+            error
+            node
+        />
     }
 }

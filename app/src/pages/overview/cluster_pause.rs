@@ -4,7 +4,7 @@
 //! form asks for a reason, because other users see that nothing runs and need to know why. The
 //! [banner](crate::components::status_banner) that is shown during the pause is conspicuous for the same reason.
 
-use leptos::{ev, html, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{ev, html, prelude::*, server_fn::ServerFn};
 
 use crate::{
     api::{
@@ -13,12 +13,13 @@ use crate::{
     },
     browser,
     components::{
+        action::{ErrorPlace, UserAction},
         dialog::{Dialog, Impossible},
+        fields::InputField,
         focus::recover_focus_when,
-        form::{ErrorSummary, FormField, described_by},
+        form::ErrorSummary,
         icon::Icon,
-        input_form::error_of,
-        toast::{ToastKind, toasts},
+        input_form::{error_of, other_errors},
     },
 };
 
@@ -68,63 +69,43 @@ fn PauseAllForm(
     is_paused: Memo<bool>,
     on_change: Callback<()>,
 ) -> impl IntoView {
-    let toasts = toasts();
     let typed = flash.typed("reason");
     let wrong = RwSignal::new(flash.fields);
-    let reason_error = error_of(wrong.into(), "reason");
-    let whole = Signal::derive(move || {
-        let whole = wrong.get().into_iter().filter(|error| error.field != "reason");
-        whole.map(|error| (String::new(), error.message)).collect::<Vec<_>>()
-    });
     let reason = NodeRef::<html::Input>::new();
-    let is_busy = RwSignal::new(false);
+    let action = UserAction::new(ErrorPlace::Fields(wrong));
     let pause = move |event: ev::SubmitEvent| {
         event.prevent_default();
         let Some(reason) = reason.get_untracked() else { return };
-        if is_busy.get_untracked() || is_paused.get_untracked() {
+        if is_paused.get_untracked() {
             return;
         }
-        is_busy.set(true);
-        spawn_local(async move {
-            let answer = pause_cluster(reason.value()).await;
-            let _ = is_busy.try_set(false);
-            match answer {
-                Ok(()) => {
-                    reason.set_value("");
-                    let _ = wrong.try_set(Vec::new());
-                    let _ = open.try_set(false);
-                    toasts.show(ToastKind::Success, CLUSTER_PAUSED_NOTICE);
-                    let _ = on_change.try_run(());
-                }
-                Err(error) => {
-                    let _ = wrong.try_set(error.problems());
-                    browser::focus(field);
-                }
-            }
+        action.run(async move {
+            pause_cluster(reason.value()).await.inspect_err(|_| browser::focus(field))?;
+            reason.set_value("");
+            let _ = open.try_set(false);
+            let _ = on_change.try_run(());
+            Ok(Some(CLUSTER_PAUSED_NOTICE.to_owned()))
         });
     };
     let impossible = Signal::derive(move || is_paused.get().then(|| "All schedules are paused already.".to_owned()));
-    let is_disabled = move || (is_busy.get() || is_paused.get()).then_some("true");
+    let is_disabled = move || (action.is_running() || is_paused.get()).then_some("true");
     view! {
         <form method="post" action=PauseCluster::PATH class="stack" data-guarded="true" on:submit=pause>
-            <ErrorSummary errors=whole/>
+            <ErrorSummary errors=other_errors(wrong, &["reason"])/>
             <p>
                 "No schedule starts a run until the pause ends. Runs that have already started or were sent to a worker continue. Runs that wait for a slot, for a retry or for the broker stay queued. Each job's misfire policy applies to the due times that pass meanwhile."
             </p>
-            <FormField id=field label="Reason" hint="Shown to all users during the pause; at most 500 characters." error=reason_error>
-                <input
-                    type="text"
-                    id=field
-                    name="reason"
-                    maxlength="500"
-                    value=typed
-                    autocomplete="off"
-                    required
-                    aria-describedby=described_by(field)
-                    aria-invalid=move || reason_error.get().is_some().then_some("true")
-                    node_ref=reason
-                />
-            </FormField>
+            <InputField
+                id=field
+                name="reason"
+                label="Reason"
+                hint="Shown to all users during the pause; at most 500 characters."
+                maxlength="500"
+                value=typed
+                required=true
+                error=error_of(wrong.into(), "reason")
+                node=reason
+            />
             <Impossible reason=impossible/>
             <div class="dialog-actions">
                 <button type="button" class="btn needs-js" on:click=move |_| open.set(false)>"Cancel"</button>

@@ -3,17 +3,17 @@
 //! The button is a plain form that a script takes over, and it works before any job exists. If it cannot work, it stays
 //! visible and states the reason, because a missing button teaches nothing.
 
-use leptos::{ev, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{ev, prelude::*, server_fn::ServerFn};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
 use milvaion_api::views::{ClusterOverview, ClusterStatus, HealthState};
 
 use crate::{
     api::overview::{RunSampleJob, SAMPLE_JOB_NOTICE, run_sample_job},
     components::{
+        action::use_action,
         action_error::{ActionError, LastError},
         cluster_state::use_cluster_status,
         icon::{Icon, LiveIcon},
-        toast::{ToastKind, toasts},
     },
 };
 
@@ -87,32 +87,22 @@ fn SampleJobForm(data: RwSignal<ClusterOverview>) -> impl IntoView {
     // One key for each rendered page: a double click sends it twice and makes one run.
     let key = StoredValue::new(format!("sample-{}", data.with_untracked(|data| data.now.timestamp_millis())));
     let is_offered = Memo::new(move |_| data.with(|data| data.offers_demo));
-    let is_busy = RwSignal::new(false);
     let error = LastError::of("Run a sample job");
-    let toasts = toasts();
+    let action = use_action(error);
     let navigate = use_navigate();
     let run = move |event: ev::SubmitEvent| {
         event.prevent_default();
-        if is_busy.get_untracked() || !is_offered.get_untracked() {
+        if !is_offered.get_untracked() {
             return;
         }
-        is_busy.set(true);
-        error.clear();
         let navigate = navigate.clone();
-        spawn_local(async move {
-            match run_sample_job(key.get_value()).await {
-                Ok(id) => {
-                    toasts.show(ToastKind::Success, SAMPLE_JOB_NOTICE);
-                    navigate(&format!("/occurrences/{id}"), NavigateOptions::default());
-                }
-                Err(found) => {
-                    let _ = is_busy.try_set(false);
-                    error.show(found);
-                }
-            }
+        action.run_once(async move {
+            let id = run_sample_job(key.get_value()).await?;
+            navigate(&format!("/occurrences/{id}"), NavigateOptions::default());
+            Ok(Some(SAMPLE_JOB_NOTICE.to_owned()))
         });
     };
-    let is_disabled = move || (is_busy.get() || !is_offered.get()).then_some("true");
+    let is_disabled = move || (action.is_running() || !is_offered.get()).then_some("true");
     let reason = move || {
         if is_offered.get() { "" } else { "No live worker offers the job type demo. Start milvaion-worker." }
     };

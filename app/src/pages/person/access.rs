@@ -4,15 +4,12 @@ use leptos::{ev, prelude::*, server_fn::ServerFn};
 use leptos_router::{NavigateOptions, hooks::use_navigate};
 use milvaion_api::team::UserState;
 
-use super::{
-    PersonState,
-    confirm::{ConfirmedAction, ImpossibleAction},
-    jobs::JobLinks,
-};
+use super::{PersonState, jobs::JobLinks};
 use crate::{
     api::team::{RemoveUser, SetUserActive, remove_user, set_user_active},
     components::{
         action_error::{ActionError, LastError},
+        confirm::{ConfirmAction, Confirmation, ImpossibleAction},
         focus::hand_focus,
         icon::Icon,
     },
@@ -71,30 +68,27 @@ pub fn AccessSection(
 
 #[component]
 fn DeactivateAction(person: PersonState, error: LastError) -> impl IntoView {
-    let title = Signal::derive(move || format!("Deactivate {}?", person.name.get()));
+    let what = Signal::derive(move || {
+        const CONSEQUENCE: &str = "All sessions and API tokens of the user end at once, and the user can no longer sign \
+                                   in. Jobs, history and the audit log keep the name. You can reactivate the user later.";
+        let fields = vec![("id", person.id.to_string()), ("active", "false".to_owned())];
+        Confirmation::new(format!("Deactivate {}?", person.name.get()), CONSEQUENCE, "Deactivate").with_form(
+            SetUserActive::PATH,
+            fields,
+            "",
+        )
+    });
     let deactivate = move |()| {
         let name = person.name.get_untracked();
         person.run(error, set_user_active(person.id, false), move |()| {
             hand_focus(SECTION_ID, HEADING_ID);
-            person.report(format!("{name} is deactivated."));
+            Some(format!("{name} is deactivated."))
         });
     };
     view! {
-        <ConfirmedAction
-            person
-            id="deactivate"
-            label="Deactivate…"
-            title
-            verb="Deactivate"
-            path=SetUserActive::PATH
-            fields=vec![("active", "false")]
-            on_confirm=deactivate
-        >
-            <p>
-                "All sessions and API tokens of the user end at once, and the user can no longer sign in. Jobs, history and the audit log keep the name. You can reactivate the user later."
-            </p>
+        <ConfirmAction action=person.action id="deactivate" label="Deactivate…" what on_confirm=deactivate>
             <JobLinks person/>
-        </ConfirmedAction>
+        </ConfirmAction>
     }
 }
 
@@ -105,17 +99,25 @@ fn DeactivatedActions(person: PersonState, error: LastError, removed: Callback<(
         let name = person.name.get_untracked();
         person.run(error, set_user_active(person.id, true), move |()| {
             hand_focus(SECTION_ID, HEADING_ID);
-            person.report(format!("{name} is reactivated and can sign in again."));
+            Some(format!("{name} is reactivated and can sign in again."))
         });
     };
     let remove = move |()| {
         let name = person.name.get_untracked();
         person.run(error, remove_user(person.id), move |()| {
-            person.report(format!("{name} is removed."));
             removed.run(());
+            Some(format!("{name} is removed."))
         });
     };
-    let title = Signal::derive(move || format!("Remove {}?", person.name.get()));
+    let what = Signal::derive(move || {
+        const CONSEQUENCE: &str = "The user is deleted permanently, and the e-mail address becomes free for a new user. \
+                                   Jobs, history and the audit log keep it as text.";
+        Confirmation::new(format!("Remove {}?", person.name.get()), CONSEQUENCE, "Remove user").with_form(
+            RemoveUser::PATH,
+            vec![("id", person.id.to_string())],
+            "",
+        )
+    });
     view! {
         <div class="stack">
             <p class="muted">
@@ -125,25 +127,14 @@ fn DeactivatedActions(person: PersonState, error: LastError, removed: Callback<(
                 <form method="post" action=SetUserActive::PATH on:submit=reactivate>
                     <input type="hidden" name="id" value=person.id.to_string()/>
                     <input type="hidden" name="active" value="true"/>
-                    <button type="submit" class="btn btn-primary" aria-disabled=move || person.busy.disabled()>
+                    <button type="submit" class="btn btn-primary" aria-disabled=move || person.action.disabled()>
                         <Icon name="user-check"/>
                         "Reactivate"
                     </button>
                 </form>
-                <ConfirmedAction
-                    person
-                    id="remove"
-                    label="Remove user…"
-                    title
-                    verb="Remove user"
-                    path=RemoveUser::PATH
-                    on_confirm=remove
-                >
-                    <p>
-                        "The user is deleted permanently, and the e-mail address becomes free for a new user. Jobs, history and the audit log keep it as text."
-                    </p>
+                <ConfirmAction action=person.action id="remove" label="Remove user…" what on_confirm=remove>
                     <JobLinks person/>
-                </ConfirmedAction>
+                </ConfirmAction>
             </div>
         </div>
     }

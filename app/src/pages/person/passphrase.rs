@@ -3,15 +3,13 @@
 use leptos::{ev, prelude::*, server_fn::ServerFn};
 use milvaion_api::team::UserState;
 
-use super::{
-    PersonState,
-    confirm::{ConfirmedAction, ImpossibleAction},
-};
+use super::PersonState;
 use crate::{
     api::team::{CreateResetLink, RESET_REVOKED_NOTICE, RevokeResetLink, create_reset_link, revoke_reset_link},
     browser,
     components::{
         action_error::{ActionError, LastError},
+        confirm::{ConfirmAction, Confirmation, ImpossibleAction},
         focus::hand_focus,
         icon::Icon,
         time::Time,
@@ -46,6 +44,7 @@ pub fn PassphraseSection(
             let _ = link.try_set(Some(CreatedLink { text, path }));
             // One frame later, when the box has been drawn.
             request_animation_frame(|| browser::focus(RESET_LINK_ID));
+            None
         });
     };
     let revoke = move |event: ev::SubmitEvent| {
@@ -53,7 +52,7 @@ pub fn PassphraseSection(
         person.run(revoke_error, revoke_reset_link(person.id), move |()| {
             hand_focus(OPEN_LINK_ID, HEADING_ID);
             let _ = link.try_set(None);
-            person.report(RESET_REVOKED_NOTICE);
+            Some(RESET_REVOKED_NOTICE.to_owned())
         });
     };
     let pending = move || {
@@ -68,7 +67,7 @@ pub fn PassphraseSection(
                         </p>
                         <form method="post" action=RevokeResetLink::PATH on:submit=revoke>
                             <input type="hidden" name="id" value=person.id.to_string()/>
-                            <button type="submit" class="btn btn-small" aria-disabled=move || person.busy.disabled()>
+                            <button type="submit" class="btn btn-small" aria-disabled=move || person.action.disabled()>
                                 "Revoke link"
                             </button>
                         </form>
@@ -88,24 +87,24 @@ pub fn PassphraseSection(
             }
             .into_any();
         }
-        let title = Signal::derive(move || format!("Create a reset link for {}?", person.name.get()));
+        let what = Signal::derive(move || {
+            const CONSEQUENCE: &str = "The link is shown once, to you; pass it on to the user. It works once, for 24 \
+                                       hours. The present passphrase stays valid until the link is used.";
+            let title = format!("Create a reset link for {}?", person.name.get());
+            Confirmation { class: "btn btn-primary", ..Confirmation::new(title, CONSEQUENCE, "Create reset link") }
+                .with_form(CreateResetLink::PATH, vec![("id", person.id.to_string())], "")
+        });
         view! {
-            <ConfirmedAction
-                person
+            <ConfirmAction
+                action=person.action
                 id="create-reset-link"
                 label="Create reset link…"
-                title
-                verb="Create reset link"
-                class="btn btn-primary"
-                path=CreateResetLink::PATH
+                what
                 on_confirm=create
             >
-                <p>
-                    "The link is shown once, to you; pass it on to the user. It works once, for 24 hours. The present passphrase stays valid until the link is used."
-                </p>
                 <p>"Using the link ends all sessions of the user, and every device counts as unknown again."</p>
                 {move || has_link.get().then(|| view! { <p>"The link that is open now stops working."</p> })}
-            </ConfirmedAction>
+            </ConfirmAction>
         }
         .into_any()
     };

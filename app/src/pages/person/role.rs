@@ -65,7 +65,7 @@ pub fn RoleSection(
         }
         let name = person.name.get_untracked();
         person.run(error, change_role(person.id, to, confirm_self), move |()| {
-            person.report(format!("{name} is now {} (was {}).", to.label(), from.label()));
+            Some(format!("{name} is now {} (was {}).", to.label(), from.label()))
         });
     };
     // Drawn again only if the role changes, which also selects the new role.
@@ -118,7 +118,7 @@ pub fn RoleSection(
             .collect::<Vec<_>>()
     };
     let confirmation = person.is_self.then(|| self_confirmation(current, chosen, is_confirmed));
-    let is_idle = move || chosen.get() == current.get() || is_last_admin.get() || person.busy.is_on();
+    let is_idle = move || chosen.get() == current.get() || is_last_admin.get() || person.action.is_running();
     let reason = move || {
         is_last_admin.get().then(|| {
             view! {

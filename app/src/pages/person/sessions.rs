@@ -4,12 +4,12 @@ use leptos::{prelude::*, server_fn::ServerFn};
 use milvaion_api::team::SessionView;
 use milvaion_protocol::id::SessionId;
 
-use super::{PersonState, confirm::ConfirmedAction};
+use super::PersonState;
 use crate::{
     api::team::{EndUserSessions, end_user_sessions, sessions_ended_notice},
     components::{
         action_error::{ActionError, LastError},
-        dialog::ConfirmDialog,
+        confirm::{AskButton, ConfirmAction, Confirmation, RowQuestion, RowQuestionDialog},
         focus::hand_focus,
         icon::Icon,
         table::{Actions, Table, Text},
@@ -35,31 +35,33 @@ pub fn SessionsSection(
     let end = Callback::new(move |session: Option<SessionId>| {
         person.run(error, end_user_sessions(person.id, session), move |ended| {
             hand_focus(SECTION_ID, HEADING_ID);
-            person.report(sessions_ended_notice(ended));
+            Some(sessions_ended_notice(ended))
         });
     });
+    let question = RowQuestion::default();
     let row = move |id: SessionId| {
         let session = sessions.with_untracked(|all| all.iter().find(|session| session.id == id).cloned());
-        session.map(|session| view! { <SessionRow person session sessions end/> })
+        session.map(|session| view! { <SessionRow person session sessions question end/> })
     };
     let end_all = move || {
         has_any.get().then(|| {
-            let title = Signal::derive(move || format!("End all sessions of {}?", person.name.get()));
+            let what = Signal::derive(move || {
+                const CONSEQUENCE: &str = "The user is signed out on every device at once and can sign in again. A form \
+                                           that is open keeps its input until then.";
+                let title = format!("End all sessions of {}?", person.name.get());
+                Confirmation::new(title, CONSEQUENCE, "End all sessions")
+                    .with_form(EndUserSessions::PATH, vec![("id", person.id.to_string())], "")
+            });
             view! {
-                <ConfirmedAction
-                    person
+                <ConfirmAction
+                    action=person.action
                     id="end-all-sessions"
                     label="End all sessions…"
-                    title
-                    verb="End all sessions"
-                    path=EndUserSessions::PATH
+                    what
                     on_confirm=move |()| end.run(None)
                 >
-                    <p>
-                        "The user is signed out on every device at once and can sign in again. A form that is open keeps its input until then."
-                    </p>
                     {person.is_self.then(|| view! { <p>"This includes the session that you use now."</p> })}
-                </ConfirmedAction>
+                </ConfirmAction>
             }
         })
     };
@@ -76,6 +78,7 @@ pub fn SessionsSection(
                 <For each=move || ids.get() key=|id| *id children=row/>
             </Table>
             <div>{end_all}</div>
+            <RowQuestionDialog question id="end-session-title"/>
         </section>
     }
 }
@@ -85,9 +88,9 @@ fn SessionRow(
     person: PersonState,
     session: SessionView,
     sessions: Memo<Vec<SessionView>>,
+    question: RowQuestion,
     end: Callback<Option<SessionId>>,
 ) -> impl IntoView {
-    let open = RwSignal::new(false);
     let SessionView { id, device, address, created_at, last_seen_at, is_current } = session;
     let last_seen = Memo::new(move |_| {
         sessions.with(|all| {
@@ -95,7 +98,12 @@ fn SessionRow(
         })
     });
     let label = format!("End the session {device}");
-    let consequence = format!("{device} is signed out at once. The user can sign in again.");
+    let own = if is_current { " It is the session that you use now." } else { "" };
+    let consequence = format!("{device} is signed out at once. The user can sign in again.{own}");
+    let ask = move |()| {
+        let what = Confirmation::new("End this session?".to_owned(), consequence.clone(), "End session");
+        question.ask(what, move || end.run(Some(id)));
+    };
     view! {
         <tr role="row" data-id=id.to_string()>
             <th role="rowheader" scope="row" data-label="Device">
@@ -120,30 +128,19 @@ fn SessionRow(
                 <Time at=last_seen relative=true/>
             </td>
             <td role="cell" class="row-actions">
-                <button
-                    type="button"
-                    class="btn btn-small needs-js"
-                    aria-label=label.clone()
-                    aria-disabled=move || person.busy.disabled()
-                    on:click=move |_| person.busy.ask(open)
-                >
-                    "End session…"
-                </button>
+                <AskButton
+                    action=person.action
+                    label="End session…"
+                    class="btn btn-small"
+                    name=label.clone()
+                    href=""
+                    on_ask=ask
+                />
                 <form method="post" action=EndUserSessions::PATH class="hide-js">
                     <input type="hidden" name="id" value=person.id.to_string()/>
                     <input type="hidden" name="session" value=id.to_string()/>
                     <button type="submit" class="btn btn-small" aria-label=label>"End session"</button>
                 </form>
-                <ConfirmDialog
-                    open
-                    id=format!("end-{id}")
-                    title="End this session?"
-                    verb="End session"
-                    on_confirm=move |()| end.run(Some(id))
-                >
-                    <p>{consequence}</p>
-                    {is_current.then(|| view! { <p>"It is the session that you use now."</p> })}
-                </ConfirmDialog>
             </td>
         </tr>
     }

@@ -1,6 +1,6 @@
 //! The actions on a loop: forms that work without scripts, and a confirmation of those that stop or remove something.
 
-use leptos::{ev::SubmitEvent, prelude::*, server_fn::ServerFn, task::spawn_local};
+use leptos::{ev::SubmitEvent, prelude::*, server_fn::ServerFn};
 use leptos_router::hooks::use_query_map;
 use milvaion_api::singletons::{LoopStatus, SingletonLoop};
 
@@ -10,12 +10,11 @@ use crate::{
         singletons::{ADDRESS, ControlLoop, LoopAction, control_loop},
     },
     components::{
+        action::{SubmitButton, UserAction, use_action},
         action_error::LastError,
-        busy::SubmitButton,
-        dialog::Dialog,
+        confirm::{AskButton, Confirmation, RowQuestion, confirm_section},
         icon::Icon,
         live_rows::LiveRows,
-        toast::{ToastKind, ToastQueue, toasts},
     },
 };
 
@@ -26,47 +25,24 @@ pub struct LoopActions {
     pub error: LastError,
     /// The number of actions that have ended; each one reads the loops again.
     pub changes: RwSignal<u32>,
-    asked: RwSignal<Option<(LoopAction, String)>>,
-    is_asking: RwSignal<bool>,
-    is_busy: RwSignal<bool>,
-    toasts: ToastQueue,
+    /// The question before an action.
+    pub question: RowQuestion,
+    action: UserAction,
 }
 
 impl LoopActions {
     /// Creates the state of a page without actions.
     pub(super) fn new() -> Self {
-        Self {
-            error: LastError::of("Change singleton loop"),
-            changes: RwSignal::new(0),
-            asked: RwSignal::new(None),
-            is_asking: RwSignal::new(false),
-            is_busy: RwSignal::new(false),
-            toasts: toasts(),
-        }
-    }
-
-    fn ask(self, action: LoopAction, name: String) {
-        if self.is_busy.get_untracked() {
-            return;
-        }
-        self.asked.set(Some((action, name)));
-        self.is_asking.set(true);
+        let error = LastError::of("Change singleton loop");
+        let (changes, question) = (RwSignal::new(0), RowQuestion::default());
+        Self { error, changes, question, action: use_action(error) }
     }
 
     fn run(self, action: LoopAction, name: String) {
-        if self.is_busy.get_untracked() {
-            return;
-        }
-        self.is_busy.set(true);
-        self.error.clear();
-        spawn_local(async move {
+        self.action.run(async move {
             let answer = control_loop(name, action).await;
-            let _ = self.is_busy.try_set(false);
-            match answer {
-                Ok(notice) => self.toasts.show(ToastKind::Success, notice),
-                Err(error) => self.error.show(error),
-            }
             let _ = self.changes.try_update(|changes| *changes += 1);
+            answer.map(Some)
         });
     }
 }
@@ -114,11 +90,14 @@ const fn consequence(action: LoopAction) -> &'static str {
     }
 }
 
-fn question(action: LoopAction, name: &str) -> String {
-    match action {
+/// Returns the question before an action on a loop.
+fn question(action: LoopAction, name: &str) -> Confirmation {
+    let title = match action {
         LoopAction::Yield => format!("Yield the leadership of {name}?"),
         other => format!("{} {name}?", verb(other)),
-    }
+    };
+    let fields = vec![("name", name.to_owned()), ("action", action.slug().to_owned())];
+    Confirmation::new(title, consequence(action), verb(action)).with_form(ControlLoop::PATH, fields, ADDRESS)
 }
 
 /// Returns true if the action is offered for a loop.
@@ -153,25 +132,21 @@ pub fn LoopButtons(
         .into_iter()
         .map(|action| {
             let asked = name.clone();
-            let section = format!("{ADDRESS}?confirm={}&loop={}#confirm", action.slug(), query_value(&name));
-            let (class, of) =
-                (if action == LoopAction::Forget { "btn btn-small btn-danger" } else { "btn btn-small" }, &of);
+            let ask = move |()| {
+                let name = asked.clone();
+                actions.question.ask(question(action, &asked), move || actions.run(action, name.clone()));
+            };
             view! {
                 <span hidden=move || hides(action)>
-                    <button
-                        type="button"
-                        class=format!("{class} needs-js")
-                        aria-disabled=move || actions.is_busy.get().then_some("true")
-                        on:click=move |_| actions.ask(action, asked.clone())
-                    >
-                        <Icon name=icon(action)/>
-                        {label(action)}
-                        <span class="sr-only">{of.clone()}</span>
-                    </button>
-                    <a class=format!("{class} hide-js") href=section>
-                        {label(action)}
-                        <span class="sr-only">{of.clone()}</span>
-                    </a>
+                    <AskButton
+                        action=actions.action
+                        label=label(action)
+                        icon=icon(action)
+                        class=if action == LoopAction::Forget { "btn btn-small btn-danger" } else { "btn btn-small" }
+                        name=format!("{} {name}", label(action))
+                        href=format!("{ADDRESS}?confirm={}&loop={}#confirm", action.slug(), query_value(&name))
+                        on_ask=ask
+                    />
                 </span>
             }
         })
@@ -181,7 +156,7 @@ pub fn LoopButtons(
             <form method="post" action=ControlLoop::PATH on:submit=enable hidden=move || hides(LoopAction::Enable)>
                 <input type="hidden" name="name" value=name/>
                 <input type="hidden" name="action" value=LoopAction::Enable.slug()/>
-                <SubmitButton is_busy=actions.is_busy class="btn btn-small">
+                <SubmitButton is_busy=actions.action.pending() class="btn btn-small">
                     <Icon name=icon(LoopAction::Enable)/>
                     {label(LoopAction::Enable)}
                     <span class="sr-only">{of}</span>
@@ -189,33 +164,6 @@ pub fn LoopButtons(
             </form>
             {confirmed}
         </div>
-    }
-}
-
-/// The dialog that confirms an action.
-#[component]
-pub fn LoopConfirmation(
-    /// The actions of the page.
-    actions: LoopActions,
-) -> impl IntoView {
-    let (asked, open) = (actions.asked, actions.is_asking);
-    let action = move || asked.with(|asked| asked.as_ref().map_or(LoopAction::Disable, |(action, _)| *action));
-    let title =
-        move || asked.with(|asked| asked.as_ref().map(|(action, name)| question(*action, name)).unwrap_or_default());
-    let confirm = move |_| {
-        open.set(false);
-        if let Some((action, name)) = asked.get_untracked() {
-            actions.run(action, name);
-        }
-    };
-    view! {
-        <Dialog open id="confirm-loop-action" title=Signal::derive(title)>
-            <p>{move || consequence(action())}</p>
-            <div class="dialog-actions">
-                <button type="button" class="btn" autofocus on:click=move |_| open.set(false)>"Cancel"</button>
-                <button type="button" class="btn btn-danger" on:click=confirm>{move || verb(action())}</button>
-            </div>
-        </Dialog>
     }
 }
 
@@ -228,22 +176,10 @@ pub fn LoopConfirmationSection(
     let query = use_query_map();
     let asked = query.with_untracked(|query| {
         let action = LoopAction::from_slug(&query.get("confirm")?)?;
-        Some((action, query.get("loop").filter(|name| rows.find(name).is_some())?))
+        let name = query.get("loop").filter(|name| rows.find(name).is_some())?;
+        Some(question(action, &name))
     });
-    asked.map(|(action, name)| {
-        view! {
-            <section class="card stack hide-js" id="confirm" aria-labelledby="confirm-heading">
-                <h2 id="confirm-heading">{question(action, &name)}</h2>
-                <p>{consequence(action)}</p>
-                <form class="form-actions" method="post" action=ControlLoop::PATH>
-                    <input type="hidden" name="name" value=name/>
-                    <input type="hidden" name="action" value=action.slug()/>
-                    <a class="btn" href=ADDRESS>"Cancel"</a>
-                    <button type="submit" class="btn btn-danger">{verb(action)}</button>
-                </form>
-            </section>
-        }
-    })
+    asked.map(|what| confirm_section("confirm", what))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use milvaion_api::{
 };
 
 use self::{
-    actions::{LoopActions, LoopConfirmation, LoopConfirmationSection},
+    actions::{LoopActions, LoopConfirmationSection},
     card::LoopCard,
 };
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
         singletons::{ADDRESS, FORM, singleton_loops},
     },
     components::{
-        action_error::ActionError, empty_state::EmptyState, form::ErrorSummary, icon::Icon, live_rows::LiveRows,
+        action_error::ActionError, confirm::RowQuestionDialog, empty_state::EmptyState, form::ErrorSummary, icon::Icon, live_rows::LiveRows,
         loading::render_page, page_header::PageHeader, session_context::may,
     },
     error::AppError,
@@ -137,6 +137,6 @@ fn LoopsContent(list: SingletonLoopList, flash: FlashView, actions: LoopActions)
             </div>
             {rows.view_of(found.into(), move |row| view! { <LoopCard row actions may_control/> }.into_any())}
         </div>
-        <LoopConfirmation actions/>
+        <RowQuestionDialog question=actions.question id="confirm-loop-action"/>
     }
 }

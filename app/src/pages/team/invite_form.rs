@@ -7,7 +7,7 @@ use super::{Invitations, new_link::NewLink};
 use crate::{
     api::session::FlashView,
     components::{
-        busy::SubmitButton,
+        action::SubmitButton,
         form::{ErrorSummary, FormField, described_by},
         icon::Icon,
         input_form::{error_of, summary_entries},

@@ -7,7 +7,7 @@ use super::{Invitations, TeamRows, state_badge::UserStateBadge};
 use crate::{
     api::team::{RenewInvite, RevokeInvite},
     components::{
-        dialog::ConfirmDialog,
+        confirm::{AskButton, Confirmation},
         table::{Table, Text},
         time::{MaybeTime, Time},
     },
@@ -102,11 +102,15 @@ fn expiry(invite: &PendingInvite) -> AnyView {
 /// they are plain forms.
 #[component]
 fn InvitationActions(row: RwSignal<TeamRow>, invitations: Invitations) -> impl IntoView {
-    let open = RwSignal::new(false);
     let (id, name) = row.with_untracked(|row| (row.id, row.name.clone()));
     let renew_label = format!("New link for {name}");
     let revoke_label = format!("Revoke the invitation of {name}");
     let title = format!("{revoke_label}?");
+    let ask = move |()| {
+        const CONSEQUENCE: &str = "The link stops working immediately. You can invite the same user again.";
+        let what = Confirmation::new(title.clone(), CONSEQUENCE, "Revoke");
+        invitations.question.ask(what, move || invitations.revoke(id));
+    };
     let renew = move |event: ev::SubmitEvent| {
         event.prevent_default();
         invitations.renew(id, name.clone());
@@ -119,33 +123,23 @@ fn InvitationActions(row: RwSignal<TeamRow>, invitations: Invitations) -> impl I
                     type="submit"
                     class="btn btn-small"
                     aria-label=renew_label
-                    aria-disabled=move || invitations.busy.disabled()
+                    aria-disabled=move || invitations.action.disabled()
                 >
                     "New link"
                 </button>
             </form>
-            <button
-                type="button"
-                class="btn btn-small needs-js"
-                aria-label=revoke_label.clone()
-                aria-disabled=move || invitations.busy.disabled()
-                on:click=move |_| invitations.busy.ask(open)
-            >
-                "Revoke…"
-            </button>
+            <AskButton
+                action=invitations.action
+                label="Revoke…"
+                class="btn btn-small"
+                name=revoke_label.clone()
+                href=""
+                on_ask=ask
+            />
             <form method="post" action=RevokeInvite::PATH class="hide-js">
                 <input type="hidden" name="id" value=id.to_string()/>
                 <button type="submit" class="btn btn-small" aria-label=revoke_label>"Revoke"</button>
             </form>
         </div>
-        <ConfirmDialog
-            open
-            id=format!("revoke-{id}")
-            title=Signal::stored(title)
-            verb="Revoke"
-            on_confirm=move |()| invitations.revoke(id)
-        >
-            <p>"The link stops working immediately. You can invite the same user again."</p>
-        </ConfirmDialog>
     }
 }

@@ -13,9 +13,10 @@ use crate::{
         tokens::{CUSTOM_LIFETIME, NO_EXPIRY},
     },
     components::{
-        busy::SubmitButton,
+        action::SubmitButton,
         check_field::CheckField,
-        form::{ErrorSummary, FormField, described_by},
+        fields::{InputField, SelectField, use_script},
+        form::ErrorSummary,
         icon::Icon,
         input_form::{control_id, control_name, error_of, summary_entries},
     },
@@ -36,8 +37,6 @@ pub fn NewTokenForm(
 ) -> impl IntoView {
     let creating = actions.creating;
     let wrong = problems_of(creating.value(), &flash);
-    let (name_error, role_error, tag_error) =
-        (error_of(wrong, "name"), error_of(wrong, "role"), error_of(wrong, "tag"));
     let chosen = Role::from_slug(&flash.typed("role")).unwrap_or(Role::Viewer);
     let roles: Vec<_> = Role::ALL
         .into_iter()
@@ -69,40 +68,26 @@ pub fn NewTokenForm(
             <ActionForm action=creating attr:class="form">
                 <ErrorSummary id="error-summary" errors=Signal::derive(move || wrong.with(|wrong| summary_entries(wrong)))/>
                 <input type="hidden" name="all" value=all.to_string()/>
-                <FormField
+                <InputField
                     id="f-name"
+                    name=control_name("name")
                     label="Name"
                     hint="The script or system that uses the token; 1 to 100 characters."
-                    error=name_error
-                >
-                    <input
-                        type="text"
-                        id="f-name"
-                        name=control_name("name")
-                        value=name
-                        autocomplete="off"
-                        maxlength="100"
-                        node_ref=field
-                        aria-required="true"
-                        aria-describedby=described_by("f-name")
-                        aria-invalid=move || name_error.get().is_some().then_some("true")
-                    />
-                </FormField>
-                <FormField
+                    maxlength="100"
+                    value=name
+                    aria_required=true
+                    error=error_of(wrong, "name")
+                    node=field
+                />
+                <SelectField
                     id="f-role"
+                    name=control_name("role")
                     label="Role"
                     hint="The rights of the token, at most your own. Choose the lowest role that is enough."
-                    error=role_error
+                    error=error_of(wrong, "role")
                 >
-                    <select
-                        id="f-role"
-                        name=control_name("role")
-                        aria-describedby=described_by("f-role")
-                        aria-invalid=move || role_error.get().is_some().then_some("true")
-                    >
-                        {roles}
-                    </select>
-                </FormField>
+                    {roles}
+                </SelectField>
                 <CheckField
                     field="readOnly"
                     label="Read only"
@@ -110,24 +95,16 @@ pub fn NewTokenForm(
                     checked=is_read_only
                     error=error_of(wrong, "readOnly")
                 />
-                <FormField
+                <InputField
                     id="f-tag"
+                    name=control_name("tag")
                     label="Tag"
                     hint="Limits the token to the jobs with this tag and to their occurrences; 1 to 50 characters."
                     optional=true
-                    error=tag_error
-                >
-                    <input
-                        type="text"
-                        id="f-tag"
-                        name=control_name("tag")
-                        value=tag
-                        autocomplete="off"
-                        maxlength="50"
-                        aria-describedby=described_by("f-tag")
-                        aria-invalid=move || tag_error.get().is_some().then_some("true")
-                    />
-                </FormField>
+                    maxlength="50"
+                    value=tag
+                    error=error_of(wrong, "tag")
+                />
                 <LifetimeFields
                     lifetime
                     days
@@ -178,8 +155,6 @@ fn LifetimeFields(
     /// The error of the number of days.
     days_error: Signal<Option<String>>,
 ) -> impl IntoView {
-    // The ids are those of the fields of the request, to which the entries of the error summary lead.
-    let (lifetime_id, days_id) = (control_id("neverExpires"), control_id("expiresInDays"));
     let chosen = lifetime.get_untracked();
     let mut choices: Vec<_> =
         TOKEN_DAYS_CHOICES.into_iter().map(|days| (days.to_string(), format!("{days} days"))).collect();
@@ -194,53 +169,30 @@ fn LifetimeFields(
             view! { <option value=value selected=selected>{label}</option> }
         })
         .collect();
-    // Without a script nothing is hidden, because nothing could show it again.
-    let has_script = RwSignal::new(false);
-    let select = NodeRef::<html::Select>::new();
-    Effect::new(move |_| {
-        has_script.set(true);
-        // A lifetime may have been chosen before the script ran.
-        if let Some(select) = select.get() {
-            lifetime.set(select.value());
-        }
-    });
+    let has_script = use_script();
     let is_custom = Memo::new(move |_| lifetime.with(|lifetime| lifetime == CUSTOM_LIFETIME));
     view! {
-        <FormField
-            id=lifetime_id.clone()
+        // The ids are those of the fields of the request, to which the entries of the error summary lead.
+        <SelectField
+            id=control_id("neverExpires")
+            name=control_name("lifetime")
             label="Lifetime"
             hint=format!("The token stops working after this time. Default: {DEFAULT_TOKEN_DAYS} days.")
             error=lifetime_error
+            chosen=lifetime
         >
-            <select
-                id=lifetime_id.clone()
-                name=control_name("lifetime")
-                node_ref=select
-                aria-describedby=described_by(&lifetime_id)
-                aria-invalid=move || lifetime_error.get().is_some().then_some("true")
-                on:change=move |event| lifetime.set(event_target_value(&event))
-            >
-                {options}
-            </select>
-        </FormField>
+            {options}
+        </SelectField>
         <div hidden=move || has_script.get() && !is_custom.get() && days_error.get().is_none()>
-            <FormField
-                id=days_id.clone()
+            <InputField
+                id=control_id("expiresInDays")
+                name=control_name("expiresInDays")
                 label="Number of days"
                 hint="Used if the lifetime is another number of days; 1 to 3,650."
+                inputmode="numeric"
+                value=days
                 error=days_error
-            >
-                <input
-                    type="text"
-                    inputmode="numeric"
-                    id=days_id.clone()
-                    name=control_name("expiresInDays")
-                    value=days
-                    autocomplete="off"
-                    aria-describedby=described_by(&days_id)
-                    aria-invalid=move || days_error.get().is_some().then_some("true")
-                />
-            </FormField>
+            />
         </div>
     }
 }

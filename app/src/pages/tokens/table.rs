@@ -3,12 +3,9 @@
 use leptos::prelude::*;
 use milvaion_api::tokens::{TOKEN_PREFIX, TokenRow};
 
-use super::{
-    TokenActions,
-    confirm::{AskedAction, TokenAction},
-    state_badge::TokenStateBadge,
-};
+use super::{TokenActions, confirm::TokenAction, state_badge::TokenStateBadge};
 use crate::components::{
+    confirm::AskButton,
     icon::Icon,
     live_rows::LiveRows,
     table::{Actions, Table, Text},
@@ -141,18 +138,20 @@ fn action_button(
 ) -> impl IntoView {
     let id = row.with_untracked(|row| row.id);
     let label = format!("{} {name}", action.verb());
-    let link_label = label.clone();
-    let ask = move |_| actions.ask(AskedAction { action, id, name: name.clone() });
+    let ask = move |()| {
+        actions.question.ask(action.question(id, &name, all), move || match action {
+            TokenAction::Rotate => actions.rotate(id),
+            TokenAction::Revoke => actions.revoke(id),
+        });
+    };
     view! {
-        <button
-            type="button"
-            class="btn btn-small needs-js"
-            aria-label=label
-            aria-disabled=move || actions.busy.disabled()
-            on:click=ask
-        >
-            {action.label()}
-        </button>
-        <a class="btn btn-small hide-js" href=action.section_address(id, all) aria-label=link_label>{action.label()}</a>
+        <AskButton
+            action=actions.action
+            label=action.label()
+            class="btn btn-small"
+            name=label
+            href=action.section_address(id, all)
+            on_ask=ask
+        />
     }
 }
