@@ -47,6 +47,8 @@ test("a loop is shown, moved, disabled and enabled", async ({ admin: page, stack
   await expect(dialog.getByRole("button", { name: "Cancel" })).toBeFocused();
   await dialog.getByRole("button", { name: "Disable loop" }).click();
   await expect(loop).toContainText("Disabled by");
+  // The button that was used disappears.
+  await expect(loop.getByRole("heading", { name: "price-feed" })).toBeFocused();
   expect((await second.heartbeat("price-feed", taken.epoch)).disabled).toBe(true);
   await loop.getByRole("button", { name: /^Enable/ }).click();
   await expect(loop).toContainText("Running");

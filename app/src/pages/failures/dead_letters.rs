@@ -27,6 +27,7 @@ use crate::{
     components::{
         empty_state::EmptyState,
         fields::InputField,
+        focus::recover_focus_when,
         form::ErrorSummary,
         icon::Icon,
         input_form::error_of,
@@ -43,6 +44,9 @@ pub(super) const DEAD_LETTERS_PER_PAGE: u32 = 25;
 
 /// The id of the list, used to detect whether the user works in it.
 const DEAD_LETTERS_ID: &str = "dead-letters";
+
+/// The id of the button that resolves dead letters.
+const RESOLVE_ID: &str = "resolve-selected";
 
 /// The list of dead letters with its filter and actions.
 #[component]
@@ -273,7 +277,9 @@ fn ResolveDeadLettersForm(
     };
     let typed = flash.typed("note");
     let error = error_of(Signal::stored(flash.fields), "note");
-    let has_open = open_ids.with_untracked(|ids| !ids.is_empty());
+    let has_none = Memo::new(move |_| open_ids.with(BTreeSet::is_empty));
+    recover_focus_when(has_none, RESOLVE_ID);
+    let has_open = !has_none.get_untracked();
     let stay = |event: ev::SubmitEvent| event.prevent_default();
     let plain = has_open.then(|| {
         view! {
@@ -302,7 +308,7 @@ fn ResolveDeadLettersForm(
     let title = |ids: &Vec<DeadLetterId>| resolve_title(ids);
     view! {
         <form method="post" action=ResolveDeadLetters::PATH class="stack" on:submit=stay>
-            <div class="cluster needs-js" hidden=move || open_ids.with(BTreeSet::is_empty)>
+            <div class="cluster needs-js" id=RESOLVE_ID hidden=move || has_none.get()>
                 <OpenDialogButton on_open=ask icon="check" words is_idle=Signal::derive(move || chosen.count() == 0)/>
             </div>
             {children()}

@@ -9,14 +9,21 @@ use crate::{
         session::query_value,
         singletons::{ADDRESS, ControlLoop, LoopAction, control_loop},
     },
+    browser::PAGE_TITLE_ID,
     components::{
         action::{SubmitButton, UserAction, use_action},
         action_error::LastError,
         confirm::{AskButton, Confirmation, RowQuestion, confirm_section},
+        focus::hand_focus,
         icon::Icon,
         live_rows::LiveRows,
     },
 };
+
+/// Returns the ids of the card of a loop and of its heading.
+pub(super) fn card_ids(name: &str) -> (String, String) {
+    (format!("loop-{name}-card"), format!("loop-{name}"))
+}
 
 /// The actions of the page, with their last error.
 #[derive(Clone, Copy)]
@@ -40,7 +47,12 @@ impl LoopActions {
 
     fn run(self, action: LoopAction, name: String) {
         self.action.run(async move {
+            let (card, heading) = card_ids(&name);
             let answer = control_loop(name, action).await;
+            if answer.is_ok() {
+                // The button disappears, or the whole card.
+                hand_focus(&card, if action == LoopAction::Forget { PAGE_TITLE_ID } else { &heading });
+            }
             let _ = self.changes.try_update(|changes| *changes += 1);
             answer.map(Some)
         });

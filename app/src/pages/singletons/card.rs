@@ -5,7 +5,7 @@ use leptos::prelude::*;
 use milvaion_api::singletons::SingletonLoop;
 
 use super::{
-    actions::{LoopActions, LoopButtons},
+    actions::{LoopActions, LoopButtons, card_ids},
     display::{badge_of, lease, millis, number, rhythm, standby},
     runs::LoopRunStrip,
 };
@@ -25,7 +25,7 @@ pub fn LoopCard(
     may_control: bool,
 ) -> impl IntoView {
     let name = row.with_untracked(|row| row.name.clone());
-    let heading = format!("loop-{name}");
+    let (card, heading) = card_ids(&name);
     let (labelled_by, key) = (heading.clone(), name.clone());
     let status = Memo::new(move |_| row.with(|row| row.status));
     let buttons = may_control.then(|| view! { <LoopButtons row actions/> });
@@ -36,10 +36,10 @@ pub fn LoopCard(
         })
     };
     view! {
-        <section class="card" aria-labelledby=labelled_by data-loop=key>
+        <section class="card" id=card aria-labelledby=labelled_by data-loop=key>
             <div class="card-head">
                 <div class="cluster">
-                    <h2 class="card-title mono breaks" id=heading>{name}</h2>
+                    <h2 class="card-title mono breaks" id=heading tabindex="-1">{name}</h2>
                     <span class="badge" data-status=move || badge_of(status.get()).0>
                         <LiveIcon name=Signal::derive(move || badge_of(status.get()).1)/>
                         <span>{move || status.get().label()}</span>
