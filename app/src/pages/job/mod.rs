@@ -184,7 +184,8 @@ fn JobContent(
     let is_run_deleted = may_run && again == Some(None);
     let again = again.flatten();
     // A refused form keeps what was typed.
-    let asks_run = question == "run" || again.is_some() || !flash.fields.is_empty() || !flash.typed("input_json").is_empty();
+    let asks_run =
+        question == "run" || again.is_some() || !flash.fields.is_empty() || !flash.typed("input_json").is_empty();
     let plain_run = (asks_run && may_run).then(|| {
         let again = again.clone();
         view! { <RunWithInputSection id name current=input flash again/> }

@@ -28,8 +28,8 @@ use crate::{
         singletons::{ADDRESS, FORM, singleton_loops},
     },
     components::{
-        action_error::ActionError, confirm::RowQuestionDialog, empty_state::EmptyState, form::ErrorSummary, icon::Icon, live_rows::LiveRows,
-        loading::render_page, page_header::PageHeader, session_context::may,
+        action_error::ActionError, confirm::RowQuestionDialog, empty_state::EmptyState, form::ErrorSummary, icon::Icon,
+        live_rows::LiveRows, loading::render_page, page_header::PageHeader, session_context::may,
     },
     error::AppError,
     live::live_page,
