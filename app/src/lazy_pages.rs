@@ -1,12 +1,12 @@
 //! The pages: the paths of each and its code, which is split into WebAssembly modules. The router and the loader of the
 //! first page are derived from one table.
 //!
-//! A browser loads the main module (the layout, the event stream and everything that several groups share) and the
-//! module of the group of the page that is opened. The server sends preload links for them with the document. The module
-//! of another group is loaded when the user opens one of its pages, while the present page stays visible.
+//! A browser loads the main module (the layout, the event stream and all that they use) and the module of the page that
+//! is opened. The server sends preload links for them with the document. The module of another page is loaded when the
+//! user opens it, while the present page stays visible.
 //!
-//! Pages are grouped because each combination of modules that shares code gets a module for that code: one module for
-//! each page would give several hundred files, which together are half again as large.
+//! Each page has a module of its own, except that the pages for a new and an edited object have the same form and share
+//! one. The code that several pages share costs no further request: the build packs it into the file of each of them.
 //!
 //! The first page is hydrated only when its module has arrived. Hydration then runs at once, as it would in one module:
 //! if the layout were hydrated first, its effects (the clock, the zone) would change the page before the page knows its
@@ -34,8 +34,8 @@ use crate::{
     components::{icon::Icon, page_header::PageHeader},
 };
 
-/// The group of the pages outside the layout, which a browser without a session can open.
-const DOORS: &str = "doors";
+/// The modules of the pages outside the layout, which a browser without a session can open.
+const DOORS: [&str; 2] = ["one_time_link", "login"];
 
 /// The result of loading a module.
 #[cfg(feature = "hydrate")]
@@ -50,24 +50,24 @@ type PageView = AnyView;
 pub struct Page {
     /// The path, in which `:name` stands for any segment.
     pub path: &'static str,
-    /// The group of pages whose module has its code.
-    group: &'static str,
+    /// The name of the module that has its code.
+    module: &'static str,
     view: fn() -> PageView,
     #[cfg(feature = "hydrate")]
     load: fn() -> Load<()>,
 }
 
-/// Declares the pages, each with its group, the name of its loader, its component in [`pages`](crate::pages) and its
+/// Declares the pages, each with its module, the name of its loader, its component in [`pages`](crate::pages) and its
 /// paths.
 ///
 /// A loader is what `lazy_route` of Leptos generates, except that a page names its module, and that a failed load is
 /// a value.
 macro_rules! pages {
-    ($($group:ident: $name:ident $($page:ident)::+ $($path:literal)+;)+) => {
+    ($($module:ident: $name:ident $($page:ident)::+ $($path:literal)+;)+) => {
         /// Every page. If several match a path, the first one is opened.
         pub static PAGES: &[Page] = &[$($(Page {
             path: $path,
-            group: stringify!($group),
+            module: stringify!($module),
             #[cfg(feature = "hydrate")]
             view: || Box::pin($name::$name()),
             #[cfg(not(feature = "hydrate"))]
@@ -82,14 +82,14 @@ macro_rules! pages {
             use leptos::wasm_split::{SplitLoaderError, wasm_split};
 
             #[cfg(feature = "hydrate")]
-            #[wasm_split($group, wasm_split_path = ::leptos::wasm_split, preload(load), fallible)]
+            #[wasm_split($module, wasm_split_path = ::leptos::wasm_split, preload(load), fallible)]
             pub(super) fn $name() -> Result<AnyView, SplitLoaderError> {
                 Ok(crate::pages::$($page)::+().into_any())
             }
 
             #[cfg(not(feature = "hydrate"))]
             pub(super) fn $name() -> AnyView {
-                leptos::prefetch_lazy_fn_on_server(stringify!($group));
+                leptos::prefetch_lazy_fn_on_server(stringify!($module));
                 crate::pages::$($page)::+().into_any()
             }
         })+
@@ -97,36 +97,36 @@ macro_rules! pages {
 }
 
 pages! {
-    doors: one_time_link one_time_link::OneTimeLinkPage "/setup" "/invite" "/reset";
-    doors: login login::LoginPage "/login";
+    one_time_link: one_time_link one_time_link::OneTimeLinkPage "/setup" "/invite" "/reset";
+    login: login login::LoginPage "/login";
     overview: overview overview::OverviewPage "/";
     jobs: jobs jobs::JobsPage "/jobs";
-    define: new_job job_form::NewJobPage "/jobs/new";
-    jobs: job job::JobPage "/jobs/:id";
-    define: edit_job job_form::EditJobPage "/jobs/:id/edit";
-    define: calendars calendars::CalendarsPage "/calendars";
-    define: new_calendar calendars::form::NewCalendarPage "/calendars/new";
-    define: edit_calendar calendars::form::EditCalendarPage "/calendars/:id/edit";
-    lists: occurrences occurrences::OccurrencesPage "/occurrences";
+    job_form: new_job job_form::NewJobPage "/jobs/new";
+    job: job job::JobPage "/jobs/:id";
+    job_form: edit_job job_form::EditJobPage "/jobs/:id/edit";
+    calendars: calendars calendars::CalendarsPage "/calendars";
+    calendar_form: new_calendar calendars::form::NewCalendarPage "/calendars/new";
+    calendar_form: edit_calendar calendars::form::EditCalendarPage "/calendars/:id/edit";
+    occurrences: occurrences occurrences::OccurrencesPage "/occurrences";
     occurrence: occurrence occurrence::OccurrencePage "/occurrences/:id";
     failures: failures failures::FailuresPage "/failed";
-    failures: failure failures::FailurePage "/failed/:key";
+    failure: failure failures::FailurePage "/failed/:key";
     alerts: alerts alerts::AlertsPage "/alerts";
-    alerts: alert_rules alerts::rules::AlertRulesPage "/alerts/rules";
-    alerts: new_alert_rule alerts::rule::NewAlertRulePage "/alerts/rules/new";
-    alerts: alert_rule alerts::rule::AlertRulePage "/alerts/rules/:id";
-    alerts: alert_channels alerts::channels::AlertChannelsPage "/alerts/channels";
-    alerts: new_alert_channel alerts::channel::NewAlertChannelPage "/alerts/channels/new";
-    alerts: alert_channel alerts::channel::AlertChannelPage "/alerts/channels/:id";
-    lists: workers workers::WorkersPage "/workers";
-    govern: singleton_loops singletons::SingletonLoopsPage "/singleton-loops";
-    govern: team team::TeamPage "/team";
-    govern: person person::PersonPage "/team/:id";
-    govern: audit audit::AuditPage "/audit";
-    govern: account account::AccountPage "/account";
-    govern: tokens tokens::TokensPage "/tokens";
-    lists: menu menu::MenuPage "/menu";
-    lists: help help::HelpPage "/help";
+    alert_rules: alert_rules alerts::rules::AlertRulesPage "/alerts/rules";
+    alert_rule: new_alert_rule alerts::rule::NewAlertRulePage "/alerts/rules/new";
+    alert_rule: alert_rule alerts::rule::AlertRulePage "/alerts/rules/:id";
+    alert_channels: alert_channels alerts::channels::AlertChannelsPage "/alerts/channels";
+    alert_channel: new_alert_channel alerts::channel::NewAlertChannelPage "/alerts/channels/new";
+    alert_channel: alert_channel alerts::channel::AlertChannelPage "/alerts/channels/:id";
+    workers: workers workers::WorkersPage "/workers";
+    singleton_loops: singleton_loops singletons::SingletonLoopsPage "/singleton-loops";
+    team: team team::TeamPage "/team";
+    person: person person::PersonPage "/team/:id";
+    audit: audit audit::AuditPage "/audit";
+    account: account account::AccountPage "/account";
+    tokens: tokens tokens::TokensPage "/tokens";
+    menu: menu menu::MenuPage "/menu";
+    help: help help::HelpPage "/help";
 }
 
 impl Page {
@@ -140,7 +140,7 @@ impl Page {
     /// Returns true if the page is shown without the layout, because its user has no session.
     #[must_use]
     pub fn is_door(&self) -> bool {
-        self.group == DOORS
+        DOORS.contains(&self.module)
     }
 
     /// Loads the module of the page.
