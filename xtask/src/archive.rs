@@ -79,7 +79,8 @@ fn archive_name(page: &str) -> String {
     format!("page_{page}")
 }
 
-fn module_path(folder: &Path, name: &str) -> std::path::PathBuf {
+/// Returns the path of a module or an archive.
+pub(crate) fn module_path(folder: &Path, name: &str) -> std::path::PathBuf {
     folder.join(format!("{name}.wasm"))
 }
 

@@ -11,7 +11,8 @@
 //! task `budget` limits what the tests may start and how long each may take.
 //!
 //! Reading order: [`front`] lists the steps of the build, and each step is one module named after its product.
-//! [`local`] also builds the rest of what `make run` starts, and [`progress`] counts its crates.
+//! [`local`] also builds the rest of what `make run` starts, and [`progress`] counts its crates. [`sizes`] limits what a
+//! browser downloads, and [`why`] shows what that consists of.
 //! [`prepare`], [`settings`], [`budget`] and the modules of `lint` ([`prose`], [`links`], [`dependencies`],
 //! [`weight`]) stand alone.
 //! `tokens` and `colour` are only tests; they check the contrast of the palette.
@@ -40,6 +41,7 @@ mod stamp;
 mod tokens;
 mod wasm;
 mod weight;
+mod why;
 
 use std::{
     path::{Path, PathBuf},
@@ -52,9 +54,9 @@ const USAGE: &str = "usage: cargo xtask <task>
   front [--local | --release]
                       build the browser side into target/site (local: as for `make run`; release: optimised, pre-compressed)
   local               build everything that `make run` starts, and print the progress
-  sizes [--estimate | --check]
-                      print the transfer sizes of the pages, estimate those of a release build from a local one, or fail
-                      if one exceeds its limit (release build)
+  sizes [--estimate | --check | --why PAGE]
+                      print the transfer sizes of the pages, estimate those of a release build from a local one, fail if
+                      one exceeds its limit (release build), or print the crates and functions that a page consists of
   prepare [--check]   record the server's queries in server/.sqlx, or fail if the record is out of date
   settings [--check]  write the tables of docs/configuration.md, or fail if they are out of date
   lint                check the language, the links of the documents, the dependencies, and the circles of files
@@ -85,6 +87,7 @@ fn run() -> Result<()> {
         ["sizes"] => sizes::print(&site),
         ["sizes", "--estimate"] => sizes::estimate(&site),
         ["sizes", "--check"] => sizes::check(&site),
+        ["sizes", "--why", page] => why::print(&root, page),
         ["prepare"] => prepare::write(&root),
         ["prepare", "--check"] => prepare::check(&root),
         ["settings"] => settings::write(&root),

@@ -132,14 +132,34 @@ pub(crate) fn bundle(root: &Path, profile: BuildProfile, packages: &Path) -> Res
 
 /// Compiles `app` for the browser. Returns cargo's output file.
 fn compile(root: &Path, profile: BuildProfile) -> Result<PathBuf> {
-    let (_, folder) = profile.cargo();
     run_command(
         &mut cargo_command(root, profile, &[]),
         "see the compiler's messages above; if the target is missing, run `make install`",
     )?;
-    let output = target_dir(root).join(WASM_TARGET).join(folder).join("milvaion_app.wasm");
+    let output = output(root, profile);
     ensure!(output.is_file(), "cargo wrote no {}", output.display());
     Ok(output)
+}
+
+/// Returns the path of cargo's output.
+fn output(root: &Path, profile: BuildProfile) -> PathBuf {
+    let (_, folder) = profile.cargo();
+    target_dir(root).join(WASM_TARGET).join(folder).join("milvaion_app.wasm")
+}
+
+/// Cuts the last output of cargo into modules that keep the names of functions, in a folder of their own. Returns that
+/// output and the folder.
+///
+/// # Errors
+/// Returns an error if there is no output, or the splitter rejects it.
+pub(crate) fn split_last_output(root: &Path) -> Result<(PathBuf, PathBuf)> {
+    let outputs = [BuildProfile::Dev, BuildProfile::Local, BuildProfile::Release].map(|profile| output(root, profile));
+    let dated = outputs.into_iter().filter_map(|path| Some((fs::metadata(&path).ok()?.modified().ok()?, path)));
+    let (_, compiled) = dated.max().context("there is no build: run `cargo xtask front --local`")?;
+    let folder = target_dir(root).join("xtask/why");
+    files::fresh_dir(&folder)?;
+    split(&compiled, &folder, &folder.join("app.wasm"))?;
+    Ok((compiled, folder))
 }
 
 /// Returns the command that compiles `app` for the browser, with more options of cargo.
