@@ -13,8 +13,8 @@ import { expect, open, test, waitForLive } from "../fixtures/test";
 test.use({ stackName: "pages", contextOptions: { reducedMotion: "reduce" } });
 
 const WIDTHS = [PHONE_WIDTH, TABLET_WIDTH, 1280, 1920];
-/** The highest number of requests of a page. The largest one loads 143 files, most of them modules of WebAssembly. */
-const MAX_REQUESTS = 150;
+/** The highest number of requests of a page. Eight are WebAssembly and script at most. */
+const MAX_REQUESTS = 40;
 /** The highest number of bytes of a page with an empty cache, also with the WebAssembly of a development build. */
 const MAX_BYTES = 4_000_000;
 /** The icons of the navigation and the top bar. */

@@ -3,7 +3,9 @@ const instances = new Map();
 function instantiate(archive, name) {
     if (!instances.has(name)) {
         const [code] = WebAssembly.Module.customSections(archive, name);
-        instances.set(name, WebAssembly.instantiate(code, getSharedImports()));
+        const instance = WebAssembly.instantiate(code, getSharedImports());
+        instance.catch(() => instances.delete(name));
+        instances.set(name, instance);
     }
     return instances.get(name);
 }

@@ -11,7 +11,7 @@ use milvaion_api::requests::FieldError;
 use super::{
     action_error::LastError,
     form_check::FormCheck,
-    input_form::FormState,
+    form_state::FormState,
     toast::{ToastKind, ToastQueue, toasts},
 };
 use crate::{

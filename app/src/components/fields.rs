@@ -4,7 +4,7 @@ use leptos::{html, prelude::*, web_sys::HtmlSelectElement};
 
 use super::{
     form::{FormField, described_by},
-    input_form::textarea_html,
+    form_state::textarea_html,
 };
 
 /// A single-line text field with its label, hint and error.

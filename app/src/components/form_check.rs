@@ -6,7 +6,7 @@ use std::{future::Future, time::Duration};
 use leptos::{ev, leptos_dom::helpers::TimeoutHandle, prelude::*, task::spawn_local};
 use milvaion_api::requests::FieldError;
 
-use super::{action_error::error_text, icon::Icon, input_form::FormState};
+use super::{action_error::error_text, form_state::FormState, icon::Icon};
 use crate::{api::session::SessionEnd, browser, error::AppError};
 
 /// The time without input after which the form is checked.

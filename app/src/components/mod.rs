@@ -25,6 +25,7 @@ pub mod focus;
 pub mod form;
 pub mod form_check;
 pub mod form_draft;
+pub mod form_state;
 pub mod health_parts;
 pub mod icon;
 pub mod input_form;

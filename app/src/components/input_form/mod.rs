@@ -9,7 +9,6 @@
 //! and renders them again. The fields thus stay plain HTML without a second copy of their values in signals.
 
 mod controls;
-mod form_state;
 mod groups;
 pub mod last_input;
 
@@ -23,10 +22,10 @@ use milvaion_api::{
 use milvaion_protocol::id::JobId;
 use serde_json::Value;
 
-pub use self::form_state::{
+pub use self::last_input::LastInputButton;
+pub use crate::components::form_state::{
     FormState, control_id, control_name, error_of, other_errors, summary_entries, textarea_html,
 };
-pub use self::last_input::LastInputButton;
 use crate::{
     browser,
     components::{

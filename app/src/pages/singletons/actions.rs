@@ -22,7 +22,7 @@ use crate::{
 
 /// Returns the ids of the card of a loop and of its heading.
 pub(super) fn card_ids(name: &str) -> (String, String) {
-    (format!("loop-{name}-card"), format!("loop-{name}"))
+    (format!("loop-card:{name}"), format!("loop-{name}"))
 }
 
 /// The actions of the page, with their last error.
