@@ -1,9 +1,9 @@
 //! Isolates the reactive owner of each request.
 //!
-//! Leptos leaves the owner of the last page rendered on a thread as that thread's current owner. Other requests polled
-//! on the same thread would then run inside that page: a static file took over the page's status and headers, and a
-//! page resumed on another thread saw another user's context. [`isolate_owner`] binds the owner to the request instead
-//! of the thread.
+//! Before 0.9, Leptos left the owner of the last page rendered on a thread as that thread's current owner. Other
+//! requests polled on the same thread then ran inside that page: a static file took over the page's status and headers,
+//! and a page resumed on another thread saw another user's context. [`isolate_owner`] binds the owner to the request
+//! instead of the thread, whatever Leptos does.
 
 use std::{future::poll_fn, pin::pin};
 

@@ -375,7 +375,7 @@ pub const fn channel_saved_notice(is_edit: bool) -> &'static str {
 
 /// The address of the list of rules.
 pub const RULES_ADDRESS: &str = "/alerts/rules";
-/// Returns the name of the checkbox of a channel. A name that starts with a digit would be read as the place in a list.
+/// Returns the name of the checkbox of a channel.
 #[must_use]
 pub fn channel_field(id: AlertChannelId) -> String {
     format!("id-{id}")

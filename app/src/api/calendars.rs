@@ -103,7 +103,7 @@ pub async fn check_calendar(form: CalendarForm) -> Result<CalendarCheck, AppErro
             ..crate::backend::FlashMessage::default()
         };
         backend.put_flash(&super::request()?, flash).await?;
-        leptos_axum::redirect(&form_address(&form));
+        leptos_axum::redirect(&form_address(&form), false);
         return Ok(CalendarCheck::default());
     }
     Ok(CalendarCheck { errors, blackouts })

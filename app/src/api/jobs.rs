@@ -166,7 +166,7 @@ pub async fn check_job(form: JobForm) -> Result<JobCheck, AppError> {
             ..crate::backend::FlashMessage::default()
         };
         backend.put_flash(&super::request()?, flash).await?;
-        leptos_axum::redirect(&form_address(&form));
+        leptos_axum::redirect(&form_address(&form), false);
         return Ok(JobCheck::default());
     }
     let preview = backend.preview(&me, &form, super::session::viewer_zone().as_deref()).await.ok();

@@ -108,14 +108,14 @@ mod server_side {
             return with_error_status(error);
         }
         match &error {
-            AppError::SignedOut => leptos_axum::redirect(&sign_in_address(SessionEndReason::FormNotSent, page)),
+            AppError::SignedOut => leptos_axum::redirect(&sign_in_address(SessionEndReason::FormNotSent, page), false),
             AppError::Denied(reason) => {
                 let flash =
                     FlashMessage { form: "notice".into(), error: Some(reason.clone()), ..FlashMessage::default() };
                 if let Err(error) = backend.put_flash(parts, flash).await {
                     return with_error_status(error);
                 }
-                leptos_axum::redirect(page);
+                leptos_axum::redirect(page, false);
             }
             _ => return with_error_status(error),
         }
@@ -178,7 +178,7 @@ mod server_side {
                         FlashMessage { form: "notice".into(), notice: Some(notice.into()), ..FlashMessage::default() };
                     backend.put_flash(&parts, flash).await?;
                 }
-                leptos_axum::redirect(&then(&value));
+                leptos_axum::redirect(&then(&value), false);
                 Ok(value)
             }
             Err(error @ (AppError::SignedOut | AppError::Denied(_))) => {
@@ -195,7 +195,7 @@ mod server_side {
                     other => flash.error = Some(other.to_string()),
                 }
                 backend.put_flash(&parts, flash).await?;
-                leptos_axum::redirect(back);
+                leptos_axum::redirect(back, false);
                 Ok(T::default())
             }
         }

@@ -341,8 +341,11 @@ fn safe_cell(cell: &str) -> String {
 }
 
 fn parameters(query: &str) -> ParamsMap {
-    let pairs = url::form_urlencoded::parse(query.as_bytes());
-    pairs.map(|(name, value)| (name.into_owned(), value.into_owned())).collect()
+    let mut parameters = ParamsMap::new();
+    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
+        parameters.insert_decoded(name.into_owned(), value.into_owned());
+    }
+    parameters
 }
 
 fn invalid_parameters(errors: &[FilterError]) -> AppError {

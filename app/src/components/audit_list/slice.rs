@@ -3,7 +3,7 @@
 //! A slice is read together with its page, so that it is there without scripts. It is collapsed, because the page has a
 //! purpose of its own. No event reports audit rows, so a slice is read again when the user opens it.
 
-use leptos::{ev, html, prelude::*};
+use leptos::{html, prelude::*};
 use milvaion_api::{
     audit::{AuditCursor, AuditObject, AuditRow},
     page::ListPage,
@@ -85,7 +85,7 @@ fn SliceContent(object: AuditObject, page: ListPage<AuditRow>) -> impl IntoView 
         });
     };
     let details = NodeRef::<html::Details>::new();
-    let opened = move |_: ev::Event| {
+    let opened = move |_| {
         if details.get_untracked().is_some_and(|details| details.open()) {
             load(None);
         }
