@@ -24,11 +24,12 @@ use axum::{
     response::IntoResponse,
     routing::any,
 };
-use http::header::CONTENT_SECURITY_POLICY;
+use http::{header::CONTENT_SECURITY_POLICY, request::Parts, uri::PathAndQuery};
 use leptos::{config::LeptosOptions, nonce::use_nonce, prelude::*};
 use leptos_axum::{
     AxumRouteListing, LeptosRoutes, ResponseOptions, file_and_error_handler_with_context, generate_route_list,
 };
+use leptos_router::location::RequestUrl;
 use milvaion_app::{
     backend::Backend,
     owner_isolation::isolate_owner,
@@ -54,6 +55,11 @@ pub fn router(config: &HttpConfig, site: SiteAssets, backend: Arc<ServerBackend>
         let provide = provide.clone();
         move || {
             provide();
+            // Leptos puts the protocol and the host that the headers name before the path. It would find no page if two
+            // proxies name their protocols, and panic at an invalid host.
+            if let Some(parts) = use_context::<Parts>() {
+                provide_context(RequestUrl::new(parts.uri.path_and_query().map_or("/", PathAndQuery::as_str)));
+            }
             // The nonce belongs to this response, and the header must carry the same one.
             if let (Some(nonce), Some(response)) = (use_nonce(), use_context::<ResponseOptions>()) {
                 response.insert_header(CONTENT_SECURITY_POLICY, csp(Some(&nonce)));

@@ -253,6 +253,8 @@ impl Doors {
             .client
             .request(method.clone(), format!("{}{path}{query}", self.origin))
             .header("sec-fetch-site", site)
+            // Two proxies may name their protocols.
+            .header("x-forwarded-proto", "https, http")
             .header(header::ACCEPT, "application/json")
             .header(header::COOKIE, cookie);
         if method == Method::POST {
