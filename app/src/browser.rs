@@ -10,10 +10,11 @@ mod focus;
 mod forms;
 mod navigation;
 mod storage;
+mod timers;
 
 use web_sys::{Document, Window};
 
-pub use self::{clock::*, document::*, focus::*, forms::*, navigation::*, storage::*};
+pub use self::{clock::*, document::*, focus::*, forms::*, navigation::*, storage::*, timers::*};
 
 /// True in the browser, false on the server.
 const IN_BROWSER: bool = cfg!(feature = "hydrate");

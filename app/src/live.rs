@@ -244,12 +244,7 @@ pub fn use_polling(interval: Duration, read: impl Fn() + Clone + Send + Sync + '
                 read();
             }
         };
-        let timer = set_interval_with_handle(tick, interval);
-        on_cleanup(move || {
-            if let Ok(timer) = timer {
-                timer.clear();
-            }
-        });
+        let _ = set_interval(tick, interval);
     });
 }
 
@@ -305,7 +300,7 @@ impl ThrottledRefresh {
             state.again.store(true, Ordering::Relaxed);
         } else if !state.waiting.swap(true, Ordering::Relaxed) {
             let refresh = self.clone();
-            set_timeout(move || refresh.read(), state.pause);
+            browser::run_after(state.pause, move || refresh.read());
         }
     }
 

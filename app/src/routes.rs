@@ -107,9 +107,7 @@ fn Layout() -> impl IntoView {
 fn load_document() -> AnyView {
     let location = use_location();
     let address = untrack(|| format!("{}?{}", location.pathname.get(), location.search.get().trim_start_matches('?')));
-    if cfg!(feature = "hydrate") {
-        request_animation_frame(move || browser::load(address.trim_end_matches('?')));
-    }
+    browser::run_on_next_frame(move || browser::load(address.trim_end_matches('?')));
     ().into_any()
 }
 

@@ -316,7 +316,7 @@ impl SessionEnd {
                 }
             });
         };
-        set_timeout(report, REASON_WAIT);
+        browser::run_after(REASON_WAIT, report);
     }
 
     /// Reports that the session has ended, unless the page was left.

@@ -2,11 +2,10 @@
 
 use std::cell::RefCell;
 
-use leptos::prelude::request_animation_frame;
 use wasm_bindgen::JsCast;
 use web_sys::{Element, FocusOptions, HtmlElement};
 
-use super::{PAGE_TITLE_ID, document, on_capture, window};
+use super::{PAGE_TITLE_ID, document, on_capture, run_on_next_frame, window};
 
 fn html_element(id: &str) -> Option<HtmlElement> {
     document()?.get_element_by_id(id)?.dyn_into().ok()
@@ -22,6 +21,12 @@ pub fn focus(id: &str) {
     if let Some(element) = html_element(id) {
         let _ = element.focus();
     }
+}
+
+/// Focuses the element with this id in the next frame, after the page has been drawn: a hidden element takes no focus.
+pub fn focus_on_next_frame(id: &str) {
+    let id = id.to_owned();
+    run_on_next_frame(move || focus(&id));
 }
 
 /// Focuses the element with this id, if it exists, without scrolling to it.
@@ -91,7 +96,7 @@ pub fn had_focus(id: &str) -> bool {
 /// page is drawn. Without a focus it does nothing, because a click gives a button no focus in every browser.
 pub fn keep_focus() {
     if has_focus() {
-        request_animation_frame(recover_focus);
+        run_on_next_frame(recover_focus);
     }
 }
 

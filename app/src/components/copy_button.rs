@@ -33,12 +33,9 @@ pub fn CopyButton(
     let copy = move |_| {
         browser::copy(text.get_untracked(), move |done| {
             let _ = copied.try_set(Some(done));
-            set_timeout(
-                move || {
-                    let _ = copied.try_set(None);
-                },
-                std::time::Duration::from_secs(2),
-            );
+            browser::run_after(std::time::Duration::from_secs(2), move || {
+                let _ = copied.try_set(None);
+            });
         });
     };
     view! {

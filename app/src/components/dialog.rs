@@ -67,7 +67,7 @@ pub fn Dialog(
         open.set(false);
         // The browser has returned the focus, unless the button that opened the dialog is gone.
         if had_focus.try_get_value() == Some(true) {
-            request_animation_frame(browser::recover_focus);
+            browser::run_on_next_frame(browser::recover_focus);
         }
     };
     view! {

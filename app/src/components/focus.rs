@@ -9,7 +9,7 @@ use crate::browser;
 pub fn recover_focus_when(is_hidden: Memo<bool>, id: &'static str) {
     Effect::new(move |_| {
         if is_hidden.get() && browser::had_focus(id) {
-            request_animation_frame(browser::recover_focus);
+            browser::run_on_next_frame(browser::recover_focus);
         }
     });
 }

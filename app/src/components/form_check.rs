@@ -125,7 +125,7 @@ where
         }
         // The response of a check that is on its way belongs to older values.
         last_number.update_value(|number| *number += 1);
-        timer.set_value(set_timeout_with_handle(send, CHECK_DELAY).ok());
+        timer.set_value(browser::run_after(CHECK_DELAY, send));
     });
     let remember = Callback::new(move |is_saving: bool| {
         checked.set_value(None);

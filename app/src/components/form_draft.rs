@@ -82,8 +82,8 @@ impl FormDraft {
     /// Stores the values that `read` returns, `DRAFT_DELAY` after the last call.
     pub fn store_later(self, read: impl Fn() -> Option<Value> + 'static) {
         self.stop_timer();
-        let timer = set_timeout_with_handle(move || self.store(&read), DRAFT_DELAY);
-        let _ = self.timer.try_update_value(|waiting| *waiting = timer.ok());
+        let timer = browser::run_after(DRAFT_DELAY, move || self.store(&read));
+        let _ = self.timer.try_set_value(timer);
     }
 
     /// Stores the values that `read` returns.
@@ -187,7 +187,7 @@ pub fn DraftNotice(
         draft.clear();
         draft.restored.set(None);
         // The button disappears together with the notice.
-        request_animation_frame(|| browser::focus("page-title"));
+        browser::focus_on_next_frame("page-title");
     };
     found.map(|StoredDraft { at, form }| {
         let warning = is_of_other_version(&form, &version).then(|| {

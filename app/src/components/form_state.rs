@@ -74,8 +74,7 @@ impl FormState {
     pub fn refuse(self, error: &AppError) {
         let _ = self.errors.try_set(error.problems());
         let _ = self.shows_all.try_set(true);
-        // One frame later, when the list has been drawn: a hidden element takes no focus.
-        request_animation_frame(|| browser::focus("error-summary"));
+        browser::focus_on_next_frame("error-summary");
     }
 
     /// Returns true if the server's last check found an error in one of `fields`.
@@ -167,8 +166,8 @@ fn field_of(name: &str) -> Option<String> {
     Some(name.map_or_else(|| group.to_owned(), |name| format!("{group}.{name}")))
 }
 
-/// Escapes text for use inside a `<textarea>`. It is set as inner HTML, because an empty text node rendered by Leptos
-/// arrives there as a space.
+/// Escapes text for use inside a `<textarea>`. It is set as inner HTML, because Leptos does not hydrate the text of a
+/// `<textarea>`: it would still show the text of the former page after a navigation.
 #[must_use]
 pub fn textarea_html(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")

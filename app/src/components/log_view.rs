@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     api::occurrences::{log_before, log_range},
-    format,
+    browser, format,
 };
 
 /// The maximum number of lines that are loaded at once. A shorter page of earlier lines is the start of the log, and a
@@ -70,7 +70,7 @@ pub fn LogView(
         let _ = lines.count();
         if follow.get_untracked() && was_open && !is_earlier_page {
             // The user may scroll up before the frame.
-            request_animation_frame(move || {
+            browser::run_on_next_frame(move || {
                 if follow.try_get_untracked() == Some(true) {
                     to_end();
                 }

@@ -185,7 +185,7 @@ impl PageArrival {
     /// Handles a heading that has appeared: it completes the navigation, if there is one.
     pub fn heading_shown(self) {
         // Waits one frame, so that the component that begins a navigation has run.
-        request_animation_frame(move || self.complete(Some(PAGE_TITLE_ID)));
+        browser::run_on_next_frame(move || self.complete(Some(PAGE_TITLE_ID)));
     }
 
     /// Completes the navigation: focuses a heading and sets the scroll position.
@@ -222,7 +222,7 @@ impl PageArrival {
         }
         browser::scroll_to(offset);
         if browser::scroll_offset() + 1.0 < f64::from(offset) && browser::now_millis() < until {
-            request_animation_frame(move || self.restore(offset, until));
+            browser::run_on_next_frame(move || self.restore(offset, until));
         } else {
             self.0.update_value(|state| state.restoring_until = None);
             self.record();

@@ -91,12 +91,7 @@ impl PageClock {
             clock.read_preferences();
             clock.tick();
             clock.started.set(true);
-            let ticker = set_interval_with_handle(move || clock.tick(), std::time::Duration::from_secs(1));
-            on_cleanup(move || {
-                if let Ok(ticker) = ticker {
-                    ticker.clear();
-                }
-            });
+            let _ = set_interval(move || clock.tick(), std::time::Duration::from_secs(1));
         });
     }
 

@@ -115,14 +115,11 @@ impl ToastQueue {
     }
 
     fn dismiss_later(self, id: u64) {
-        set_timeout(
-            move || match self.is_hovered.try_get_untracked() {
-                Some(true) => self.dismiss_later(id),
-                Some(false) => self.dismiss(id),
-                None => {}
-            },
-            TOAST_DURATION,
-        );
+        browser::run_after(TOAST_DURATION, move || match self.is_hovered.try_get_untracked() {
+            Some(true) => self.dismiss_later(id),
+            Some(false) => self.dismiss(id),
+            None => {}
+        });
     }
 
     /// Dismisses a toast whose button was clicked, and gives the focus back.

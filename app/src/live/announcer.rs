@@ -40,7 +40,7 @@ pub fn LiveAnnouncer() -> impl IntoView {
             }
             was_offline.set_value(is_offline);
         };
-        set_timeout(announce, ANNOUNCEMENT_DELAY);
+        browser::run_after(ANNOUNCEMENT_DELAY, announce);
     });
     view! { <p class="sr-only" role="status" id="live-announcement">{text}</p> }
 }
@@ -74,7 +74,7 @@ pub fn PacedAnnouncement(
                 announce();
             } else {
                 is_waiting.set_value(true);
-                set_timeout(announce, delay);
+                browser::run_after(delay, announce);
             }
         }
     });

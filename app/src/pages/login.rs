@@ -189,8 +189,7 @@ where
     });
     Effect::new(move |_| {
         if wrong.with(|wrong| !wrong.is_empty()) {
-            // One frame later, when the list has been drawn: a hidden element takes no focus.
-            request_animation_frame(move || browser::focus(summary));
+            browser::focus_on_next_frame(summary);
         }
     });
     wrong

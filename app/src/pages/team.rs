@@ -135,8 +135,7 @@ impl Invitations {
             let _ = self.invited.try_set(None);
             let _ = self.renewed.try_set(Some(CreatedLink { text, path }));
             self.count_change();
-            // One frame later, when the box has been drawn.
-            request_animation_frame(|| browser::focus(RENEWED_LINK_ID));
+            browser::focus_on_next_frame(RENEWED_LINK_ID);
             Ok(None)
         });
     }

@@ -111,8 +111,7 @@ impl TokenActions {
     fn show(self, text: String, secret: String) {
         let _ = self.secret.try_set(Some(ShownSecret { text, secret }));
         self.count_change();
-        // One frame later, when the box has been drawn.
-        request_animation_frame(|| browser::focus(SECRET_ID));
+        browser::focus_on_next_frame(SECRET_ID);
     }
 
     fn count_change(self) {

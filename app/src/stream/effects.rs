@@ -114,7 +114,7 @@ pub(crate) fn run() {
 fn follow_browser(stream: EventStream) {
     Effect::new(move |_| {
         let tick = move || stream.report(TabInput::Tick { is_online: browser::is_online() });
-        let watch = set_interval_with_handle(tick, WATCH_INTERVAL);
+        let _ = set_interval(tick, WATCH_INTERVAL);
         let show = window_event_listener_untyped("pageshow", move |event| {
             if event.dyn_ref::<PageTransitionEvent>().is_some_and(PageTransitionEvent::persisted) {
                 stream.report(TabInput::PageRestored);
@@ -129,9 +129,6 @@ fn follow_browser(stream: EventStream) {
         let listeners =
             inputs.map(|(name, input)| window_event_listener_untyped(name, move |_| stream.report(input.clone())));
         on_cleanup(move || {
-            if let Ok(watch) = watch {
-                watch.clear();
-            }
             show.remove();
             for listener in listeners {
                 listener.remove();
@@ -163,6 +160,10 @@ impl EventStream {
         }
     }
 
+    fn report_after(self, delay: Duration, input: TabInput) {
+        browser::run_after(delay, move || self.report(input));
+    }
+
     fn perform(self, effect: TabEffect) {
         match effect {
             TabEffect::OpenChannel(name) => self.open_channel(&name),
@@ -176,9 +177,9 @@ impl EventStream {
             TabEffect::ReleaseLock => self.lock.set_value(None),
             TabEffect::Connect(query) => self.connect(&query),
             TabEffect::Disconnect => self.connection.set_value(None),
-            TabEffect::ReopenAfter(delay) => set_timeout(move || self.report(TabInput::ReopenDue), delay),
-            TabEffect::FlushOnFrame => request_animation_frame(move || self.report(TabInput::FlushDue)),
-            TabEffect::FlushAfter(delay) => set_timeout(move || self.report(TabInput::FlushDue), delay),
+            TabEffect::ReopenAfter(delay) => self.report_after(delay, TabInput::ReopenDue),
+            TabEffect::FlushOnFrame => browser::run_on_next_frame(move || self.report(TabInput::FlushDue)),
+            TabEffect::FlushAfter(delay) => self.report_after(delay, TabInput::FlushDue),
             TabEffect::Deliver(events) => events.iter().for_each(|envelope| self.live.deliver(envelope)),
             TabEffect::ShowState(state) => self.live.state.set(state),
             TabEffect::ShowBuild(build) => self.live.server_build.set(Some(build)),
@@ -198,7 +199,9 @@ impl EventStream {
                     self.report(TabInput::UserRead(me));
                 }
             }),
-            TabEffect::CheckRenewal => set_timeout(move || self.check_renewal(), RENEWAL_CHECK_DELAY),
+            TabEffect::CheckRenewal => {
+                browser::run_after(RENEWAL_CHECK_DELAY, move || self.check_renewal());
+            }
             TabEffect::ReportEnd(reason) => self.session_end.report(reason),
         }
     }

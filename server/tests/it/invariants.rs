@@ -212,6 +212,13 @@ fn only_the_clocks_read_the_time() {
 }
 
 #[test]
+fn pages_start_timers_that_outlive_their_owner() {
+    for word in ["set_timeout", "request_animation_frame"] {
+        only_in("app/src", word, &["app/src/browser/timers.rs"]);
+    }
+}
+
+#[test]
 fn service_modules_never_call_each_other() {
     let services = ["store", "cache", "broker"];
     for service in services {

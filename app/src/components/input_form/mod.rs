@@ -59,8 +59,7 @@ impl InputContext {
         let focused = change(&mut typed);
         self.values.set(typed);
         self.on_change.run(());
-        // The new controls are drawn before the next frame.
-        request_animation_frame(move || browser::focus(&focused));
+        browser::focus_on_next_frame(&focused);
     }
 }
 
@@ -146,7 +145,7 @@ pub fn InputForm(
         if values.with_untracked(|drawn| path::is_restructured(drawn, &typed)) {
             let focused = document().active_element().map(|element| element.id()).unwrap_or_default();
             values.set(typed);
-            request_animation_frame(move || browser::focus(&focused));
+            browser::focus_on_next_frame(&focused);
         }
     });
 

@@ -46,9 +46,8 @@ pub fn PreferencesSection(
         event.prevent_default();
         let Some(SavePreferences { form }) = state.read::<SavePreferences>() else { return };
         action.run(async move {
-            // One frame later, when the list of errors has been drawn: a hidden element takes no focus.
             let answer = save_preferences(form).await;
-            answer.inspect_err(|_| request_animation_frame(|| browser::focus(SUMMARY_ID)))?;
+            answer.inspect_err(|_| browser::focus_on_next_frame(SUMMARY_ID))?;
             // The response has stored the cookies.
             shared.read();
             clock.read_preferences();

@@ -42,8 +42,7 @@ pub fn PassphraseSection(
         person.run(error, create_reset_link(person.id), move |path| {
             let text = format!("The reset link of {name} is created.");
             let _ = link.try_set(Some(CreatedLink { text, path }));
-            // One frame later, when the box has been drawn.
-            request_animation_frame(|| browser::focus(RESET_LINK_ID));
+            browser::focus_on_next_frame(RESET_LINK_ID);
             None
         });
     };
