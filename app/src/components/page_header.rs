@@ -1,6 +1,7 @@
-//! The header of a page, with its only `h1`, and the breadcrumbs.
+//! The header of a page, with its only `h1`, the breadcrumbs, and a title that changes.
 
 use leptos::prelude::*;
+use leptos_meta::Title;
 
 use super::page_arrival::PageArrival;
 use crate::browser::PAGE_TITLE_ID;
@@ -30,6 +31,22 @@ pub fn PageHeader(
             {children.map(|children| view! { <div class="page-actions">{children()}</div> })}
         </div>
     }
+}
+
+/// The title of the document, which follows the data of the page.
+///
+/// The server reads a title when it writes the head of the document. The page is drawn by then, and its signals may be
+/// gone, so the text is read here.
+#[component]
+pub fn LiveTitle(
+    /// The title.
+    #[prop(into)]
+    text: Signal<String>,
+) -> impl IntoView {
+    if cfg!(feature = "ssr") {
+        return view! { <Title text=text.get_untracked()/> }.into_any();
+    }
+    view! { <Title text=move || text.get()/> }.into_any()
 }
 
 /// The links to the pages above this one.

@@ -8,7 +8,6 @@ pub mod outcome;
 pub mod timeline;
 
 use leptos::prelude::*;
-use leptos_meta::Title;
 use leptos_router::hooks::{use_params_map, use_query_map};
 use milvaion_api::{
     audit::{AuditObject, AuditRow},
@@ -41,7 +40,7 @@ use crate::{
         loading::render_page,
         log_lines::LogLines,
         log_view::{LOG_PAGE_LINES, LogView},
-        page_header::{Breadcrumbs, PageHeader},
+        page_header::{Breadcrumbs, LiveTitle, PageHeader},
         session_context::{SessionContext, may},
         status_badge::StatusBadge,
         status_explanation::explain_status,
@@ -117,10 +116,10 @@ fn OccurrenceContent(
     let status = Signal::derive(move || data.with(|data| data.row.status));
     let open = Signal::derive(move || !status.get().is_final());
     let cancelling = Signal::derive(move || data.with(|data| data.row.is_cancelling()));
-    let title = move || {
+    let title = Signal::derive(move || {
         let status = if cancelling.get() { "Cancelling…" } else { status.get().label() };
         format!("{status} {} · Occurrence", name.get())
-    };
+    });
     let exists = data.with_untracked(|data| data.job_exists);
     let job_id = data.with_untracked(|data| data.row.job_id);
     let again = (exists && may(Permission::RunJob)).then(|| {
@@ -170,7 +169,7 @@ fn OccurrenceContent(
         sections.reverse();
     }
     view! {
-        <Title text=title/>
+        <LiveTitle text=title/>
         <Breadcrumbs steps=vec![("/occurrences".into(), "Occurrences".into())] here=name/>
         <PageHeader title=name>
             <span

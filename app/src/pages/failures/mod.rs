@@ -44,7 +44,7 @@ use crate::{
     components::{
         filter_controls::DrawnFilter,
         filter_error::{render_filtered, use_filter},
-        page_header::{Breadcrumbs, PageHeader},
+        page_header::{Breadcrumbs, LiveTitle, PageHeader},
         query_reader::InvalidFilter,
     },
     error::AppError,
@@ -95,9 +95,13 @@ pub fn FailuresPage() -> impl IntoView {
     let query = use_query_map();
     let is_dead_letters = Memo::new(move |_| query.with(url::is_dead_letters));
     let drawn = DrawnFilter::new();
+    let title = Signal::derive(move || {
+        let title = if is_dead_letters.get() { "Dead letters · Failures" } else { "Failures" };
+        title.to_owned()
+    });
     let current = move |dead_letters: bool| (is_dead_letters.get() == dead_letters).then_some("page");
     view! {
-        <Title text=move || if is_dead_letters.get() { "Dead letters · Failures" } else { "Failures" }/>
+        <LiveTitle text=title/>
         {render_filtered(use_filter(FailuresRequest::parse), FailuresRequest::read, move |shown| {
             let list = match shown {
                 Ok(FailuresTab::Groups(filter, page)) => {

@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use leptos::prelude::*;
-use leptos_meta::Title;
 use leptos_router::hooks::{use_params_map, use_query_map};
 use milvaion_api::{
     events::LiveEvent,
@@ -56,7 +55,7 @@ use crate::{
         icon::Icon,
         loading::render_page,
         occurrence_table::OccurrenceTable,
-        page_header::{Breadcrumbs, PageHeader},
+        page_header::{Breadcrumbs, LiveTitle, PageHeader},
         schedule_field::NextRunsPreview,
         session_context::{SessionContext, may},
         summary_box::SummaryBox,
@@ -171,6 +170,7 @@ fn JobContent(
             refresh.request_own();
         }
     });
+    let title = Signal::derive(move || format!("{}{} · Jobs", name.get(), if is_history { " · History" } else { "" }));
     let may_run = may(Permission::RunJob);
     let may_define = may(Permission::DefineJob);
     let may_delete = may(Permission::DeleteJob);
@@ -192,7 +192,7 @@ fn JobContent(
     });
 
     view! {
-        <Title text=move || format!("{}{} · Jobs", name.get(), if is_history { " · History" } else { "" })/>
+        <LiveTitle text=title/>
         <Breadcrumbs steps=vec![("/jobs".into(), "Jobs".into())] here=name/>
         <PageHeader title=name>
             {may_run.then(|| view! { <RunNow id name error=run_error class="btn btn-primary"/> })}
