@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::{compress::with_suffix, files, wasm::CHUNK_MANIFEST};
 
 /// A limit of the transfer size. `docs/PERFORMANCE.md` has a table of the goals.
+#[derive(Clone, Copy)]
 struct SizeLimit {
     /// A build above the goal has a warning.
     goal: u64,
@@ -26,14 +27,43 @@ struct SizeLimit {
 }
 
 /// The limits of script and WebAssembly for each kind of page, in kB of Brotli.
-static READING: SizeLimit = SizeLimit { goal: 250, gate: 250, unit: "kB" };
-static OCCURRENCE: SizeLimit = SizeLimit { goal: 300, gate: 300, unit: "kB" };
-static FORM: SizeLimit = SizeLimit { goal: 400, gate: 400, unit: "kB" };
+const READING: SizeLimit = SizeLimit { goal: 250, gate: 250, unit: "kB" };
+const OCCURRENCE: SizeLimit = SizeLimit { goal: 300, gate: 300, unit: "kB" };
+const FORM: SizeLimit = SizeLimit { goal: 400, gate: 400, unit: "kB" };
+/// The gates of the pages that have not reached their goal. A higher number needs a line in the changelog that says why.
+const GATES: [(&str, u64); 26] = [
+    ("account", 440),
+    ("alert_channel", 420),
+    ("alert_channels", 345),
+    ("alert_rule", 469),
+    ("alert_rules", 352),
+    ("alerts", 367),
+    ("audit", 377),
+    ("calendar_form", 433),
+    ("calendars", 328),
+    ("failure", 441),
+    ("failures", 418),
+    ("help", 297),
+    ("job", 524),
+    ("job_form", 562),
+    ("jobs", 382),
+    ("login", 360),
+    ("menu", 295),
+    ("occurrence", 465),
+    ("occurrences", 375),
+    ("one_time_link", 363),
+    ("overview", 388),
+    ("person", 427),
+    ("singleton_loops", 381),
+    ("team", 412),
+    ("tokens", 410),
+    ("workers", 366),
+];
 /// The limit of the files of script and WebAssembly that a first page requests.
-static FILES: SizeLimit = SizeLimit { goal: 8, gate: 8, unit: "files" };
+const FILES: SizeLimit = SizeLimit { goal: 8, gate: 8, unit: "files" };
 /// The limits of the style sheet and of the fonts of a first visit, in kB of Brotli.
-static STYLE: SizeLimit = SizeLimit { goal: 25, gate: 25, unit: "kB" };
-static FONTS: SizeLimit = SizeLimit { goal: 90, gate: 90, unit: "kB" };
+const STYLE: SizeLimit = SizeLimit { goal: 25, gate: 25, unit: "kB" };
+const FONTS: SizeLimit = SizeLimit { goal: 90, gate: 90, unit: "kB" };
 /// The sizes of a release build in percent of those of a build in the profile `local`: the main module with the scripts, and
 /// the archive of a page. Both were measured on one tree, in which the estimate was at most 6 % off.
 const RELEASE_PERCENT: (u64, u64) = (49, 30);
@@ -90,12 +120,14 @@ pub(crate) fn estimate(site: &Path) -> Result<()> {
 }
 
 /// Returns the limit of a page, by the name of its module in `app/src/lazy_pages.rs`.
-fn limit_of(page: &str) -> &'static SizeLimit {
-    match page {
-        "occurrence" => &OCCURRENCE,
-        "job_form" | "calendar_form" | "alert_rule" | "alert_channel" => &FORM,
-        _ => &READING,
-    }
+fn limit_of(page: &str) -> SizeLimit {
+    let limit = match page {
+        "occurrence" => OCCURRENCE,
+        "job_form" | "calendar_form" | "alert_rule" | "alert_channel" => FORM,
+        _ => READING,
+    };
+    let gate = GATES.iter().find(|(name, _)| *name == page).map_or(limit.gate, |(_, gate)| *gate);
+    SizeLimit { gate, ..limit }
 }
 
 /// The sizes of one build, in bytes.
@@ -118,11 +150,11 @@ struct SizeRow {
     name: String,
     /// In the unit of the limit.
     amount: u64,
-    limit: &'static SizeLimit,
+    limit: SizeLimit,
 }
 
 impl SizeRow {
-    fn of_bytes(name: impl Into<String>, bytes: u64, limit: &'static SizeLimit) -> Self {
+    fn of_bytes(name: impl Into<String>, bytes: u64, limit: SizeLimit) -> Self {
         Self { name: name.into(), amount: kb(bytes), limit }
     }
 }
@@ -130,7 +162,7 @@ impl SizeRow {
 impl std::fmt::Display for SizeRow {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let SizeLimit { goal, unit, .. } = self.limit;
-        let warning = if self.amount > *goal { "  warning: above the goal" } else { "" };
+        let warning = if self.amount > goal { "  warning: above the goal" } else { "" };
         write!(f, "  {:<24}{:>6} {unit} of {goal}{warning}", self.name, self.amount)
     }
 }
@@ -176,14 +208,14 @@ impl BuildSizes {
         let pages = self.pages.iter();
         let mut rows: Vec<SizeRow> =
             pages.map(|(page, bytes)| SizeRow::of_bytes(page, self.main + bytes, limit_of(page))).collect();
-        rows.push(SizeRow { name: "first load of a page".into(), amount: self.files, limit: &FILES });
+        rows.push(SizeRow { name: "first load of a page".into(), amount: self.files, limit: FILES });
         rows
     }
 
     fn rows(&self) -> Vec<SizeRow> {
         let mut rows = self.page_rows();
-        rows.push(SizeRow::of_bytes("style sheet", self.style, &STYLE));
-        rows.push(SizeRow::of_bytes("fonts", self.fonts, &FONTS));
+        rows.push(SizeRow::of_bytes("style sheet", self.style, STYLE));
+        rows.push(SizeRow::of_bytes("fonts", self.fonts, FONTS));
         rows
     }
 }
@@ -219,19 +251,19 @@ mod tests {
         files::fresh_dir(&site).unwrap();
         let pkg = site.join("pkg/build");
         let write = |name: &str, kb: usize| files::write(&pkg.join(name), "x".repeat(kb * 1000)).unwrap();
-        files::write(&pkg.join(CHUNK_MANIFEST), r#"{"help":["page_help"],"job_form":["page_job_form"]}"#).unwrap();
-        for (name, kb) in [("app.wasm", 200), ("app.js", 10), ("page_help.wasm", 40), ("page_job_form.wasm", 190)] {
+        files::write(&pkg.join(CHUNK_MANIFEST), r#"{"new":["page_new"],"job_form":["page_job_form"]}"#).unwrap();
+        for (name, kb) in [("app.wasm", 200), ("app.js", 10), ("page_new.wasm", 40), ("page_job_form.wasm", 190)] {
             write(name, kb);
             write(&format!("{name}.br"), kb);
         }
         write(&format!("{CHUNK_MANIFEST}.br"), 1);
         check(&site).unwrap();
 
-        write("page_help.wasm.br", 41);
+        write("page_new.wasm.br", 41);
         let error = check(&site).unwrap_err().to_string();
-        assert!(error.ends_with("too large: help needs 251 kB, the limit is 250 kB"), "{error}");
+        assert!(error.ends_with("too large: new needs 251 kB, the limit is 250 kB"), "{error}");
 
-        write("page_help.wasm.br", 1);
+        write("page_new.wasm.br", 1);
         for number in 1..=6 {
             write(&format!("snippets/{number}.js"), 0);
         }
@@ -244,12 +276,12 @@ mod tests {
     fn goals_are_those_of_the_document() {
         let document = files::read(&crate::root().unwrap().join("docs/PERFORMANCE.md")).unwrap();
         for (name, limit) in [
-            ("Script and WebAssembly of an occurrence", &OCCURRENCE),
-            ("Script and WebAssembly of the form of a job, a calendar, an alert rule or an alert channel", &FORM),
-            ("Script and WebAssembly of any other page", &READING),
-            ("Requests for script and WebAssembly", &FILES),
-            ("Style sheet", &STYLE),
-            ("Fonts", &FONTS),
+            ("Script and WebAssembly of an occurrence", OCCURRENCE),
+            ("Script and WebAssembly of the form of a job, a calendar, an alert rule or an alert channel", FORM),
+            ("Script and WebAssembly of any other page", READING),
+            ("Requests for script and WebAssembly", FILES),
+            ("Style sheet", STYLE),
+            ("Fonts", FONTS),
         ] {
             let row = format!("| {name} | {} {} |", limit.goal, limit.unit);
             assert!(document.contains(&row), "docs/PERFORMANCE.md has no row {row}");
