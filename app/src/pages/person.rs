@@ -12,7 +12,6 @@ pub mod sessions;
 use std::time::Duration;
 
 use leptos::{ev, prelude::*, server_fn::ServerFn};
-use leptos_meta::Title;
 use leptos_router::hooks::use_params_map;
 use milvaion_api::{
     audit::{AuditObject, AuditRow},
@@ -41,7 +40,7 @@ use crate::{
         form::ErrorSummary,
         icon::Icon,
         loading::render_page,
-        page_header::{Breadcrumbs, PageHeader},
+        page_header::{Breadcrumbs, LiveTitle, PageHeader},
         session_context::{SessionContext, use_signed_in_user},
         time::{MaybeTime, Time},
     },
@@ -168,8 +167,9 @@ fn PersonContent(
             }
         })
     };
+    let title = Signal::derive(move || format!("{} · Team", person.name.get()));
     view! {
-        <Title text=move || format!("{} · Team", person.name.get())/>
+        <LiveTitle text=title/>
         <Breadcrumbs steps=vec![("/team".into(), "Team".into())] here=person.name/>
         <PageHeader title=person.name/>
         <div class="stack">
