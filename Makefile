@@ -69,10 +69,11 @@ BENCH_PROGRAMS := cargo build --release $(addprefix --package ,$(SERVER)) --pack
 # The other job systems are measured if FIGURE names them, and in a full run unless BENCH_PEERS=0.
 BENCH_NEEDS_PEERS := $(or $(findstring peers,$(FIGURE)),$(if $(FIGURE)$(filter 0,$(BENCH_PEERS)),,yes))
 
-bench: install-run ## Measure the figures of docs/PERFORMANCE.md, peers included (release build; FIGURE=name for one)
+# AGAINST=… names `target/release` of another clone, in which `make bench` was built, such as one of the commit before.
+bench: install-run ## Measure docs/PERFORMANCE.md, peers included (FIGURE=name for one; AGAINST=… compares two builds)
 	@$(BENCH_PROGRAMS)
 	@$(if $(BENCH_NEEDS_PEERS),sh end2end/bench/install.sh)
-	@FIGURE="$(FIGURE)" $(BENCH_SERVICES) target/release/bench
+	@FIGURE="$(FIGURE)" AGAINST="$(AGAINST)" $(BENCH_SERVICES) target/release/bench
 
 # The default set of this command is `long` and takes about two hours; `make test` runs `smoke`, `make test-all` runs `short`.
 chaos: install-run ## Inject faults and verify that no occurrence is lost (SCENARIO=redis_flushed,rabbitmq_killed COUNT=… SEED=… SET=smoke|short|long SABOTAGE=skip_claim)

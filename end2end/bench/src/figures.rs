@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures::future::LocalBoxFuture;
 
 use crate::{
-    burst, ceiling, cron,
+    burst, ceiling, cron, enqueue,
     harness::BenchHarness,
     held_open, idle, ingest, lateness, lists, million, million_waiting, overview,
     samples::{FigureSummary, RunSample},
@@ -48,7 +48,15 @@ pub(crate) struct FigureGroup {
 pub(crate) static GROUPS: &[FigureGroup] = &[
     FigureGroup {
         name: "throughput",
-        figures: &[named("throughput", "/s", "occurrences from due to stored as Completed, sustained, history kept")],
+        figures: &[
+            named("throughput", "/s", "occurrences from due to stored as Completed, sustained, history kept"),
+            named("throughput-cpu", "s/1,000", "processor seconds for 1,000 occurrences, all processes"),
+            named("throughput-cpu-server", "s/1,000", "of these, the server"),
+            named("throughput-cpu-worker", "s/1,000", "of these, the worker"),
+            named("throughput-cpu-postgres", "s/1,000", "of these, PostgreSQL"),
+            named("throughput-cpu-redis", "s/1,000", "of these, Redis"),
+            named("throughput-cpu-rabbitmq", "s/1,000", "of these, RabbitMQ"),
+        ],
         measured: Measured::Always,
         run: |harness, runs| Box::pin(throughput::run(harness, runs)),
     },
@@ -119,18 +127,41 @@ pub(crate) static GROUPS: &[FigureGroup] = &[
     },
     FigureGroup {
         name: "drain",
-        figures: &[named("drain", "/s", "20,000 occurrences waiting in the broker, then a worker starts")],
+        figures: &[
+            named("drain", "/s", "20,000 occurrences waiting in the broker, then a worker starts"),
+            named("drain-cpu", "s/1,000", "processor seconds for 1,000 occurrences, all processes"),
+            named("drain-cpu-server", "s/1,000", "of these, the server"),
+            named("drain-cpu-worker", "s/1,000", "of these, the worker"),
+            named("drain-cpu-postgres", "s/1,000", "of these, PostgreSQL"),
+            named("drain-cpu-redis", "s/1,000", "of these, Redis"),
+            named("drain-cpu-rabbitmq", "s/1,000", "of these, RabbitMQ"),
+        ],
         measured: Measured::Always,
         run: |harness, runs| Box::pin(burst::drain(harness, runs)),
     },
     FigureGroup {
         name: "flood",
         figures: &[
-            named("flood-critical-p50", "ms", "due time to start, highest priority, beside 40,000 of the lowest"),
-            named("flood-critical-p99", "ms", "due time to start, highest priority, beside 40,000 of the lowest"),
+            named("flood-critical-p50", "ms", "due time to start, highest priority, beside 100,000 of the lowest"),
+            named("flood-critical-p99", "ms", "due time to start, highest priority, beside 100,000 of the lowest"),
         ],
         measured: Measured::Always,
         run: |harness, runs| Box::pin(burst::flood(harness, runs)),
+    },
+    FigureGroup {
+        name: "spread",
+        figures: &[named("spread", "runs", "the most of 20 runs due at once that one of ten idle instances starts")],
+        measured: Measured::Always,
+        run: |harness, runs| Box::pin(burst::spread(harness, runs)),
+    },
+    FigureGroup {
+        name: "ingest",
+        figures: &[
+            named("ingest", "/s", "new occurrences stored, over the broker, 500 in a message"),
+            named("ingest-rest", "/s", "new occurrences stored, over the REST API, 500 in a request"),
+        ],
+        measured: Measured::Always,
+        run: |harness, runs| Box::pin(enqueue::run(harness, runs)),
     },
     FigureGroup {
         name: "held-open",

@@ -73,9 +73,11 @@ impl BenchHarness {
         Ok(&self.services)
     }
 
-    /// Starts a worker on these prefixes and returns at once; [`BenchEnv::worker`] waits for its registration.
+    /// Starts a worker on these prefixes and returns at once; [`BenchEnv::worker`] waits for its registration. Each
+    /// instance has an outbox and a log of its own.
     pub(crate) async fn worker(&self, prefix: &str, key_prefix: &str, loops: u32) -> anyhow::Result<BenchProcess> {
-        let outbox = std::path::absolute(self.folder.join("outbox").join(prefix))
+        let label = format!("{prefix}-{:04x}", rand::random::<u16>());
+        let outbox = std::path::absolute(self.folder.join("outbox").join(&label))
             .context("the path of the outbox cannot be made absolute")?;
         let launch = LaunchSpec::new(self.program("bench-worker")?)
             .env("MILVAION_OUTBOX", outbox)
@@ -88,7 +90,7 @@ impl BenchHarness {
             .env("MILVAION_SHUTDOWN_GRACE_SECONDS", "5")
             .env("BENCH_LOOPS", loops.to_string())
             .without_env("DATABASE_URL");
-        self.spawn("worker", launch, prefix).await
+        self.spawn("worker", launch, &label).await
     }
 
     /// Returns the path of an executable.
@@ -98,8 +100,8 @@ impl BenchHarness {
         Ok(path)
     }
 
-    async fn spawn(&self, name: &'static str, launch: LaunchSpec, prefix: &str) -> anyhow::Result<BenchProcess> {
-        let log = self.folder.join("logs").join(format!("{prefix}-{name}.log"));
+    async fn spawn(&self, name: &'static str, launch: LaunchSpec, label: &str) -> anyhow::Result<BenchProcess> {
+        let log = self.folder.join("logs").join(format!("{label}-{name}.log"));
         let mut process = ManagedProcess::new(name.to_owned(), launch, log, None);
         process.start().await?;
         let pid = process.pid().with_context(|| format!("{name} did not start"))?;
@@ -184,9 +186,14 @@ impl BenchEnv {
 
     /// Starts a server with default settings. Returns when it is ready.
     pub(crate) async fn server(&self) -> anyhow::Result<BenchProcess> {
+        Ok(self.server_with_port().await?.0)
+    }
+
+    /// Starts a server with default settings. Returns it with its port when it is ready.
+    pub(crate) async fn server_with_port(&self) -> anyhow::Result<(BenchProcess, u16)> {
         let (program, port) = self.launch_server().await?;
         self.wait_until("the server's readiness", async || Ok(http::is_ready(port).await)).await?;
-        Ok(program)
+        Ok((program, port))
     }
 
     /// Starts a server and returns at once, with its port.
@@ -213,12 +220,26 @@ impl BenchEnv {
     /// Starts a worker that also has singleton loops, and waits until it is registered.
     pub(crate) async fn worker_with_loops(&self, loops: u32) -> anyhow::Result<BenchProcess> {
         let worker = self.harness.worker(&self.prefix, &self.key_prefix, loops).await?;
-        self.wait_until("the worker's registration", async || {
-            let exists = "SELECT EXISTS (SELECT 1 FROM worker_instances WHERE worker_id = $1 AND stopped_at IS NULL)";
-            Ok(sqlx::query_scalar(exists).bind(WORKER_ID).fetch_one(&self.pool).await?)
-        })
-        .await?;
+        self.wait_until_registered(1).await?;
         Ok(worker)
+    }
+
+    /// Starts several instances of the worker. Returns when a running server has registered all of them.
+    pub(crate) async fn workers(&self, count: usize) -> anyhow::Result<Vec<BenchProcess>> {
+        let mut workers = Vec::with_capacity(count);
+        for _ in 0..count {
+            workers.push(self.harness.worker(&self.prefix, &self.key_prefix, 0).await?);
+        }
+        self.wait_until_registered(i64::try_from(count)?).await?;
+        Ok(workers)
+    }
+
+    async fn wait_until_registered(&self, instances: i64) -> anyhow::Result<()> {
+        self.wait_until("the worker's registration", async || {
+            let exist = "SELECT count(*) >= $2 FROM worker_instances WHERE worker_id = $1 AND stopped_at IS NULL";
+            Ok(sqlx::query_scalar(exist).bind(WORKER_ID).bind(instances).fetch_one(&self.pool).await?)
+        })
+        .await
     }
 
     /// Notifies the running server of new due times, or of none for paused jobs.
@@ -280,8 +301,8 @@ impl BenchEnv {
         let connection = publisher::connect(&self.harness.amqp_url).await?;
         let channel = connection.create_channel().await?;
         let names = Topology::new(self.prefix.as_str());
-        let queues = [names.status(), names.logs(), names.registration(), names.dead_letter_queue()];
-        for queue in queues.into_iter().chain([names.job_queue(WORKER_ID, JOB_TYPE)]) {
+        let queues = [names.status(), names.logs(), names.registration(), names.claims(), names.ingest()];
+        for queue in queues.into_iter().chain([names.dead_letter_queue(), names.job_queue(WORKER_ID, JOB_TYPE)]) {
             channel.queue_delete(queue.into(), Default::default()).await?;
         }
         publisher::close(connection).await;

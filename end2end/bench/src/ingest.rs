@@ -25,7 +25,8 @@ use crate::{
     ceiling,
     harness::{BenchEnv, BenchHarness, JOB_TYPE, WORKER_ID, occurrence_id},
     publisher::{self, PipelinedPublisher},
-    samples::{RunSample, percentile},
+    raw,
+    samples::{RawValue, RunSample, p50_and_p99},
 };
 
 /// Occurrences with two reports each.
@@ -125,14 +126,16 @@ async fn logs_once(harness: &BenchHarness) -> anyhow::Result<RunSample> {
     let open = "SELECT NOT EXISTS (SELECT 1 FROM occurrences WHERE id = ANY($1) AND status = 'queued')";
     env.wait_until("the last report", async || Ok(sqlx::query_scalar(open).bind(&sent).fetch_one(&env.pool).await?))
         .await?;
-    let statement =
-        "SELECT extract(epoch FROM last_heartbeat - ended_at)::float8 * 1000 FROM occurrences WHERE id = ANY($1)";
-    let mut delays: Vec<f64> = sqlx::query_scalar(statement).bind(&sent).fetch_all(&env.pool).await?;
+    let statement = "SELECT ended_at, extract(epoch FROM last_heartbeat - ended_at)::float8 * 1000 \
+                       FROM occurrences WHERE id = ANY($1) ORDER BY ended_at";
+    let delays: Vec<RawValue> = sqlx::query_as(statement).bind(&sent).fetch_all(&env.pool).await?;
+    raw::keep(harness, "status-beside-logs", &env.prefix, &delays)?;
+    let [_, p99] = p50_and_p99(&delays);
     publisher::close(connection).await;
     publisher::close(report_connection).await;
     server.stop().await?;
     env.close().await?;
-    Ok(vec![("log-ingest", all as f64 / took), ("status-beside-logs-p99", percentile(&mut delays, 0.99))])
+    Ok(vec![("log-ingest", all as f64 / took), ("status-beside-logs-p99", p99)])
 }
 
 /// Inserts queued occurrences and marks them as published.

@@ -2,14 +2,19 @@
 //! second, and their due times are spread evenly over it. The worker reads the start from its own clock, which is the
 //! server's clock too, because both are on one machine.
 
+use std::collections::HashSet;
+
+use anyhow::ensure;
 use chrono::{DateTime, Duration, Utc};
 use milvaion_protocol::id::JobId;
 use milvaion_server::clock::machine_now;
+use uuid::Uuid;
 
 use crate::{
     harness::{BenchEnv, BenchHarness},
     job_batch::{self, EVERY_SECOND, JobBatch, idle_jobs},
-    samples::RunSample,
+    raw,
+    samples::{RawValue, RunSample, p50_and_p99},
 };
 
 /// The period whose due times count.
@@ -19,7 +24,7 @@ const MEASURED_SECONDS: i64 = 30;
 pub(crate) async fn hundred(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
     let mut samples = Vec::new();
     for _ in 0..runs {
-        let [p50, p99] = measure(harness, 100, 0).await?;
+        let [p50, p99] = measure(harness, 100, 0, "lateness-100").await?;
         samples.push(vec![("lateness-100-p50", p50), ("lateness-100-p99", p99)]);
     }
     Ok(samples)
@@ -29,7 +34,7 @@ pub(crate) async fn hundred(harness: &BenchHarness, runs: usize) -> anyhow::Resu
 pub(crate) async fn thousand(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
     let mut samples = Vec::new();
     for _ in 0..runs {
-        let [p50, p99] = measure(harness, 1_000, 100_000).await?;
+        let [p50, p99] = measure(harness, 1_000, 100_000, "lateness-1000").await?;
         samples.push(vec![("lateness-1000-p50", p50), ("lateness-1000-p99", p99)]);
     }
     Ok(samples)
@@ -43,7 +48,7 @@ pub(crate) async fn loops(harness: &BenchHarness, runs: usize) -> anyhow::Result
         let server = env.server().await?;
         let worker = env.worker_with_loops(20).await?;
         job_batch::warm_up(&env).await?;
-        starts(&env, 1_000, MEASURED_SECONDS).await?;
+        starts(&env, 1_000, MEASURED_SECONDS, None).await?;
         let line = worker.stop_and_read("loops ").await?;
         server.stop().await?;
         env.close().await?;
@@ -55,14 +60,14 @@ pub(crate) async fn loops(harness: &BenchHarness, runs: usize) -> anyhow::Result
     Ok(samples)
 }
 
-/// Measures `rate` runs a second on a new environment with `others` other jobs.
-async fn measure(harness: &BenchHarness, rate: i64, others: i64) -> anyhow::Result<[f64; 2]> {
+/// Measures `rate` runs a second on a new environment with `others` other jobs. `figure` is its name.
+async fn measure(harness: &BenchHarness, rate: i64, others: i64, figure: &str) -> anyhow::Result<[f64; 2]> {
     let env = BenchEnv::new(harness).await?;
     idle_jobs(others).insert(&env.pool).await?;
     let server = env.server().await?;
     let worker = env.worker().await?;
     job_batch::warm_up(&env).await?;
-    let found = starts(&env, rate, MEASURED_SECONDS).await?;
+    let found = starts(&env, rate, MEASURED_SECONDS, Some(figure)).await?;
     env.verify(worker.stop_and_count_runs().await?).await?;
     server.stop().await?;
     env.close().await?;
@@ -95,35 +100,80 @@ pub(crate) async fn make_due(env: &BenchEnv, rate: i64, seconds: i64) -> anyhow:
 }
 
 /// Makes `rate` jobs due every second for so many seconds, then pauses them. Returns the median and the 99th percentile
-/// of their lateness in milliseconds.
-pub(crate) async fn starts(env: &BenchEnv, rate: i64, seconds: i64) -> anyhow::Result<[f64; 2]> {
+/// of their lateness in milliseconds, and keeps all values if a `figure` is given.
+pub(crate) async fn starts(env: &BenchEnv, rate: i64, seconds: i64, figure: Option<&str>) -> anyhow::Result<[f64; 2]> {
     let DuePeriod { begin, end, .. } = make_due(env, rate, seconds).await?;
     env.wait_until_drained().await?;
-    read(env, begin, end, rate * seconds).await
+    read(env, begin, end, rate * seconds, figure).await
 }
 
-/// Returns the median and the 99th percentile of the lateness of the scheduled occurrences that were due in a period, in
-/// milliseconds. Prints the number of the `due` ones that are missing.
+/// Returns the median and the 99th percentile of the lateness of the scheduled occurrences that were due in a period,
+/// in milliseconds, and keeps all values if a `figure` is given.
+///
+/// # Errors
+/// Returns an error if one of the `due` due times has not exactly one completed occurrence. Otherwise the due times
+/// that were missed, which would have been the latest, would improve the figure.
 pub(crate) async fn read(
     env: &BenchEnv,
     begin: DateTime<Utc>,
     end: DateTime<Utc>,
     due: i64,
+    figure: Option<&str>,
 ) -> anyhow::Result<[f64; 2]> {
-    let statement = "SELECT count(*), coalesce(percentile_disc(ARRAY[0.5, 0.99]) WITHIN GROUP \
-                            (ORDER BY extract(epoch FROM started_at - scheduled_for)::float8 * 1000), '{0, 0}') \
-                       FROM occurrences WHERE scheduled_for >= $1 AND scheduled_for < $2 AND trigger = 'schedule'";
-    let (count, late): (i64, Vec<f64>) = sqlx::query_as(statement).bind(begin).bind(end).fetch_one(&env.pool).await?;
-    if count != due {
-        println!(
-            "    {} of {due} due times have no occurrence, because the next due time of the same job had come already",
-            due - count
-        );
+    let statement = "SELECT job_id, scheduled_for, status = 'completed', \
+                            coalesce(extract(epoch FROM started_at - scheduled_for)::float8 * 1000, 0) \
+                       FROM occurrences WHERE scheduled_for >= $1 AND scheduled_for < $2 AND trigger = 'schedule' \
+                      ORDER BY scheduled_for";
+    let found: Vec<(Uuid, DateTime<Utc>, bool, f64)> =
+        sqlx::query_as(statement).bind(begin).bind(end).fetch_all(&env.pool).await?;
+    check_due_times(found.iter().map(|(job, at, is_completed, _)| (*job, *at, *is_completed)), due)?;
+    let late: Vec<RawValue> = found.iter().map(|(_, at, _, late)| (*at, *late)).collect();
+    if let Some(figure) = figure {
+        raw::keep(&env.harness, figure, &env.prefix, &late)?;
     }
-    Ok([late.first().copied().unwrap_or_default(), late.get(1).copied().unwrap_or_default()])
+    Ok(p50_and_p99(&late))
+}
+
+/// Checks that there are so many due times, each with exactly one occurrence, and that it completed.
+fn check_due_times(found: impl Iterator<Item = (Uuid, DateTime<Utc>, bool)>, due: i64) -> anyhow::Result<()> {
+    let (mut all, mut completed, mut due_times) = (0, 0, HashSet::new());
+    for (job, at, is_completed) in found {
+        all += 1;
+        completed += usize::from(is_completed);
+        due_times.insert((job, at));
+    }
+    ensure!(completed == all, "{} of {all} occurrences did not complete", all - completed);
+    ensure!(due_times.len() == all, "{} occurrences have the due time of another one", all - due_times.len());
+    ensure!(
+        all as i64 == due,
+        "{all} of {due} due times have an occurrence; before the others, the next due time of the job had come"
+    );
+    Ok(())
 }
 
 /// Sleeps until an instant.
 pub(crate) async fn sleep_until(at: DateTime<Utc>) {
     tokio::time::sleep((at - machine_now()).to_std().unwrap_or_default()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_due_time_needs_one_completed_occurrence() {
+        let (job, at) = (Uuid::nil(), DateTime::UNIX_EPOCH);
+        let later = at + Duration::seconds(1);
+        let check = |found: &[(Uuid, DateTime<Utc>, bool)]| {
+            check_due_times(found.iter().copied(), 2).map_err(|error| error.to_string())
+        };
+        assert_eq!(check(&[(job, at, true), (job, later, true)]), Ok(()));
+        for (found, reason) in [
+            (&[(job, at, true)][..], "1 of 2 due times"),
+            (&[(job, at, true), (job, later, false)][..], "1 of 2 occurrences did not complete"),
+            (&[(job, at, true), (job, at, true)][..], "1 occurrences have the due time of another"),
+        ] {
+            assert!(check(found).is_err_and(|text| text.starts_with(reason)), "{reason}");
+        }
+    }
 }

@@ -3,14 +3,14 @@
 //! The server and the worker are the released programs, each in its own process and with default settings. Only figures
 //! of calls inside the server (`trigger`, the lists) are measured in this process. The services are private ones that
 //! sync their writes. Each run has its own database and prefixes, and is verified: a run counts only if every due time
-//! has exactly one occurrence and none is lost. A figure is the median of at least three runs, with the minimum and the
-//! maximum beside it.
+//! has exactly one occurrence and none is lost. A figure is the median of at least three runs, with the minimum, the
+//! maximum and the values of the runs beside it. With `AGAINST`, another build is measured in turns with this one.
 //!
 //! Reading order: [`figures`] is the table of all figures, [`settings`] has the environment variables, [`harness`] the
-//! environment of a run, [`job_batch`] the jobs and [`samples`] the statistics. One module for each kind of figure
-//! follows. [`stage_times`] and [`process_stats`] break down time and processor use; [`report`] and [`peers`] print and
-//! compare the results. The modules that measure depend on the harness and on each other's helpers, and never on the
-//! table, the report or this file. docs/PERFORMANCE.md explains each figure.
+//! environment of a run, [`job_batch`] the jobs, [`samples`] the statistics and [`raw`] the files of single values. One
+//! module for each kind of figure follows. [`stage_times`] and [`process_stats`] break down time and processor use;
+//! [`report`], [`peers`] and [`against`] print and compare the results. The modules that measure depend on the harness
+//! and on each other's helpers, and never on the table, the report or this file. docs/PERFORMANCE.md explains each figure.
 
 mod figures;
 mod settings;
@@ -19,11 +19,13 @@ mod harness;
 mod job_batch;
 mod process_stats;
 mod publisher;
+mod raw;
 mod samples;
 
 mod burst;
 mod ceiling;
 mod cron;
+mod enqueue;
 mod held_open;
 mod idle;
 mod ingest;
@@ -38,11 +40,13 @@ mod ten_million_delayed;
 mod throughput;
 mod trigger;
 
+mod against;
 mod peers;
 mod report;
 
 use std::{process::ExitCode, time::Instant};
 
+use against::BuildComparison;
 use anyhow::ensure;
 use figures::{FigureGroup, GROUPS, Measured};
 use harness::BenchHarness;
@@ -92,10 +96,18 @@ async fn measure() -> anyhow::Result<bool> {
         println!("Fewer than three runs: use these figures for trying things out, not for a report.");
     }
     let (begun, mut report, mut all_found) = (Instant::now(), BenchReport::open(&harness), true);
+    let against = harness.settings.against.as_deref();
+    let mut comparison = against.map(|folder| BuildComparison::new(&harness, folder)).transpose()?;
     for group in GROUPS.iter().filter(|group| is_wanted(group)) {
         println!("{} …", group.name);
         let begun = Instant::now();
-        match (group.run)(&harness, harness.settings.runs).await {
+        let measured = if let Some(comparison) = &mut comparison {
+            comparison.measure(group, harness.settings.runs).await
+        } else {
+            group.figures.iter().for_each(|it| raw::forget(&harness, it.name));
+            (group.run)(&harness, harness.settings.runs).await
+        };
+        match measured {
             Ok(samples) => {
                 let found = group.summarise(&samples);
                 for (name, it) in &found {
@@ -122,6 +134,9 @@ async fn measure() -> anyhow::Result<bool> {
         }
     }
     report.print();
+    if let Some(comparison) = comparison {
+        comparison.print();
+    }
     println!("The measurement took {} s.", begun.elapsed().as_secs());
     Ok(all_found)
 }

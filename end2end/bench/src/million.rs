@@ -41,7 +41,7 @@ async fn once(env: &BenchEnv) -> anyhow::Result<RunSample> {
     let memory = process_stats::resident(server.process_group.pid)?;
     let worker = env.worker().await?;
     job_batch::warm_up(env).await?;
-    let [_, late] = lateness::starts(env, 1_000, 65).await?;
+    let [_, late] = lateness::starts(env, 1_000, 65, Some("million-lateness-1000")).await?;
     env.verify(worker.stop_and_count_runs().await?).await?;
     server.stop().await?;
     Ok(vec![("million-start", start), ("million-memory", memory), ("million-lateness-1000-p99", late)])

@@ -9,7 +9,8 @@ use crate::{
     harness::{BenchEnv, BenchHarness, BenchProcess, JOB_TYPE, WORKER_ID},
     job_batch::{self, EVERY_SECOND, JobBatch},
     lateness::{self, sleep_until},
-    samples::{RunSample, percentile},
+    raw,
+    samples::{RawValue, RunSample, p50_and_p99},
 };
 
 /// Jobs that are due every second beside the open runs.
@@ -47,16 +48,19 @@ pub(crate) async fn run(harness: &BenchHarness, runs: usize) -> anyhow::Result<V
 /// Measures runs that wait for one slot. The worker's job does nothing, so the slot is always free again.
 async fn waiting(harness: &BenchHarness) -> anyhow::Result<RunSample> {
     let env = fill(harness, None).await?;
-    let measured = Measurement::run(env).await?;
-    let statement = "SELECT gap FROM ( \
-                         SELECT extract(epoch FROM started_at - lag(ended_at) OVER (ORDER BY started_at))::float8 * 1000 \
-                           FROM history WHERE trigger = 'manual') AS granted (gap) \
-                      WHERE gap IS NOT NULL";
-    let mut gaps: Vec<f64> = sqlx::query_scalar(statement).fetch_all(&measured.env.pool).await?;
+    let measured = Measurement::run(env, "million-waiting-lateness").await?;
+    let statement = "SELECT started_at, gap FROM ( \
+                         SELECT started_at, \
+                                extract(epoch FROM started_at - lag(ended_at) OVER (ORDER BY started_at))::float8 * 1000 \
+                           FROM history WHERE trigger = 'manual') AS granted (started_at, gap) \
+                      WHERE gap IS NOT NULL ORDER BY started_at";
+    let gaps: Vec<RawValue> = sqlx::query_as(statement).fetch_all(&measured.env.pool).await?;
     println!("    {} slots were granted while runs waited", gaps.len());
+    raw::keep(harness, "million-waiting-grant", &measured.env.prefix, &gaps)?;
+    let [p50, p99] = p50_and_p99(&gaps);
     let sample = vec![
-        ("million-waiting-grant-p50", percentile(&mut gaps, 0.5)),
-        ("million-waiting-grant-p99", percentile(&mut gaps, 0.99)),
+        ("million-waiting-grant-p50", p50),
+        ("million-waiting-grant-p99", p99),
         ("million-waiting-lateness-p99", measured.late),
     ];
     measured.close().await?;
@@ -73,15 +77,14 @@ async fn delayed(harness: &BenchHarness) -> anyhow::Result<RunSample> {
     // PostgreSQL's intervals have no nanoseconds.
     let earlier = Duration::milliseconds((first - machine_now()).num_milliseconds()) - Duration::seconds(20);
     sqlx::query(shift).bind(earlier).bind(RELEASES_PER_SECOND * (MEASURED_SECONDS + 20)).execute(&env.pool).await?;
-    let measured = Measurement::run(env).await?;
-    let statement =
-        "SELECT extract(epoch FROM started_at - scheduled_for)::float8 * 1000 FROM history WHERE trigger = 'manual'";
-    let mut late: Vec<f64> = sqlx::query_scalar(statement).fetch_all(&measured.env.pool).await?;
+    let measured = Measurement::run(env, "million-delayed-lateness").await?;
+    let statement = "SELECT scheduled_for, extract(epoch FROM started_at - scheduled_for)::float8 * 1000 \
+                       FROM history WHERE trigger = 'manual' ORDER BY scheduled_for";
+    let late: Vec<RawValue> = sqlx::query_as(statement).fetch_all(&measured.env.pool).await?;
     println!("    {} delayed runs became due", late.len());
-    let sample = vec![
-        ("million-delayed-release-p99", percentile(&mut late, 0.99)),
-        ("million-delayed-lateness-p99", measured.late),
-    ];
+    raw::keep(harness, "million-delayed-release", &measured.env.prefix, &late)?;
+    let [_, p99] = p50_and_p99(&late);
+    let sample = vec![("million-delayed-release-p99", p99), ("million-delayed-lateness-p99", measured.late)];
     measured.close().await?;
     Ok(sample)
 }
@@ -115,7 +118,8 @@ struct Measurement {
 
 impl Measurement {
     /// Runs the jobs that are due every second beside the open runs, and deletes those that are still open afterwards.
-    async fn run(env: BenchEnv) -> anyhow::Result<Self> {
+    /// `figure` is the name of the lateness.
+    async fn run(env: BenchEnv, figure: &str) -> anyhow::Result<Self> {
         let server = env.server().await?;
         let worker = env.worker().await?;
         job_batch::warm_up(&env).await?;
@@ -135,7 +139,7 @@ impl Measurement {
         sqlx::query(open).execute(&env.pool).await?;
         env.wait_until_drained().await?;
         env.verify(worker.stop_and_count_runs().await?).await?;
-        let [_, late] = lateness::read(&env, begin, end, RATE * MEASURED_SECONDS).await?;
+        let [_, late] = lateness::read(&env, begin, end, RATE * MEASURED_SECONDS, Some(figure)).await?;
         Ok(Self { env, server, late })
     }
 

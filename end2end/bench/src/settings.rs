@@ -1,6 +1,6 @@
 //! The settings of a measurement, read from environment variables.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, bail};
 
@@ -28,6 +28,8 @@ pub(crate) struct BenchSettings {
     pub(crate) peers: bool,
     /// `FIGURE`: names of figures or groups, separated by commas. Empty means all.
     pub(crate) wanted: Vec<String>,
+    /// `AGAINST`: the folder of another build's programs, which are measured in turns with those of this one.
+    pub(crate) against: Option<PathBuf>,
 }
 
 impl BenchSettings {
@@ -45,6 +47,7 @@ impl BenchSettings {
             lists: text("BENCH_LISTS").is_some_and(|value| value == "1"),
             peers: text("BENCH_PEERS").is_none_or(|value| value != "0"),
             wanted: wanted.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect(),
+            against: text("AGAINST").map(|folder| PathBuf::from(folder.trim())),
         })
     }
 }

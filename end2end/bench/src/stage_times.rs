@@ -55,15 +55,29 @@ impl MeasurementWindow {
     }
 }
 
-/// Prints the processor seconds that each process spent on 1,000 occurrences.
-pub(crate) fn print_cpu(process_groups: &[ProcessGroup], before: &[f64], after: &[f64], occurrences: i64) {
+/// Prints the processor seconds that each process spent on 1,000 occurrences. Returns their sum, and then those of each
+/// process.
+pub(crate) fn print_cpu(process_groups: &[ProcessGroup], before: &[f64], after: &[f64], occurrences: i64) -> Vec<f64> {
+    let costs = costs(before, after, occurrences);
+    let parts = process_groups.iter().zip(&costs[1..]).map(|(group, cost)| format!("{} {cost:.3}", group.name));
+    let parts: Vec<String> = parts.collect();
+    println!("    processor seconds for 1,000 occurrences: {}; together {:.3}", parts.join(", "), costs[0]);
+    costs
+}
+
+/// Returns the sum of the processor seconds for 1,000 occurrences, and then those of each process.
+fn costs(before: &[f64], after: &[f64], occurrences: i64) -> Vec<f64> {
     let thousands = (occurrences as f64 / 1e3).max(0.001);
-    let mut total = 0.0;
-    let mut parts = Vec::new();
-    for ((process_group, before), after) in process_groups.iter().zip(before).zip(after) {
-        let cost = (after - before) / thousands;
-        total += cost;
-        parts.push(format!("{} {cost:.3}", process_group.name));
+    let each: Vec<f64> = before.iter().zip(after).map(|(before, after)| (after - before) / thousands).collect();
+    std::iter::once(each.iter().sum::<f64>()).chain(each.iter().copied()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_are_for_a_thousand_occurrences() {
+        assert_eq!(costs(&[1.0, 2.0], &[3.0, 2.5], 4_000), [0.625, 0.5, 0.125]);
     }
-    println!("    processor seconds for 1,000 occurrences: {}; together {total:.3}", parts.join(", "));
 }

@@ -76,10 +76,10 @@ async fn once(harness: &BenchHarness) -> anyhow::Result<RunSample> {
     let worker = env.worker().await?;
     job_batch::warm_up(&env).await?;
 
-    let late_without = starts(&env).await?;
+    let late_without = starts(&env, None).await?;
     let enqueued_without = enqueue(&store, jobs[0]).await?;
     fill(&env, &jobs, harness.settings.delayed).await?;
-    let late = starts(&env).await?;
+    let late = starts(&env, Some("ten-million-delayed-lateness")).await?;
     let enqueued = enqueue(&store, jobs[0]).await?;
     let mut counts = counts(&store, jobs[0]).await?;
     let mut lists = lists(&store, jobs[0]).await?;
@@ -138,7 +138,7 @@ async fn fill(env: &BenchEnv, jobs: &[JobId], count: i64) -> anyhow::Result<()> 
 ///
 /// PostgreSQL first writes what was inserted before to the disk, which is part of the inserts: a program enqueues ten
 /// million runs over hours, while the bench inserts them in minutes.
-async fn starts(env: &BenchEnv) -> anyhow::Result<f64> {
+async fn starts(env: &BenchEnv, figure: Option<&str>) -> anyhow::Result<f64> {
     sqlx::query("CHECKPOINT").execute(&env.pool).await?;
     let DuePeriod { begin, end, jobs } = lateness::make_due(env, RATE, MEASURED_SECONDS).await?;
     let ids: Vec<Uuid> = jobs.iter().map(|id| id.0).collect();
@@ -147,7 +147,7 @@ async fn starts(env: &BenchEnv) -> anyhow::Result<f64> {
         Ok(sqlx::query_scalar(ended).bind(&ids).fetch_one(&env.pool).await?)
     })
     .await?;
-    let [_, p99] = lateness::read(env, begin, end, RATE * MEASURED_SECONDS).await?;
+    let [_, p99] = lateness::read(env, begin, end, RATE * MEASURED_SECONDS, figure).await?;
     Ok(p99)
 }
 

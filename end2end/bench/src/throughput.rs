@@ -34,16 +34,26 @@ const DECREASE_COOLDOWN: Duration = Duration::from_millis(1_500);
 /// The interval between two checks.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Measures the sustained rate.
+/// The figures of the processor time, in the order of [`stage_times::print_cpu`].
+const CPU_FIGURES: [&str; 6] = [
+    "throughput-cpu",
+    "throughput-cpu-server",
+    "throughput-cpu-worker",
+    "throughput-cpu-postgres",
+    "throughput-cpu-redis",
+    "throughput-cpu-rabbitmq",
+];
+
+/// Measures the sustained rate, and the processor time of each process.
 pub(crate) async fn run(harness: &BenchHarness, runs: usize) -> anyhow::Result<Vec<RunSample>> {
     let mut samples = Vec::new();
     for _ in 0..runs {
-        samples.push(vec![("throughput", once(harness).await?)]);
+        samples.push(once(harness).await?);
     }
     Ok(samples)
 }
 
-async fn once(harness: &BenchHarness) -> anyhow::Result<f64> {
+async fn once(harness: &BenchHarness) -> anyhow::Result<RunSample> {
     let env = BenchEnv::new(harness).await?;
     JobBatch { count: MAX_JOBS_PER_SECOND, schedule: EVERY_SECOND, ..JobBatch::default() }.insert(&env.pool).await?;
     sqlx::query("CREATE TABLE bench_jobs AS SELECT row_number() OVER (ORDER BY id) - 1 AS n, id FROM jobs")
@@ -79,10 +89,12 @@ async fn once(harness: &BenchHarness) -> anyhow::Result<f64> {
     let rate = completed as f64 / ((upto - from).num_milliseconds() as f64 / 1e3);
     println!("    {rate:.0}/s of {offered}/s offered at the end; {all} in all, each once, none lost");
     window.print_stages(&env.pool, None).await?;
-    stage_times::print_cpu(&process_groups, &before, &after, completed);
+    let costs = stage_times::print_cpu(&process_groups, &before, &after, completed);
     server.stop().await?;
     env.close().await?;
-    Ok(rate)
+    let mut sample = vec![("throughput", rate)];
+    sample.extend(CPU_FIGURES.into_iter().zip(costs));
+    Ok(sample)
 }
 
 /// Controls the number of jobs due each second.

@@ -10,7 +10,8 @@ use milvaion_test_support::{jobs, server_env};
 
 use crate::{
     harness::{BenchHarness, JOB_TYPE, WAIT_TIMEOUT, WORKER_ID},
-    samples::{RunSample, percentile},
+    raw,
+    samples::{RawValue, RunSample, p50_and_p99},
 };
 
 /// Requests per run, one after another.
@@ -34,7 +35,7 @@ async fn once(harness: &BenchHarness) -> anyhow::Result<f64> {
     let mut form = jobs::form("Manual run");
     (form.target, form.input_json) = (format!("{WORKER_ID}/{JOB_TYPE}"), "{}".to_owned());
     let id = server.jobs.save(&jobs::admin(), &form).await.map_err(|error| anyhow::anyhow!("{error:?}"))?;
-    let mut waits = Vec::new();
+    let mut waits: Vec<RawValue> = Vec::new();
     // The first requests do not count: they declare the queue and open connections.
     for number in 0..TRIGGER_COUNT + 20 {
         let requested = machine_now();
@@ -42,13 +43,15 @@ async fn once(harness: &BenchHarness) -> anyhow::Result<f64> {
         let occurrence = occurrence.map_err(|error| anyhow::anyhow!("{error:?}"))?;
         let started = started(&server, occurrence).await?;
         if number >= 20 {
-            waits.push((started - requested).num_microseconds().unwrap_or_default() as f64 / 1_000.0);
+            waits.push((requested, (started - requested).num_microseconds().unwrap_or_default() as f64 / 1_000.0));
         }
     }
     let runs = worker.stop_and_count_runs().await?;
     ensure!(runs == (TRIGGER_COUNT + 20) as i64, "{} runs were requested, {runs} started", TRIGGER_COUNT + 20);
     server.stop().await;
-    Ok(percentile(&mut waits, 0.5))
+    raw::keep(harness, "trigger", &config.broker.prefix, &waits)?;
+    let [p50, _] = p50_and_p99(&waits);
+    Ok(p50)
 }
 
 /// Waits until the run has ended, so that the next one meets an idle worker, and returns its start.
