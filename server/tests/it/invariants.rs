@@ -201,6 +201,7 @@ fn only_the_clocks_read_the_time() {
         "worker/src",
         "worker/builtin/src",
         "worker/address-guard/src",
+        "timer/src",
         "client/src",
         "cli/src",
     ];

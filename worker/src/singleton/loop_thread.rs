@@ -9,6 +9,7 @@ use std::{collections::HashMap, net::TcpListener, panic::AssertUnwindSafe, sync:
 
 use futures::{FutureExt, StreamExt};
 use milvaion_protocol::{backoff::Backoff, topology::RedisKeys};
+use milvaion_timer::PreciseTimer;
 use tokio::{runtime::Handle, sync::Notify, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -46,18 +47,24 @@ pub(crate) struct LoopThreadConfig {
 /// Starts the thread. Runs are spawned on the runtime of the caller.
 ///
 /// # Errors
-/// Returns [`WorkerError::LoopThread`] if the operating system refuses the thread or its runtime.
+/// Returns [`WorkerError::LoopThread`] if the operating system refuses the thread, its runtime or its timer.
 pub(crate) fn start(config: LoopThreadConfig) -> Result<OwnThread, WorkerError> {
     let program = Handle::current();
+    let timer = PreciseTimer::start("worker-timer", Duration::ZERO).map_err(WorkerError::LoopThread)?;
     OwnThread::start("worker-loops", move |stop| async move {
-        if let Err(error) = run(config, program, stop).await {
+        if let Err(error) = run(config, program, timer, stop).await {
             tracing::error!(error = %error, "cannot start the singleton loops; check REDIS_URL");
         }
     })
     .map_err(WorkerError::LoopThread)
 }
 
-async fn run(config: LoopThreadConfig, program: Handle, stop: CancellationToken) -> redis::RedisResult<()> {
+async fn run(
+    config: LoopThreadConfig,
+    program: Handle,
+    timer: PreciseTimer,
+    stop: CancellationToken,
+) -> redis::RedisResult<()> {
     let LoopThreadConfig { loops, redis_url, keys, worker_id, instance_id, metrics, health } = config;
     let redis = RedisConnection::new(&redis_url)?;
     if loops.is_empty() {
@@ -84,12 +91,12 @@ async fn run(config: LoopThreadConfig, program: Handle, stop: CancellationToken)
         };
         let context = {
             let (program, stop, metrics) = (program.clone(), stop.clone(), metrics.singleton(&spec.name));
-            let (worker_id, host) = (worker_id.clone(), host.clone());
+            let (worker_id, host, timer) = (worker_id.clone(), host.clone(), timer.clone());
             let (wake, store) = (wakes[&spec.name].clone(), store.clone());
             move || LoopRunnerContext {
                 store: Box::new(store()),
                 clock: LoopClock::System,
-                timer: LoopTimer::precise(),
+                timer: LoopTimer::precise(timer.clone()),
                 program: program.clone(),
                 metrics: metrics.clone(),
                 wake: wake.clone(),

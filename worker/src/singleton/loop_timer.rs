@@ -1,16 +1,16 @@
 //! A timer that fires within some tens of microseconds of its instant.
 //!
 //! The timers of the runtime count in whole milliseconds and round up twice, so each tick would be late by 2 ms on an idle
-//! machine. The timers of `futures-timer` have a thread that waits without such a unit. Two threads must wake up until the
-//! loop goes on, and on a busy machine each of them waits for a core. The timer is therefore set to a moment before its
-//! instant, and the thread of the loops sleeps for the rest: most of such a wait is over when the instant comes. Another
-//! loop of the thread is delayed by that rest. The thread also renews the leases, so after a sleep it is free for at least as
-//! long as the next one would take: a timer that fires earlier waits for its rest without the thread. A test on a paused
-//! clock uses the timer of the runtime.
+//! machine. A [`PreciseTimer`] has a thread that waits without such a unit. Two threads must wake up until the loop goes on,
+//! and on a busy machine each of them waits for a core. The timer is therefore set to a moment before its instant, and the
+//! thread of the loops sleeps for the rest: most of such a wait is over when the instant comes. Another loop of the thread is
+//! delayed by that rest. The thread also renews the leases, so after a sleep it is free for at least as long as the next one
+//! would take: a timer that fires earlier waits for its rest without the thread. A test on a paused clock uses the timer of
+//! the runtime.
 
 use std::{cell::Cell, thread, time::Duration};
 
-use futures_timer::Delay;
+use milvaion_timer::PreciseTimer;
 use tokio::time::{Instant, sleep_until};
 
 /// The time before its instant at which the timer fires.
@@ -23,15 +23,14 @@ thread_local! {
 
 /// The timer of one loop.
 pub(crate) struct LoopTimer {
-    /// The precise timer and the instant it is set to; none if the clock of the runtime counts.
-    precise: Option<(Delay, Instant)>,
+    /// The precise timer; none if the clock of the runtime counts.
+    precise: Option<PreciseTimer>,
 }
 
 impl LoopTimer {
     /// Creates the timer of a loop that runs on the clock of the machine.
-    pub(crate) fn precise() -> Self {
-        let now = Instant::now();
-        Self { precise: Some((Delay::new(Duration::ZERO), now)) }
+    pub(crate) const fn precise(timer: PreciseTimer) -> Self {
+        Self { precise: Some(timer) }
     }
 
     /// Creates the timer of a loop in a test, which follows the clock of the runtime.
@@ -40,13 +39,9 @@ impl LoopTimer {
     }
 
     /// Waits until an instant.
-    pub(crate) async fn sleep_until(&mut self, instant: Instant) {
-        let Some((delay, set_to)) = &mut self.precise else { return sleep_until(instant).await };
-        if *set_to != instant {
-            delay.reset(instant.saturating_duration_since(Instant::now()).saturating_sub(LEAD));
-            *set_to = instant;
-        }
-        (&mut *delay).await;
+    pub(crate) async fn sleep_until(&self, instant: Instant) {
+        let Some(timer) = &self.precise else { return sleep_until(instant).await };
+        timer.sleep_until(instant.checked_sub(LEAD).unwrap_or(instant).into_std()).await;
         let now = Instant::now();
         let rest = instant.saturating_duration_since(now);
         if rest.is_zero() {
@@ -56,8 +51,7 @@ impl LoopTimer {
             thread::sleep(rest);
             SLEPT_UNTIL.set(Some(Instant::now()));
         } else {
-            delay.reset(rest);
-            delay.await;
+            timer.sleep_until(instant.into_std()).await;
         }
     }
 }
@@ -72,9 +66,13 @@ fn may_sleep(rest: Duration, slept_until: Option<Instant>, now: Instant) -> bool
 mod tests {
     use super::*;
 
+    fn precise() -> LoopTimer {
+        LoopTimer::precise(PreciseTimer::start("timer", Duration::ZERO).expect("the thread starts"))
+    }
+
     #[tokio::test]
     async fn precise_timer_is_never_early() {
-        let mut timer = LoopTimer::precise();
+        let timer = precise();
         for microseconds in [0, 300, 2500] {
             let instant = Instant::now() + Duration::from_micros(microseconds);
             timer.sleep_until(instant).await;
@@ -84,12 +82,15 @@ mod tests {
 
     #[tokio::test]
     async fn timers_of_many_loops_are_never_early() {
-        let begin = Instant::now();
+        let (timer, begin) = (precise(), Instant::now());
         // Closer to each other than a sleep takes.
-        let waits = (1..=50).map(|n| async move {
+        let waits = (1..=50).map(|n| {
             let instant = begin + Duration::from_micros(n * 100);
-            LoopTimer::precise().sleep_until(instant).await;
-            assert!(Instant::now() >= instant);
+            let wait = timer.sleep_until(instant);
+            async move {
+                wait.await;
+                assert!(Instant::now() >= instant);
+            }
         });
         futures::future::join_all(waits).await;
     }
@@ -111,7 +112,7 @@ mod tests {
 
     #[tokio::test]
     async fn abandoned_wait_does_not_end_the_next_one() {
-        let mut timer = LoopTimer::precise();
+        let timer = precise();
         let soon = Instant::now() + Duration::from_millis(1);
         tokio::select! {
             biased;
