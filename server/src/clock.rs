@@ -98,6 +98,20 @@ impl Clock {
         DateTime::from_timestamp_micros(micros).unwrap_or_default()
     }
 
+    /// Returns the instant at which this clock will show `at`, unless it is set before. A manual clock stands, so the
+    /// rest is counted in real time from now on.
+    #[must_use]
+    pub fn instant_at(&self, at: DateTime<Utc>) -> Instant {
+        let (from, shown) = match &self.frozen {
+            Some(frozen) => (Instant::now(), frozen.load(Ordering::SeqCst)),
+            None => {
+                let offset = self.source.offset.load(Ordering::Relaxed);
+                (self.source.started, self.source.wall.timestamp_micros() + offset)
+            }
+        };
+        from + std::time::Duration::from_micros(u64::try_from(at.timestamp_micros() - shown).unwrap_or(0))
+    }
+
     /// Returns the microseconds since creation, unaffected by changes of the machine's clock.
     fn passed(&self) -> i64 {
         match &self.frozen {
@@ -328,6 +342,29 @@ mod tests {
         assert!(clock.held_for().is_some());
         assert_eq!(clock.step_at(machine_now() - Duration::hours(1)), None, "noticed once");
         assert!((clock.now() - machine_now()).abs() < Duration::seconds(1));
+    }
+
+    #[test]
+    fn time_is_shown_at_its_instant() {
+        let clock = aligned(Duration::hours(2));
+        let soon = clock.now() + Duration::microseconds(1_500);
+        let instant = clock.instant_at(soon);
+        assert!(instant <= Instant::now() + std::time::Duration::from_micros(1_500), "not late");
+        while Instant::now() < instant {
+            std::hint::spin_loop();
+        }
+        assert!(clock.now() >= soon, "not early");
+        assert!(clock.instant_at(soon - Duration::hours(9)) <= Instant::now());
+    }
+
+    #[test]
+    fn rest_until_a_time_passes_while_a_manual_clock_stands() {
+        let clock = Clock::manual(DateTime::UNIX_EPOCH);
+        clock.advance(Duration::seconds(3));
+        let before = Instant::now();
+        let rest = |seconds| clock.instant_at(DateTime::UNIX_EPOCH + Duration::seconds(seconds)) - before;
+        assert!(rest(10) >= std::time::Duration::from_secs(7) && rest(10) < std::time::Duration::from_secs(8));
+        assert!(rest(2) < std::time::Duration::from_secs(7), "it has passed");
     }
 
     #[test]

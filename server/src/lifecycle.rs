@@ -14,6 +14,7 @@ mod web;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use milvaion_timer::{LAST_STRETCH, PreciseTimer};
 use tokio::sync::{Mutex, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -125,13 +126,14 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Returns [`ServerError`] if the port cannot be bound, if PostgreSQL or RabbitMQ cannot be used, or if the URL of
-    /// Redis or RabbitMQ cannot be parsed. Redis itself may be unreachable.
+    /// Returns [`ServerError`] if the port cannot be bound, if PostgreSQL or RabbitMQ cannot be used, if the URL of Redis
+    /// or RabbitMQ cannot be parsed, or if the operating system refuses a thread. Redis itself may be unreachable.
     pub async fn start(config: &ServerConfig, clock: Clock) -> Result<Self, ServerError> {
         let listener = listener::listen(config.http.host, config.http.port).await?;
         let address = listener.local_addr().map_err(ServerError::ListenerAddress)?;
         let connections = Connections::open(config, &clock).await?;
-        let (context, lease, kept) = share(config, &connections, clock);
+        let timer = PreciseTimer::start("due-timer", LAST_STRETCH).map_err(ServerError::TimerThread)?;
+        let (context, lease, kept) = share(config, &connections, clock, timer);
         let background = Supervisor::new(context.services.clone());
         let dispatcher = Dispatcher { store: connections.dispatching.clone(), ..Dispatcher::new(&context) };
         background.keep("lease", {
@@ -214,7 +216,12 @@ impl Server {
 /// Creates what the services of a server share, its lease, and the loops that keep connections open.
 ///
 /// These loops are stopped last, when the background services have written to the connections for the last time.
-fn share(config: &ServerConfig, connections: &Connections, clock: Clock) -> (Context, Lease, Supervisor) {
+fn share(
+    config: &ServerConfig,
+    connections: &Connections,
+    clock: Clock,
+    timer: PreciseTimer,
+) -> (Context, Lease, Supervisor) {
     let activators = Activators::default();
     let services = ServiceStatuses::new(connections.metrics.clone());
     let kept = Supervisor::new(services.clone());
@@ -253,6 +260,7 @@ fn share(config: &ServerConfig, connections: &Connections, clock: Clock) -> (Con
         broker: broker.clone(),
         echo,
         sender: MessageSender::new(store.clone(), publisher.clone(), clock.clone(), activators.republisher.clone()),
+        timer,
         publisher,
         hub,
         notifier: Notifier::new(config),

@@ -10,9 +10,10 @@
 //! reason all servers dispatch while Redis is down and no leader can be elected.
 //!
 //! Reading, deciding and committing take milliseconds, and a row must exist before its message is published. The
-//! dispatcher therefore does this [`HEAD_START`] before the due time, and at the due time it only publishes. Nothing is
-//! published early, and nothing is decided early that may still change: a job that waits for a slot, or whose
-//! occurrence would be skipped because an earlier one is open, is read again when it is due.
+//! dispatcher therefore does this [`HEAD_START`] before the due time. At the due time a [`PreciseTimer`] wakes the
+//! sender, which only publishes. Nothing is published early, and nothing is decided early that may still change: a job
+//! that waits for a slot, or whose occurrence would be skipped because an earlier one is open, is read again when it is
+//! due.
 //!
 //! Publishing does not delay the next tick; see [`crate::engine::sender`].
 
@@ -27,6 +28,7 @@ use anyhow::bail;
 use chrono::{DateTime, Utc};
 use milvaion_protocol::id::JobId;
 use milvaion_telemetry::SPANS;
+use milvaion_timer::PreciseTimer;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -80,6 +82,8 @@ pub struct Dispatcher {
     pub cache: Cache,
     /// The sender of job messages.
     pub sender: MessageSender,
+    /// The timer that wakes the sender at a due time.
+    pub timer: PreciseTimer,
     /// The hub for live events.
     pub hub: Hub,
     /// The server's clock.
@@ -110,6 +114,7 @@ impl Dispatcher {
             store: context.store.clone(),
             cache: context.cache.clone(),
             sender: context.sender.clone(),
+            timer: context.timer.clone(),
             hub: context.hub.clone(),
             clock: context.clock.clone(),
             leadership: context.leadership.clone(),

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use milvaion_timer::PreciseTimer;
 use tokio::sync::watch;
 
 use super::{
@@ -45,6 +46,8 @@ pub struct Context {
     pub publisher: Publisher,
     /// The sender of new occurrences.
     pub sender: MessageSender,
+    /// The timer that wakes the sender at a due time.
+    pub timer: PreciseTimer,
     /// The live events for browsers.
     pub hub: Hub,
     /// The sender of messages about alerts.

@@ -1,8 +1,9 @@
 //! The engine: what every part of the server shares, and the supervisor that runs its services.
 //!
 //! A *service* is everything that the server does by itself: a loop with a period, a consumer of a queue, a connection
-//! that is kept open. Nothing else is spawned when the server starts, so the supervisor knows every one of them. It times
-//! them, restarts them after a panic, counts what went wrong for the server's health, and stops them in order.
+//! that is kept open. Nothing else is spawned when the server starts, except the thread of the timer, which only wakes
+//! tasks; so the supervisor knows every one of them. It times them, restarts them after a panic, counts what went wrong for
+//! the server's health, and stops them in order.
 //!
 //! A service with a period separates *working* from *waiting*. Working is a tick: an ordinary function without input that
 //! reads the current state, moves it one step towards the wanted state, and returns a report of what it did. A tick is

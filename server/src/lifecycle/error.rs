@@ -100,6 +100,12 @@ pub enum ServerError {
     #[error("RabbitMQ cannot be reached at AMQP_URL. Check the address, the user and that RabbitMQ runs.")]
     RabbitMq(#[source] BrokerError),
 
+    /// The thread of the timer cannot be started.
+    #[error(
+        "The operating system refuses a thread to the server. Raise its limit of processes (ulimit -u) and restart it."
+    )]
+    TimerThread(#[source] io::Error),
+
     /// The process cannot install its handlers for SIGINT and SIGTERM.
     #[error("The server cannot install its handlers for SIGINT and SIGTERM. Start it again.")]
     Signals(#[source] io::Error),

@@ -3,10 +3,7 @@
 //! A batch has no state, and a failed one has created nothing. The loop that runs it decides when the next one is read
 //! and how large it is.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
 use chrono::{DateTime, Utc};
 use milvaion_api::events::LiveEvent;
@@ -17,10 +14,10 @@ use milvaion_protocol::{
 use milvaion_schedule::due::MISFIRE_GRACE;
 use milvaion_telemetry::occurrences::{SpanStart, record_creation};
 
-use super::{Dispatcher, HEAD_START, until};
+use super::{Dispatcher, HEAD_START};
 use crate::{
     cache::schedule::DueChange,
-    domain::{message::QueuedRun, send_time::send_time},
+    domain::{message::QueuedRun, send_time::group_by_send_time},
     engine::leadership::Leadership,
     faults,
     store::{create::CreatedRun, plan::DueJob},
@@ -96,6 +93,7 @@ impl Dispatcher {
         let early = std::collections::HashSet::<OccurrenceId>::new();
         faults::crash_point("dispatch.before_commit");
         let created = self.store.create_scheduled_runs(&fires, epoch, now).await?;
+        let committed = self.clock.now();
         let mut created: HashMap<OccurrenceId, CreatedRun> = created.into_iter().map(|run| (run.row.id, run)).collect();
         faults::crash_point("dispatch.after_commit");
         // A job refused ahead of its due time, because an earlier occurrence is open, is tried again when it is due.
@@ -107,7 +105,7 @@ impl Dispatcher {
             report.is_paused = self.store.is_cluster_paused().await?;
             return Ok(report);
         }
-        let mut to_send: BTreeMap<DateTime<Utc>, Vec<QueuedRun>> = BTreeMap::new();
+        let mut to_send: Vec<(DateTime<Utc>, QueuedRun)> = Vec::with_capacity(created.len());
         let mut rows = Vec::with_capacity(created.len());
         let mut due_again = Vec::with_capacity(created.len());
         let mut by_id: HashMap<JobId, DueJob> = jobs.into_iter().map(|job| (job.id, job)).collect();
@@ -127,14 +125,14 @@ impl Dispatcher {
                 needs_slot |= queued.is_held;
                 if !early.contains(&row.id) {
                     let queued = QueuedRun { job_data: job.job_data, ..queued };
-                    to_send.entry(send_time(due, now)).or_default().push(queued);
+                    to_send.push((due, queued));
                 }
             }
             rows.push(row);
         }
-        for (at, runs) in to_send {
-            if at > now {
-                self.sender.send_created_after(tokio::time::sleep(until(at, self.clock.now())), runs);
+        for (at, runs) in group_by_send_time(to_send, committed) {
+            if at > committed {
+                self.sender.send_created_after(self.timer.sleep_until(self.clock.instant_at(at)), runs);
             } else {
                 self.sender.send_created(runs).await;
             }
