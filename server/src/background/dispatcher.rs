@@ -58,8 +58,13 @@ use crate::{
 pub const NAME: &str = "dispatcher";
 /// The longest time for a tick. A longer one is dropped, as if the process had crashed there.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
-/// The time by which an occurrence is created ahead of its due time. Longer than reading and committing take on a busy
-/// machine, and too short for a user to notice that an edit or a pause came after the occurrence was created.
+/// The time by which an occurrence is created ahead of its due time. It is too short for a user to notice that an edit
+/// or a pause came after the occurrence was created.
+///
+/// It is chosen from the histogram `milvaion_created_before_due_seconds`, which says how much of it is left after the
+/// commit. While the 1st percentile is above 0, it is long enough for 99 of 100 occurrences; otherwise it is too short by
+/// as much as the percentile is below 0. A longer one only costs: if a server is killed, the occurrences that it has
+/// created ahead wait `REPUBLISH_SECONDS` for the republisher, and a head start of 60 ms makes them three times as many.
 pub const HEAD_START: Duration = Duration::from_millis(20);
 /// The longest sleep. Even if nothing is due for a year, the health report requires a tick within three times this
 /// period.

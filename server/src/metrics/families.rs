@@ -34,6 +34,9 @@ const WORKER_QUEUES: [&str; 3] = ["status", "logs", "registration"];
 
 /// The bounds of delays, in seconds: a good one is some milliseconds, and one after an outage may be half an hour.
 const DELAY_BUCKETS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 1_800.0];
+/// The bounds of the time that is left of a head start of twenty milliseconds, in seconds. Below the first one, a
+/// longer head start is no remedy.
+const AHEAD_BUCKETS: [f64; 11] = [-0.1, -0.05, -0.02, -0.01, -0.005, 0.0, 0.002_5, 0.005, 0.01, 0.015, 0.02];
 /// The bounds of ticks, in seconds. The longest limit of a tick is twenty.
 const TICK_BUCKETS: [f64; 8] = [0.001, 0.005, 0.025, 0.1, 0.5, 2.0, 10.0, 20.0];
 /// The bounds of statements and of waits for a connection, in seconds.
@@ -58,6 +61,7 @@ pub(super) struct MetricFamilies {
     pub(super) routes: LabelBound<String>,
 
     pub(super) created_after_due: DelayHistogram,
+    pub(super) created_before_due: Histogram,
     pub(super) confirmed_after_due: DelayHistogram,
     pub(super) started_after_due: DelayHistogram,
     pub(super) stored_after_end: DelayHistogram,
@@ -125,6 +129,7 @@ impl MetricFamilies {
             statement_names: LabelBound::new(MAX_STATEMENTS),
             routes: LabelBound::new(MAX_ROUTES),
             created_after_due: delays(),
+            created_before_due: Histogram::new(AHEAD_BUCKETS),
             confirmed_after_due: delays(),
             started_after_due: delays(),
             stored_after_end: delays(),
@@ -217,6 +222,8 @@ impl MetricFamilies {
             "Time from the end of an occurrence, by the clock of the worker, until this server has stored it",
             &self.stored_after_end,
         );
+        let ahead = "Time from the commit of a scheduled occurrence that may be stored ahead to its due time; negative after it";
+        registry.register_with_unit("created_before_due", ahead, Unit::Seconds, self.created_before_due.clone());
     }
 
     fn register_runs(&self, registry: &mut Registry) {

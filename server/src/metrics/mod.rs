@@ -153,6 +153,11 @@ impl Metrics {
         self.0.created_after_due.observe(seconds_between(due, at), exemplar(trace_id), None);
     }
 
+    /// Records that a scheduled occurrence that may be created ahead was committed at `at`.
+    pub fn created_ahead(&self, due: DateTime<Utc>, at: DateTime<Utc>) {
+        self.0.created_before_due.observe(seconds_between(at, due) - seconds_between(due, at));
+    }
+
     /// Records that the broker confirmed the first message of the occurrence with this trace at `at`.
     pub fn confirmed(&self, trace_id: String, due: DateTime<Utc>, at: DateTime<Utc>) {
         self.0.confirmed_after_due.observe(seconds_between(due, at), exemplar(trace_id), None);
@@ -329,6 +334,20 @@ mod tests {
             series(&metrics, "milvaion_started_after_due_seconds_sum"),
             ["milvaion_started_after_due_seconds_sum 0.0"]
         );
+    }
+
+    #[test]
+    fn commit_after_the_due_time_counts_as_negative() {
+        let metrics = Metrics::default();
+        for micros in [11_000, 400, -3_000, -70_000_000] {
+            let at = DateTime::UNIX_EPOCH - chrono::TimeDelta::microseconds(micros);
+            metrics.created_ahead(DateTime::UNIX_EPOCH, at);
+        }
+        let buckets = series(&metrics, "milvaion_created_before_due_seconds_bucket");
+        for (bound, count) in [("-0.1", 1), ("-0.005", 1), ("0.0", 2), ("0.005", 3), ("0.01", 3), ("0.015", 4)] {
+            let bucket = format!(r#"milvaion_created_before_due_seconds_bucket{{le="{bound}"}} {count}"#);
+            assert!(buckets.contains(&bucket), "{bucket} {buckets:?}");
+        }
     }
 
     #[test]

@@ -123,6 +123,9 @@ impl Dispatcher {
             due_again.push(DueChange::fired(job.id, due, fire.next_fire_at));
             if row.status == OccurrenceStatus::Queued {
                 needs_slot |= queued.is_held;
+                if !has_concurrency_limit(&job) {
+                    self.store.metrics().created_ahead(due, committed);
+                }
                 if !early.contains(&row.id) {
                     let queued = QueuedRun { job_data: job.job_data, ..queued };
                     to_send.push((due, queued));

@@ -40,7 +40,9 @@ async fn one_run_is_counted_from_its_due_time_to_its_end() {
     // The figures of services are kept for some seconds, so the first scrape should find the worker and the run.
     wait::until("a completed run", async || !runs::all(&server, Some(OccurrenceStatus::Completed)).await.is_empty())
         .await;
-    for delay in ["created_after_due", "confirmed_after_due", "started_after_due", "stored_after_end"] {
+    let delays =
+        ["created_after_due", "created_before_due", "confirmed_after_due", "started_after_due", "stored_after_end"];
+    for delay in delays {
         until_shown(&server, &format!("milvaion_{delay}_seconds_count"), |count| count >= 1.0).await;
     }
     let text = scrape(&server).await;
