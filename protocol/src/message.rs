@@ -28,7 +28,7 @@ pub use log::{LogLevel, LogLine, LogMessage, MAX_ATTEMPT_LINES, first_log_seq};
 pub use registration::{
     DeclaredSchedule, DeclaredTiming, FEATURE_CHECKPOINT, FEATURE_CLAIMS, FEATURE_INGEST, FEATURE_SCHEDULES,
     HelloProblem, HelloReply, InstanceHeartbeat, InstanceHello, JobDefaults, JobTypeInfo, PROTOCOL_VERSION,
-    RegistrationMessage, UniqueRule,
+    PriorityLoad, RegistrationMessage, UniqueRule,
 };
 pub use status::{RunProgress, StatusMessage, StatusReport};
 

@@ -42,6 +42,7 @@ pub fn heartbeat(instance: &str, running: &[OccurrenceId], now: DateTime<Utc>) -
         worker_id: "w".into(),
         instance_id: instance.into(),
         running: running.to_vec(),
+        priorities: Vec::new(),
         notice: None,
         stopping: false,
         timestamp: now,

@@ -80,10 +80,17 @@ pub struct InstanceHello {
     /// The maximum number of concurrent runs, over all job types.
     #[serde(default, deserialize_with = "crate::lenient::number_or_default")]
     pub capacity: u32,
+    /// The number of concurrent runs that the instance reserves for the priority 5 (critical).
+    #[serde(default, skip_serializing_if = "is_zero", deserialize_with = "crate::lenient::number_or_default")]
+    pub critical_slots: u32,
     /// The job types that it can run.
     pub job_types: Vec<JobTypeInfo>,
     /// The time of sending, by the worker's clock.
     pub timestamp: DateTime<Utc>,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// A job type as a worker announces it.
@@ -298,6 +305,9 @@ pub struct InstanceHeartbeat {
     /// The occurrences that it runs now.
     #[serde(default, deserialize_with = "crate::lenient::or_default")]
     pub running: Vec<OccurrenceId>,
+    /// The number of runs by priority, each priority once and the highest first. Priorities without runs are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::lenient::or_default")]
+    pub priorities: Vec<PriorityLoad>,
     /// A problem of this process that operators should see, at most 500 bytes. Each heartbeat replaces or clears the
     /// notice of the previous one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -308,4 +318,20 @@ pub struct InstanceHeartbeat {
     pub stopping: bool,
     /// The time of sending, by the worker's clock.
     pub timestamp: DateTime<Utc>,
+}
+
+/// The runs of one priority in an instance, for the dashboard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct PriorityLoad {
+    /// The priority, from 1 (idle) to 5 (critical).
+    #[serde(deserialize_with = "crate::lenient::number")]
+    pub priority: u8,
+    /// The number of runs that have a permit.
+    #[serde(default, deserialize_with = "crate::lenient::number_or_default")]
+    pub running: u32,
+    /// The number of runs that the instance has received and that wait for a permit.
+    #[serde(default, deserialize_with = "crate::lenient::number_or_default")]
+    pub waiting: u32,
 }

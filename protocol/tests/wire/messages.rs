@@ -4,8 +4,8 @@ use milvaion_protocol::{
     message::{
         CancelMessage, ClaimDenial, ClaimReply, ClaimRequest, DeclaredSchedule, DeclaredTiming, HelloProblem,
         HelloReply, IngestMessage, IngestOutcome, IngestReply, IngestResult, InstanceHeartbeat, InstanceHello,
-        JobDefaults, JobMessage, JobTypeInfo, LogLevel, LogLine, LogMessage, NewOccurrence, RegistrationMessage,
-        RunProgress, StatusMessage, StatusReport, UniqueRule,
+        JobDefaults, JobMessage, JobTypeInfo, LogLevel, LogLine, LogMessage, NewOccurrence, PriorityLoad,
+        RegistrationMessage, RunProgress, StatusMessage, StatusReport, UniqueRule,
     },
     status::OccurrenceStatus,
 };
@@ -261,6 +261,7 @@ fn registration_hello() {
         protocol: 1,
         features: vec!["claims".into()],
         capacity: 50,
+        critical_slots: 2,
         job_types: vec![info.clone()],
         timestamp: at(LATER_TIME),
     };
@@ -276,6 +277,7 @@ fn registration_hello() {
             "protocol": 1,
             "features": ["claims"],
             "capacity": 50,
+            "criticalSlots": 2,
             "jobTypes": [{
                 "jobType": "send",
                 "description": "Sends a letter.",
@@ -299,6 +301,7 @@ fn registration_hello() {
             version: String::new(),
             features: Vec::new(),
             capacity: 0,
+            critical_slots: 0,
             job_types: vec![bare],
             ..hello
         }),
@@ -311,6 +314,7 @@ fn registration_heartbeat_and_goodbye() {
         worker_id: "mail".into(),
         instance_id: "mail-0a1b2c3d".into(),
         running: vec![occurrence()],
+        priorities: vec![PriorityLoad { priority: 5, running: 1, waiting: 3 }],
         notice: Some("The disk is full.".into()),
         stopping: true,
         timestamp: at(LATER_TIME),
@@ -319,10 +323,12 @@ fn registration_heartbeat_and_goodbye() {
         &RegistrationMessage::Heartbeat(beat.clone()),
         json!({
             "kind": "heartbeat", "workerId": "mail", "instanceId": "mail-0a1b2c3d", "running": [OCCURRENCE_ID],
-            "notice": "The disk is full.", "stopping": true, "timestamp": LATER_TIME,
+            "priorities": [{ "priority": 5, "running": 1, "waiting": 3 }], "notice": "The disk is full.",
+            "stopping": true, "timestamp": LATER_TIME,
         }),
     );
-    let beat = InstanceHeartbeat { notice: None, stopping: false, ..beat };
+    minimal(json!({ "priority": 4 }), &PriorityLoad { priority: 4, running: 0, waiting: 0 });
+    let beat = InstanceHeartbeat { priorities: Vec::new(), notice: None, stopping: false, ..beat };
     golden(
         &RegistrationMessage::Heartbeat(beat.clone()),
         json!({

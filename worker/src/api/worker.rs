@@ -204,9 +204,11 @@ impl Worker {
             protocol: PROTOCOL_VERSION,
             features: [FEATURE_CLAIMS, FEATURE_CHECKPOINT, FEATURE_SCHEDULES].map(str::to_owned).to_vec(),
             capacity: config.capacity,
+            critical_slots: 0,
             job_types: registry::announce(&jobs),
             timestamp: clock::now(),
         };
+        let permits = PrioritySemaphore::new(config.capacity as usize, jobs.iter().map(|job| job.concurrency.into()));
         let mut control_thread = control_thread::start(ControlThreadConfig {
             amqp: amqp.clone(),
             redis_url: config.redis_url.clone(),
@@ -214,6 +216,7 @@ impl Worker {
             keys: keys.clone(),
             hello,
             running: running.clone(),
+            permits: permits.clone(),
             report_receiver,
             reporter_config: ReporterConfig {
                 journal: outbox.journal,
@@ -232,7 +235,6 @@ impl Worker {
         signals.stop.run_until_cancelled(claims.warm_up()).await;
         let (claim_batcher, batching) = ClaimBatcher::new(claims);
         tokio::spawn(tasks.guard("claim batcher", &abandon, batching));
-        let permits = PrioritySemaphore::new(config.capacity as usize, jobs.iter().map(|job| job.concurrency.into()));
         let claim_checker = ClaimChecker::new(amqp.clone(), topology.clone(), instance_id.clone());
         #[cfg(feature = "client")]
         let enqueuer = JobEnqueuer {

@@ -32,6 +32,7 @@ use crate::{
     clock,
     control::cancel,
     delivery::claim::{ClaimStore, HEARTBEAT_INTERVAL},
+    delivery::permits::PrioritySemaphore,
     delivery::refused_queues::RefusedQueues,
     delivery::run_table::RunTable,
     net::publisher::WorkerPublisher,
@@ -53,6 +54,8 @@ pub(crate) struct Heartbeater {
     pub(crate) claims: ClaimStore,
     /// The current runs.
     pub(crate) running: RunTable,
+    /// The permits, whose use the heartbeats show.
+    pub(crate) permits: PrioritySemaphore,
     /// The ended runs that are listed until the broker has confirmed their ends.
     pub(crate) unconfirmed_ends: UnconfirmedEnds,
     /// The publisher of messages to the server.
@@ -222,6 +225,7 @@ impl Heartbeater {
                 worker_id: self.hello.worker_id.clone(),
                 instance_id: self.hello.instance_id.clone(),
                 running: self.listed(),
+                priorities: self.permits.load(),
                 notice: self.notice(),
                 stopping: self.stopping.is_cancelled(),
                 timestamp: clock::now(),
@@ -396,6 +400,7 @@ mod tests {
             hello: InstanceHello { instance_id: "w-1".to_owned(), ..InstanceHello::default() },
             claims: ClaimStore::new(redis_url, keys(env), "w-1").expect("a valid URL"),
             running,
+            permits: PrioritySemaphore::new(1, [1]),
             unconfirmed_ends: UnconfirmedEnds::default(),
             publisher,
             exchange: env.topology.registration(),

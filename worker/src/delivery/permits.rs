@@ -34,6 +34,11 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use milvaion_protocol::{message::PriorityLoad, topology::MAX_PRIORITY};
+
+/// The number of priorities, with 0, which no server sends.
+const PRIORITIES: usize = MAX_PRIORITY as usize + 1;
+
 /// The permits of one worker. Clones share the same permits.
 #[derive(Clone)]
 pub(crate) struct PrioritySemaphore(Arc<Mutex<SemaphoreState>>);
@@ -41,6 +46,8 @@ pub(crate) struct PrioritySemaphore(Arc<Mutex<SemaphoreState>>);
 struct SemaphoreState {
     /// Free permits of the worker.
     free: usize,
+    /// Permits in use, by priority.
+    running: [u32; PRIORITIES],
     job_types: Vec<JobTypePermits>,
     /// Number of requests so far, which orders requests of equal priority.
     arrivals: u64,
@@ -65,7 +72,26 @@ impl PrioritySemaphore {
             .zip(concurrency)
             .map(|(prefetch, free)| JobTypePermits { prefetch, free, waiting: BTreeMap::new() })
             .collect();
-        Self(Arc::new(Mutex::new(SemaphoreState { free: capacity, job_types, arrivals: 0 })))
+        let state = SemaphoreState { free: capacity, running: [0; PRIORITIES], job_types, arrivals: 0 };
+        Self(Arc::new(Mutex::new(state)))
+    }
+
+    /// Returns the number of permits in use and of waiting requests by priority, the highest first.
+    pub(crate) fn load(&self) -> Vec<PriorityLoad> {
+        let (running, waiting) = {
+            let inner = self.lock();
+            let mut waiting = [0; PRIORITIES];
+            for (Reverse(priority), _) in inner.job_types.iter().flat_map(|job_type| job_type.waiting.keys()) {
+                waiting[usize::from(*priority)] += 1;
+            }
+            (inner.running, waiting)
+        };
+        let load = |priority: u8| PriorityLoad {
+            priority,
+            running: running[usize::from(priority)],
+            waiting: waiting[usize::from(priority)],
+        };
+        (0..=MAX_PRIORITY).rev().map(load).filter(|load| load.running + load.waiting > 0).collect()
     }
 
     /// Returns the prefetch of a type: the number of deliveries that the broker may deliver before one is acknowledged.
@@ -81,6 +107,7 @@ impl PrioritySemaphore {
     /// # Panics
     /// Panics if the type does not exist.
     pub(crate) fn acquire(&self, type_index: usize, priority: u8) -> PermitRequest {
+        let priority = priority.min(MAX_PRIORITY);
         let mut inner = self.lock();
         inner.arrivals += 1;
         let rank = (Reverse(priority), inner.arrivals);
@@ -88,6 +115,7 @@ impl PrioritySemaphore {
         let state = if inner.free > 0 && inner.job_types[type_index].free > 0 {
             inner.free -= 1;
             inner.job_types[type_index].free -= 1;
+            inner.running[usize::from(priority)] += 1;
             RequestState::Granted
         } else {
             inner.job_types[type_index].waiting.insert(rank, None);
@@ -97,10 +125,11 @@ impl PrioritySemaphore {
         PermitRequest { permits: self.clone(), type_index, rank, state }
     }
 
-    fn release(&self, type_index: usize) {
+    fn release(&self, type_index: usize, priority: u8) {
         let waker = {
             let mut inner = self.lock();
             inner.free += 1;
+            inner.running[usize::from(priority)] -= 1;
             inner.job_types[type_index].free += 1;
             inner.grant()
         };
@@ -139,9 +168,10 @@ impl SemaphoreState {
             .filter(|job_type| job_type.free > 0)
             .filter_map(|job_type| Some((*job_type.waiting.first_key_value()?.0, job_type)))
             .min_by_key(|(rank, _)| *rank);
-        let (_, job_type) = next?;
+        let ((Reverse(priority), _), job_type) = next?;
         job_type.free -= 1;
         self.free -= 1;
+        self.running[usize::from(priority)] += 1;
         // Removal from the waiting requests is the grant.
         job_type.waiting.pop_first().and_then(|(_, waker)| waker)
     }
@@ -178,7 +208,7 @@ impl Future for PermitRequest {
         }
         debug_assert!(this.state != RequestState::Taken, "a permit is returned once");
         this.state = RequestState::Taken;
-        Poll::Ready(Permit { permits: this.permits.clone(), type_index: this.type_index })
+        Poll::Ready(Permit { permits: this.permits.clone(), type_index: this.type_index, priority: this.rank.0.0 })
     }
 }
 
@@ -191,7 +221,7 @@ impl Drop for PermitRequest {
             RequestState::Queued => self.permits.lock().job_types[self.type_index].waiting.remove(&self.rank).is_none(),
         };
         if granted {
-            self.permits.release(self.type_index);
+            self.permits.release(self.type_index, self.rank.0.0);
         }
     }
 }
@@ -200,11 +230,12 @@ impl Drop for PermitRequest {
 pub(crate) struct Permit {
     permits: PrioritySemaphore,
     type_index: usize,
+    priority: u8,
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.permits.release(self.type_index);
+        self.permits.release(self.type_index, self.priority);
     }
 }
 
@@ -274,6 +305,20 @@ mod tests {
         assert_eq!(next(&mut requests[..1]).0, 0);
     }
 
+    #[tokio::test]
+    async fn load_counts_permits_and_requests_by_priority() {
+        let permits = PrioritySemaphore::new(2, [1, 2]);
+        let load = || permits.load().into_iter().map(|load| (load.priority, load.running, load.waiting));
+        let first = permits.acquire(0, 5).await;
+        let granted = permits.acquire(1, 3);
+        let waiting = [permits.acquire(0, 5), permits.acquire(1, 1)];
+        assert_eq!(load().collect::<Vec<_>>(), [(5, 1, 1), (3, 1, 0), (1, 0, 1)]);
+        drop(granted);
+        assert_eq!(load().collect::<Vec<_>>(), [(5, 1, 1), (1, 1, 0)], "the first type is full");
+        drop((waiting, first));
+        assert_eq!(load().count(), 0);
+    }
+
     #[test]
     fn prefetch_is_the_number_of_possible_runs() {
         let permits = PrioritySemaphore::new(50, [10, 200]);
@@ -334,6 +379,7 @@ mod tests {
         }
         let inner = permits.lock();
         assert_eq!((inner.free, inner.job_types[0].free, inner.job_types[1].free), (3, 2, 2));
+        assert_eq!(inner.running, [0; PRIORITIES]);
         assert!(inner.job_types.iter().all(|job_type| job_type.waiting.is_empty()));
     }
 }

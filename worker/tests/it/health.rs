@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lapin::{Connection, ConnectionProperties, options::QueueDeclareOptions, types::FieldTable};
-use milvaion_protocol::message::{InstanceHeartbeat, RegistrationMessage};
+use milvaion_protocol::message::{InstanceHeartbeat, PriorityLoad, RegistrationMessage};
 use milvaion_worker::{
     Job, JobContext, JobError,
     prometheus_client::{encoding::text::encode, metrics::counter::Counter, registry::Registry},
@@ -174,6 +174,7 @@ async fn stop_is_announced_at_once() {
         eventually("the announcement", || async { heartbeats(&env).await.into_iter().find(|beat| beat.stopping) })
             .await;
     assert_eq!(announcement.running, [message.occurrence_id], "it still runs");
+    assert_eq!(announcement.priorities, [PriorityLoad { priority: message.priority, running: 1, waiting: 0 }]);
     let delay = announcement.timestamp - requested_at;
     assert!(delay < chrono::TimeDelta::seconds(2), "announced after {delay}");
     counter.open();
