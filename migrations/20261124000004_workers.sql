@@ -14,6 +14,7 @@ CREATE TABLE worker_instances (
     pid               integer     NOT NULL DEFAULT 0,
     version           text        NOT NULL DEFAULT '',
     capacity          integer     NOT NULL DEFAULT 0,
+    critical_slots    integer     NOT NULL DEFAULT 0,
     running           integer     NOT NULL DEFAULT 0,
     started_at        timestamptz NOT NULL,
     last_heartbeat_at timestamptz NOT NULL,
@@ -21,6 +22,7 @@ CREATE TABLE worker_instances (
     stopped_at        timestamptz,
     seen_in_redis_at  timestamptz,
     running_ids       uuid[]      NOT NULL DEFAULT '{}',
+    priorities        jsonb       NOT NULL DEFAULT '[]',
     notice            text        CHECK (octet_length(notice) <= 500),
     protocol          integer     NOT NULL DEFAULT 1,
     features          text[]      NOT NULL DEFAULT '{}',
@@ -31,8 +33,11 @@ CREATE TABLE worker_instances (
     unreadable_reason text        CHECK (octet_length(unreadable_reason) <= 500)
 );
 COMMENT ON TABLE  worker_instances IS 'Processes of workers.';
+COMMENT ON COLUMN worker_instances.critical_slots IS 'Number of concurrent runs that it reserves for the priority 5 (critical).';
 COMMENT ON COLUMN worker_instances.running IS 'Number of running occurrences at the last heartbeat.';
 COMMENT ON COLUMN worker_instances.running_ids IS 'Running occurrences at the last heartbeat.';
+COMMENT ON COLUMN worker_instances.priorities IS
+    'Runs by priority at the last heartbeat: a list of {priority, running, waiting}; empty if the instance does not count them.';
 COMMENT ON COLUMN worker_instances.notice IS 'Problem that the instance reported at its last heartbeat; null if there was none.';
 COMMENT ON COLUMN worker_instances.last_heartbeat_at IS 'Time of the last heartbeat, by the server''s clock.';
 -- A run that is lost with an instance that stops was not lost by its own fault: the process was ended from outside before it
@@ -94,13 +99,3 @@ COMMENT ON COLUMN declared_jobs.job_id IS 'The job.';
 COMMENT ON COLUMN declared_jobs.declared IS 'Definition that the code declares, as of the last registration; null until one declares the job type.';
 COMMENT ON COLUMN declared_jobs.version IS 'Version of the program that declares it.';
 COMMENT ON COLUMN declared_jobs.retired_at IS 'Time at which the code no longer declared it; null while it does.';
-
-CREATE TABLE buckets (
-    id          uuid        PRIMARY KEY,
-    instance_id text        NOT NULL,
-    priority    smallint    NOT NULL CHECK (priority BETWEEN 1 AND 5),
-    state       text        NOT NULL CHECK (state IN ('active', 'completing', 'lost', 'draining', 'ready_to_delete')),
-    epoch       bigint      NOT NULL DEFAULT 1,
-    changed_at  timestamptz NOT NULL
-);
-COMMENT ON TABLE buckets IS 'Queues owned by one worker instance, with preloaded occurrences.';

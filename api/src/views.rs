@@ -10,7 +10,7 @@ mod users;
 pub use calendars::{BlackoutView, CalendarName, CalendarRow, CalendarView};
 pub use installation::{
     BarCount, ClusterOverview, ClusterPause, ClusterStatus, DATABASE_PART, DEMO_JOB_TYPE, DISPATCHER_PART, HealthItem,
-    HealthState, InstanceView, JobTypeView, MAX_COUNTED_OPEN, TASKS_PART, UpcomingJob, WorkerView,
+    HealthState, InstanceState, InstanceView, JobTypeView, MAX_COUNTED_OPEN, TASKS_PART, UpcomingJob, WorkerView,
 };
 pub use jobs::{JobFormContext, JobRow, JobView, PreviewRun, SchedulePreview};
 pub use occurrences::{OccurrenceRow, OccurrenceView, StatusChange, TriggerSource};

@@ -416,9 +416,10 @@ async fn workers_page_shows_instances_and_job_types() {
     page.assert_contains(&[
         "1 of 2 instances live",
         "Instances seen in the last 24 hours",
-        ">Live<",
+        ">Active<",
+        "critical 1 (3 waiting), 2 reserved for critical",
         "local-2",
-        "Lost",
+        ">Lost<",
         "http-request",
         "The URL to request.",
     ]);

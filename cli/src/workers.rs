@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use milvaion_api::{
     rest::WorkerQuery,
-    views::{InstanceView, WorkerView},
+    views::{InstanceState, InstanceView, WorkerView},
 };
 
 use super::{
@@ -33,7 +33,19 @@ pub(super) async fn run(command: WorkersCommand, session: &mut Session<'_>) -> R
     let workers = session.list(&query, list, async |client, query| client.workers(query).await).await?;
     session.print_list(&workers, list, "workers", |session, workers| {
         Table::new(
-            ["WORKER", "INSTANCE", "STATE", "HOST", "VERSION", "RUNNING", "LAST HEARTBEAT", "NOTICE"],
+            [
+                "WORKER",
+                "INSTANCE",
+                "STATE",
+                "RUNNING",
+                "BY PRIORITY",
+                "LAST HEARTBEAT",
+                "STARTED",
+                "STOPPED",
+                "HOST",
+                "VERSION",
+                "NOTICE",
+            ],
             workers.iter().flat_map(|worker| {
                 worker.instances.iter().map(|instance| row(session, worker, instance)).collect::<Vec<_>>()
             }),
@@ -41,21 +53,26 @@ pub(super) async fn run(command: WorkersCommand, session: &mut Session<'_>) -> R
     })
 }
 
-fn row(session: &Session<'_>, worker: &WorkerView, instance: &InstanceView) -> [Cell; 8] {
-    let state = match instance {
-        InstanceView { alive: true, unreachable: true, .. } => Cell::new("no RabbitMQ", Color::Yellow),
-        InstanceView { alive: true, .. } => Cell::new("alive", Color::Green),
-        InstanceView { stopped: true, .. } => Cell::new("stopped", Color::Faint),
-        _ => Cell::new("lost", Color::Red),
+fn row(session: &Session<'_>, worker: &WorkerView, instance: &InstanceView) -> [Cell; 11] {
+    let (state, color) = match instance.state {
+        InstanceState::Active => ("active", Color::Green),
+        InstanceState::Completing => ("completing", Color::Yellow),
+        InstanceState::Unreachable => ("unreachable", Color::Red),
+        InstanceState::Draining => ("draining", Color::Yellow),
+        InstanceState::Lost => ("lost", Color::Red),
+        InstanceState::Gone => ("gone", Color::Faint),
     };
     [
         Cell::plain(&worker.id),
         Cell::plain(&instance.id),
-        state,
+        Cell::new(state, color),
+        instance.running_text().into(),
+        instance.priorities_text().into(),
+        session.moment(instance.last_heartbeat_at),
+        session.moment(instance.started_at),
+        session.moment_or(instance.stopped_at, "–"),
         Cell::plain(&instance.host),
         Cell::plain(&instance.version),
-        format!("{} of {}", instance.running, instance.capacity).into(),
-        session.moment(instance.last_heartbeat_at),
         instance.notice.clone().unwrap_or_default().into(),
     ]
 }

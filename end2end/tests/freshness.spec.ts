@@ -41,6 +41,7 @@ test("an open workers page follows heartbeats", { tag: "@all" }, async ({ admin:
   await schema.locator("summary").click();
   await expect(schema).toHaveAttribute("open", "");
   const instance = page.locator("tr[data-instance]").first();
+  await expect(instance.locator('td[data-label="State"]')).toHaveText("Active");
   await expect(instance.locator('td[data-label="Running"]')).toHaveText(/^\d+ of \d+$/);
   await expectNewTime(instance.locator('td[data-label="Last heartbeat"] time'));
   // The refresh patched the page and did not replace it.

@@ -5,7 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use super::OccurrenceRow;
 use crate::{alerts::FiringAlerts, page::TimeWindow};
-use milvaion_protocol::{id::JobId, message::JobTypeInfo, status::OccurrenceStatus};
+use milvaion_protocol::{
+    id::JobId,
+    message::{JobTypeInfo, PriorityLoad},
+    status::OccurrenceStatus,
+};
 
 /// A job type with the worker that announced it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,6 +45,42 @@ pub struct WorkerView {
     pub job_types: Vec<JobTypeView>,
 }
 
+/// The state of a worker instance. It follows from the heartbeats, the goodbye and the open runs of the instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum InstanceState {
+    /// Its heartbeats arrive, and it takes new work.
+    Active,
+    /// It has received SIGTERM: it takes no new work, and ends or hands back what it runs.
+    Completing,
+    /// No heartbeat arrives over RabbitMQ, while the one in Redis shows that the instance is alive.
+    Unreachable,
+    /// It no longer runs, and its open runs are being requeued.
+    Draining,
+    /// No heartbeat arrives, it reported no stop, and none of its runs is open.
+    Lost,
+    /// It reported a graceful stop.
+    Gone,
+}
+
+impl InstanceState {
+    /// Returns true if the heartbeats of the instance arrive.
+    #[must_use]
+    pub const fn is_alive(self) -> bool {
+        matches!(self, Self::Active | Self::Completing)
+    }
+
+    /// Returns true if the process exists by its last sign of life.
+    #[must_use]
+    pub const fn has_process(self) -> bool {
+        matches!(self, Self::Active | Self::Completing | Self::Unreachable)
+    }
+}
+
+/// The names of the priorities from 1 to 5.
+const PRIORITY_NAMES: [&str; 5] = ["idle", "low", "normal", "high", "critical"];
+
 /// A worker instance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -54,19 +94,25 @@ pub struct InstanceView {
     pub version: String,
     /// The maximum number of concurrent runs.
     pub capacity: i32,
-    /// The number of runs at the last heartbeat; 0 unless the instance is alive.
+    /// The number of concurrent runs that the instance reserves for the priority 5 (critical).
+    #[serde(default)]
+    pub critical_slots: i32,
+    /// The state.
+    pub state: InstanceState,
+    /// The number of runs at the last heartbeat. While the instance is draining, the number of runs that are not requeued
+    /// yet. Otherwise 0 without a process.
     pub running: i32,
+    /// The runs and the deliveries that wait for a permit at the last heartbeat, by priority, the highest first. Empty if
+    /// there are none, if the instance does not report them, or without a process.
+    #[serde(default)]
+    pub priorities: Vec<PriorityLoad>,
     /// The time of the first registration.
     pub started_at: DateTime<Utc>,
     /// The time of the last heartbeat.
     pub last_heartbeat_at: DateTime<Utc>,
-    /// True if the last heartbeat is recent enough.
-    pub alive: bool,
-    /// True if no heartbeat arrives over RabbitMQ, while the one in Redis shows that the instance is alive.
+    /// The time at which the instance reported a graceful stop.
     #[serde(default)]
-    pub unreachable: bool,
-    /// True if the instance reported a graceful stop.
-    pub stopped: bool,
+    pub stopped_at: Option<DateTime<Utc>>,
     /// The problem that the instance reported with its last heartbeat.
     #[serde(default)]
     pub notice: Option<String>,
@@ -88,6 +134,31 @@ pub struct InstanceView {
     /// The field and the reason of the last one that could not be read.
     #[serde(default)]
     pub unreadable_reason: Option<String>,
+}
+
+impl InstanceView {
+    /// Returns the number of runs, and the capacity of a process: `3 of 10`, `2 left`.
+    #[must_use]
+    pub fn running_text(&self) -> String {
+        match self.state {
+            state if state.has_process() => format!("{} of {}", self.running, self.capacity),
+            InstanceState::Draining => format!("{} left", self.running),
+            _ => "–".into(),
+        }
+    }
+
+    /// Returns the runs by priority and the reserved slots: `critical 1 (2 waiting), normal 3, 2 reserved for critical`.
+    #[must_use]
+    pub fn priorities_text(&self) -> String {
+        let loads = self.priorities.iter().filter_map(|load| {
+            let name = PRIORITY_NAMES.get(usize::from(load.priority).checked_sub(1)?)?;
+            let waiting = if load.waiting > 0 { format!(" ({} waiting)", load.waiting) } else { String::new() };
+            Some(format!("{name} {}{waiting}", load.running))
+        });
+        let reserved = (self.critical_slots > 0).then(|| format!("{} reserved for critical", self.critical_slots));
+        let texts: Vec<String> = loads.chain(reserved).collect();
+        if texts.is_empty() { "–".into() } else { texts.join(", ") }
+    }
 }
 
 /// The health of one part of the installation.
@@ -247,6 +318,27 @@ pub struct ClusterPause {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_of_an_instance_follow_its_state() {
+        let mut instance: InstanceView = serde_json::from_value(serde_json::json!({
+            "id": "w-1", "host": "h", "version": "1", "capacity": 10, "state": "active", "running": 4,
+            "priorities": [
+                { "priority": 5, "running": 1, "waiting": 2 }, { "priority": 3, "running": 3, "waiting": 0 },
+                { "priority": 0, "running": 1, "waiting": 0 },
+            ],
+            "startedAt": "2026-11-25T12:00:00Z", "lastHeartbeatAt": "2026-11-25T12:00:00Z",
+        }))
+        .expect("an instance");
+        assert_eq!(instance.running_text(), "4 of 10");
+        assert_eq!(instance.priorities_text(), "critical 1 (2 waiting), normal 3");
+        instance.critical_slots = 2;
+        assert_eq!(instance.priorities_text(), "critical 1 (2 waiting), normal 3, 2 reserved for critical");
+        (instance.state, instance.critical_slots, instance.priorities) = (InstanceState::Draining, 0, Vec::new());
+        assert_eq!((instance.running_text().as_str(), instance.priorities_text().as_str()), ("4 left", "–"));
+        instance.state = InstanceState::Lost;
+        assert_eq!(instance.running_text(), "–");
+    }
 
     fn status(database: HealthState, dispatcher: HealthState, tasks: HealthState) -> ClusterStatus {
         let item = |name: &str, state| HealthItem { name: name.into(), state, detail: String::new(), since: None };

@@ -11,7 +11,7 @@ use leptos_meta::Title;
 use milvaion_api::{
     events::LiveEvent,
     permissions::Permission,
-    views::{InstanceView, JobTypeView, WorkerView},
+    views::{InstanceState, InstanceView, JobTypeView, WorkerView},
 };
 
 use crate::{
@@ -82,13 +82,13 @@ fn empty_state() -> impl IntoView {
 fn WorkerCard(worker: RwSignal<WorkerView>, may_define: bool) -> impl IntoView {
     let id = worker.with_untracked(|worker| worker.id.clone());
     let heading = format!("worker-{id}");
-    let part = move |alive: bool| {
+    let part = move |has_process: bool| {
         Memo::new(move |_| {
             worker.with(|worker| {
                 worker
                     .instances
                     .iter()
-                    .filter(|instance| (instance.alive || instance.unreachable) == alive)
+                    .filter(|instance| instance.state.has_process() == has_process)
                     .cloned()
                     .collect::<Vec<_>>()
             })
@@ -98,7 +98,7 @@ fn WorkerCard(worker: RwSignal<WorkerView>, may_define: bool) -> impl IntoView {
     let summary = move || {
         let all = worker.with(|worker| worker.instances.len());
         // The table also has instances that are unreachable: they are alive, and take no new run.
-        let live = alive.with(|alive| alive.iter().filter(|instance| instance.alive).count());
+        let live = alive.with(|alive| alive.iter().filter(|instance| instance.state.is_alive()).count());
         format!("{} of {} live", format::count(length(live)), format::plural(length(all), "instance"))
     };
     let has_none = Memo::new(move |_| alive.with(Vec::is_empty));
@@ -135,10 +135,14 @@ fn length(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Returns the numbers of instances that no longer run: `1 lost instance, 2 stopped instances`.
+/// Returns the numbers of instances that no longer run: `1 lost instance, 2 gone instances`.
 fn gone_summary(gone: &[InstanceView]) -> String {
-    let stopped = gone.iter().filter(|instance| instance.stopped).count();
-    let parts = [(gone.len() - stopped, "lost instance"), (stopped, "stopped instance")];
+    let parts = [
+        (InstanceState::Draining, "draining instance"),
+        (InstanceState::Lost, "lost instance"),
+        (InstanceState::Gone, "gone instance"),
+    ];
+    let parts = parts.map(|(state, noun)| (gone.iter().filter(|instance| instance.state == state).count(), noun));
     let parts: Vec<String> =
         parts.into_iter().filter(|(n, _)| *n > 0).map(|(n, noun)| format::plural(length(n), noun)).collect();
     parts.join(", ")
@@ -150,8 +154,8 @@ fn instance_table(caption: String, worker: RwSignal<WorkerView>, part: Memo<Vec<
         <Table
             caption
             columns=[
-                Text("Instance"), Text("State"), Text("Last heartbeat"), Number("Running"), Extra("Host"),
-                Extra("Version"), Text("Started"),
+                Text("Instance"), Text("State"), Text("Last heartbeat"), Number("Running"), Text("By priority"),
+                Extra("Host"), Extra("Version"), Text("Started"),
             ]
             hidden=move || part.with(Vec::is_empty)
         >
@@ -165,7 +169,7 @@ fn instance_table(caption: String, worker: RwSignal<WorkerView>, part: Memo<Vec<
 
 /// Returns the warnings of an instance, each with its id. A stopped instance has none: its problems ended with the process.
 fn notice_texts(instance: &InstanceView) -> Vec<(String, String)> {
-    if instance.stopped {
+    if instance.stopped_at.is_some() {
         return Vec::new();
     }
     let refused = instance.problems.iter().map(|problem| format!("Refused part of its registration: {problem}"));
@@ -189,22 +193,14 @@ fn notice((id, text): (String, String)) -> AnyView {
 }
 
 /// Returns the status, the icon and the label of an instance's state.
-const fn state_of(instance: &InstanceView) -> (&'static str, &'static str, &'static str) {
-    match (instance.alive, instance.stopped) {
-        (false, _) if instance.unreachable => ("unknown", "wifi-off", "Unreachable"),
-        (true, _) => ("active", "heart-pulse", "Live"),
-        (false, true) => ("paused", "circle-pause", "Stopped"),
-        (false, false) => ("unknown", "wifi-off", "Lost"),
-    }
-}
-
-/// Returns the number of runs and the capacity. An instance that is neither alive nor unreachable runs nothing: what it ran
-/// at its last heartbeat has ended, was requeued or is lost.
-fn running_of(instance: &InstanceView) -> String {
-    if instance.alive || instance.unreachable {
-        format!("{} of {}", instance.running, instance.capacity)
-    } else {
-        "–".into()
+const fn state_of(state: InstanceState) -> (&'static str, &'static str, &'static str) {
+    match state {
+        InstanceState::Active => ("active", "heart-pulse", "Active"),
+        InstanceState::Completing => ("retrying", "timer", "Completing"),
+        InstanceState::Unreachable => ("unknown", "wifi-off", "Unreachable"),
+        InstanceState::Draining => ("retrying", "rotate-cw", "Draining"),
+        InstanceState::Lost => ("unknown", "wifi-off", "Lost"),
+        InstanceState::Gone => ("paused", "circle-pause", "Gone"),
     }
 }
 
@@ -222,7 +218,8 @@ fn InstanceTableRow(
         let found = worker.with(|worker| worker.instances.iter().find(|instance| instance.id == first.id).cloned());
         found.or_else(|| before.cloned()).unwrap_or_else(|| first.clone())
     });
-    let state = Signal::derive(move || instance.with(state_of));
+    let state = Signal::derive(move || instance.with(|instance| state_of(instance.state)));
+    let stopped = move || instance.with(|instance| instance.stopped_at).map(|at| view! { " " <Time at/> }.into_any());
     let heartbeat = Signal::derive(move || instance.with(|instance| instance.last_heartbeat_at));
     view! {
         <tr role="row" data-instance=id>
@@ -232,9 +229,11 @@ fn InstanceTableRow(
                     <LiveIcon name=Signal::derive(move || state.get().1)/>
                     <span>{move || state.get().2}</span>
                 </span>
+                {stopped}
             </td>
             <td role="cell" data-label="Last heartbeat"><Time at=heartbeat relative=true/></td>
-            <td role="cell" data-label="Running" class="num">{move || instance.with(running_of)}</td>
+            <td role="cell" data-label="Running" class="num">{move || instance.with(InstanceView::running_text)}</td>
+            <td role="cell" data-label="By priority">{move || instance.with(InstanceView::priorities_text)}</td>
             <td role="cell" data-label="Host" class="col-extra breaks">
                 {move || instance.with(|instance| instance.host.clone())}
             </td>
@@ -306,18 +305,19 @@ mod tests {
 
     use super::*;
 
-    fn instance(alive: bool, stopped: bool) -> InstanceView {
+    fn instance(state: InstanceState) -> InstanceView {
         InstanceView {
             id: "local-1".into(),
             host: "host".into(),
             version: "0.1.0".into(),
             capacity: 6,
+            critical_slots: 0,
+            state,
             running: 1,
+            priorities: Vec::new(),
             started_at: DateTime::UNIX_EPOCH,
             last_heartbeat_at: DateTime::UNIX_EPOCH,
-            alive,
-            unreachable: false,
-            stopped,
+            stopped_at: None,
             notice: None,
             protocol: 1,
             features: Vec::new(),
@@ -334,7 +334,7 @@ mod tests {
             problems: vec!["report: its schema is too large".into()],
             unreadable: 3,
             unreadable_reason: Some("durationMs: a text".into()),
-            ..instance(true, false)
+            ..instance(InstanceState::Active)
         };
         let texts: Vec<String> = notice_texts(&broken).into_iter().map(|(_, text)| text).collect();
         assert_eq!(
@@ -344,22 +344,14 @@ mod tests {
                 "The server could not read 3 messages of it, in whole or in part. Last reason: durationMs: a text",
             ]
         );
-        assert!(notice_texts(&InstanceView { stopped: true, ..broken }).is_empty());
-    }
-
-    #[test]
-    fn instance_that_is_not_alive_runs_nothing() {
-        assert_eq!(running_of(&instance(true, false)), "1 of 6");
-        assert_eq!(running_of(&instance(false, false)), "–");
-        assert_eq!(running_of(&instance(false, true)), "–");
-        let unreachable = InstanceView { unreachable: true, ..instance(false, false) };
-        assert_eq!((running_of(&unreachable).as_str(), state_of(&unreachable).2), ("1 of 6", "Unreachable"));
+        assert!(notice_texts(&InstanceView { stopped_at: Some(DateTime::UNIX_EPOCH), ..broken }).is_empty());
     }
 
     #[test]
     fn gone_instances_are_counted_by_state() {
-        let (lost, stopped) = (instance(false, false), instance(false, true));
-        assert_eq!(gone_summary(std::slice::from_ref(&lost)), "1 lost instance");
-        assert_eq!(gone_summary(&[lost, stopped.clone(), stopped]), "1 lost instance, 2 stopped instances");
+        use InstanceState::{Draining, Gone, Lost};
+        assert_eq!(gone_summary(&[instance(Lost)]), "1 lost instance");
+        let all = [Draining, Lost, Gone, Gone].map(instance);
+        assert_eq!(gone_summary(&all), "1 draining instance, 1 lost instance, 2 gone instances");
     }
 }

@@ -12,13 +12,13 @@ use milvaion_api::{
     versions::{FieldChange, VersionDiff, VersionRow, VersionStep},
     views::{
         BarCount, BlackoutView, CalendarName, CalendarRow, CalendarView, ClusterOverview, ClusterPause, ClusterStatus,
-        CurrentUser, HealthItem, HealthState, InstanceView, JobRow, JobTypeView, JobView, OccurrenceRow,
+        CurrentUser, HealthItem, HealthState, InstanceState, InstanceView, JobRow, JobTypeView, JobView, OccurrenceRow,
         OccurrenceView, PreviewRun, SchedulePreview, StatusChange, TriggerSource, UpcomingJob, WorkerView,
     },
 };
 use milvaion_protocol::{
     id::{CalendarId, DeadLetterId, JobId, OccurrenceId, SessionId, UserId},
-    message::{JobTypeInfo, LogLevel, LogLine},
+    message::{JobTypeInfo, LogLevel, LogLine, PriorityLoad},
     status::OccurrenceStatus,
 };
 use milvaion_schedule::{
@@ -302,18 +302,19 @@ pub(crate) fn job_type() -> JobTypeView {
 
 /// Returns the sample worker: one live and one lost instance.
 pub(crate) fn worker() -> WorkerView {
-    let instance = |id: &str, alive: bool| InstanceView {
+    let instance = |id: &str, state: InstanceState| InstanceView {
         id: id.into(),
         host: "host-a".into(),
         version: "0.1.0".into(),
         capacity: 8,
+        critical_slots: 0,
+        state,
         running: 1,
+        priorities: Vec::new(),
         started_at: at(0),
         last_heartbeat_at: at(5),
-        alive,
-        unreachable: false,
-        stopped: false,
-        notice: alive.then(|| "Its outbox <b>cannot</b> be written.".into()),
+        stopped_at: None,
+        notice: state.is_alive().then(|| "Its outbox <b>cannot</b> be written.".into()),
         protocol: 1,
         features: Vec::new(),
         problems: Vec::new(),
@@ -321,9 +322,14 @@ pub(crate) fn worker() -> WorkerView {
         unreadable_at: None,
         unreadable_reason: None,
     };
+    let active = InstanceView {
+        critical_slots: 2,
+        priorities: vec![PriorityLoad { priority: 5, running: 1, waiting: 3 }],
+        ..instance("local-1", InstanceState::Active)
+    };
     WorkerView {
         id: "local".into(),
-        instances: vec![instance("local-1", true), instance("local-2", false)],
+        instances: vec![active, instance("local-2", InstanceState::Lost)],
         job_types: vec![job_type()],
     }
 }

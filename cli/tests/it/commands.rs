@@ -25,6 +25,23 @@ async fn jobs_are_a_table_for_people() {
 }
 
 #[tokio::test]
+async fn workers_show_the_state_and_the_runs_of_each_instance() {
+    let instance = json!({
+        "id": "mail-1", "host": "h", "version": "1.0", "capacity": 10, "state": "completing", "running": 1,
+        "priorities": [{ "priority": 5, "running": 1, "waiting": 2 }],
+        "startedAt": "2026-11-25T11:00:00Z", "lastHeartbeatAt": "2026-11-25T11:59:58Z",
+    });
+    let mut gone = instance.clone();
+    (gone["id"], gone["state"], gone["stoppedAt"]) = (json!("mail-2"), json!("gone"), json!("2026-11-25T11:30:00Z"));
+    let worker = json!({ "id": "mail", "instances": [instance, gone], "jobTypes": [] });
+    let server = FakeServer::start(move |_, _| page(&[&worker], None)).await;
+    let output = Shell::signed_in(&server.url).run(&["workers", "list"]).await.output;
+    let lines: Vec<&str> = output.lines().collect();
+    assert!(lines[1].starts_with("mail    mail-1    completing  1 of 10  critical 1 (2 waiting)"), "{output}");
+    assert!(lines[2].starts_with("mail    mail-2    gone        –") && lines[2].contains("11:30:00"), "{output}");
+}
+
+#[tokio::test]
 async fn colors_need_a_terminal() {
     let server = FakeServer::start(|_, _| page(&[job()], None)).await;
     let output = async |terminal: bool, no_color: bool, arguments: &[&str]| {

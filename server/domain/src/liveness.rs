@@ -1,12 +1,38 @@
-//! Decides whether a worker instance is alive, and whether its clock is right.
+//! Decides the state of a worker instance, and whether its clock is right.
 
 use chrono::{DateTime, Duration, Utc};
+use milvaion_api::views::InstanceState;
 use milvaion_protocol::message::INSTANCE_TIMEOUT_SECONDS;
 
-/// Returns true if the instance has not stopped and its heartbeat at `last` is recent enough at `now`.
+/// The signs from which the state of an instance follows.
+#[derive(Clone, Copy, Debug)]
+pub struct InstanceSigns {
+    /// The time of the last heartbeat over RabbitMQ.
+    pub last_heartbeat_at: DateTime<Utc>,
+    /// The last time at which its heartbeat in Redis showed that it is alive although none arrived over RabbitMQ.
+    pub seen_in_redis_at: Option<DateTime<Utc>>,
+    /// True if the last heartbeat announced that the instance stops.
+    pub is_stopping: bool,
+    /// True if the instance has reported its shutdown.
+    pub is_stopped: bool,
+    /// True if runs of the instance are open. Counts only for one without recent heartbeats.
+    pub has_runs: bool,
+}
+
+/// Returns the state of an instance at `now`. A goodbye may arrive before the reports of the last runs, so these count
+/// as left behind only when heartbeats have stayed out for as long as those of a lost instance.
 #[must_use]
-pub fn is_alive(last: DateTime<Utc>, stopped: bool, now: DateTime<Utc>) -> bool {
-    !stopped && last >= alive_since(now)
+pub fn instance_state(signs: InstanceSigns, now: DateTime<Utc>) -> InstanceState {
+    let is_silent = signs.last_heartbeat_at < alive_since(now);
+    let is_in_redis = signs.seen_in_redis_at.is_some_and(|at| at >= alive_since(now));
+    match (signs.is_stopped, is_silent) {
+        (false, false) if signs.is_stopping => InstanceState::Completing,
+        (false, false) => InstanceState::Active,
+        (false, true) if is_in_redis => InstanceState::Unreachable,
+        (_, true) if signs.has_runs => InstanceState::Draining,
+        (false, true) => InstanceState::Lost,
+        (true, _) => InstanceState::Gone,
+    }
 }
 
 /// Returns the oldest heartbeat that still counts as alive at `now`.
@@ -44,11 +70,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instance_is_dead_after_three_missed_heartbeats() {
+    fn state_follows_from_heartbeats_runs_and_goodbye() {
+        use InstanceState::{Active, Completing, Draining, Gone, Lost, Unreachable};
+
         let now = DateTime::UNIX_EPOCH + Duration::hours(1);
-        assert!(is_alive(now - Duration::seconds(15), false, now));
-        assert!(!is_alive(now - Duration::seconds(16), false, now));
-        assert!(!is_alive(now, true, now));
+        let state = |seconds, is_stopping, is_stopped, has_runs, redis: Option<i64>| {
+            let before = |seconds| now - Duration::seconds(seconds);
+            let (last_heartbeat_at, seen_in_redis_at) = (before(seconds), redis.map(before));
+            let signs = InstanceSigns { last_heartbeat_at, seen_in_redis_at, is_stopping, is_stopped, has_runs };
+            instance_state(signs, now)
+        };
+        // Seconds since the last heartbeat; whether it announced a stop, a goodbye followed and runs are open; seconds
+        // since the instance was seen in Redis.
+        for (silent, is_stopping, is_stopped, has_runs, redis, expected) in [
+            (0, false, false, false, None, Active),
+            (15, false, false, true, None, Active),
+            (15, true, false, true, None, Completing),
+            (15, false, false, true, Some(0), Active),
+            (16, false, false, true, Some(15), Unreachable),
+            (16, true, false, true, Some(0), Unreachable),
+            (16, false, false, true, Some(16), Draining),
+            (16, false, false, true, None, Draining),
+            (16, true, false, true, None, Draining),
+            (16, false, false, false, None, Lost),
+            (16, true, false, false, Some(16), Lost),
+            (0, true, true, true, None, Gone),
+            (0, false, true, false, Some(0), Gone),
+            (16, true, true, true, Some(0), Draining),
+            (16, true, true, false, None, Gone),
+        ] {
+            let found = state(silent, is_stopping, is_stopped, has_runs, redis);
+            assert_eq!(found, expected, "{silent} s, {is_stopping} {is_stopped} {has_runs} {redis:?}");
+        }
     }
 
     #[test]

@@ -153,7 +153,7 @@ impl RegistrationConsumer {
                 beat.instance_id
             );
         }
-        Ok(stored.into_values().any(|has_new_notice| has_new_notice))
+        Ok(stored.into_values().any(|is_new| is_new))
     }
 }
 

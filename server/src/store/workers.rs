@@ -1,17 +1,18 @@
 //! Workers, their instances and their job types.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use milvaion_api::views::{InstanceView, JobTypeView, WorkerView};
 use milvaion_protocol::{
     message::{HelloProblem, InstanceHeartbeat, InstanceHello, JobTypeInfo, MAX_NOTICE_BYTES, truncate_text},
     storable::clean_text,
+    topology::MAX_PRIORITY,
 };
 use serde_json::{Value, json};
 
 use super::{Result, Store, pool::StoreTransaction};
-use crate::domain::liveness;
+use crate::domain::liveness::{self, InstanceSigns};
 
 impl Store {
     /// Stores the registrations of instances, one for each instance. Repeating them only updates the times and the
@@ -37,16 +38,17 @@ impl Store {
         .await?;
         sqlx::query!(
             "INSERT INTO worker_instances (id, worker_id, host, pid, version, capacity, started_at, last_heartbeat_at,
-                    protocol, features, declared)
+                    protocol, features, declared, critical_slots)
              SELECT id, worker_id, host, pid, version, capacity, $7, $7, protocol,
-                    ARRAY(SELECT jsonb_array_elements_text(features)), declared
+                    ARRAY(SELECT jsonb_array_elements_text(features)), declared, critical_slots
                FROM unnest($1::text[], $2::text[], $3::text[], $4::int[], $5::text[], $6::int[], $8::int[], $9::jsonb[],
-                           $10::jsonb[])
-                 AS hello(id, worker_id, host, pid, version, capacity, protocol, features, declared)
+                           $10::jsonb[], $11::int[])
+                 AS hello(id, worker_id, host, pid, version, capacity, protocol, features, declared, critical_slots)
               ORDER BY id
              ON CONFLICT (id) DO UPDATE SET last_heartbeat_at = excluded.last_heartbeat_at, stopped_at = NULL,
                     version = excluded.version, capacity = excluded.capacity, protocol = excluded.protocol,
-                    features = excluded.features, declared = excluded.declared, problems = '[]'",
+                    features = excluded.features, declared = excluded.declared, problems = '[]',
+                    critical_slots = excluded.critical_slots",
             &instances,
             &workers,
             &column(|hello| clean_text(&hello.host)),
@@ -56,7 +58,8 @@ impl Store {
             now,
             &hellos.iter().map(|hello| i32::try_from(hello.protocol).unwrap_or(i32::MAX)).collect::<Vec<_>>(),
             &hellos.iter().map(|hello| json!(hello.features)).collect::<Vec<_>>(),
-            &hellos.iter().map(declarations).collect::<Vec<_>>()
+            &hellos.iter().map(declarations).collect::<Vec<_>>(),
+            &hellos.iter().map(|hello| i32::try_from(hello.critical_slots).unwrap_or(i32::MAX)).collect::<Vec<_>>()
         )
         .execute(&mut tx)
         .await?;
@@ -103,7 +106,7 @@ impl Store {
     }
 
     /// Stores heartbeats, one for each instance, with one statement. Returns the instances that are registered, each with
-    /// true if its notice has changed.
+    /// true if its notice has changed or if it begins to stop.
     ///
     /// # Errors
     ///
@@ -121,6 +124,13 @@ impl Store {
             .iter()
             .map(|beat| format!("{{{}}}", beat.running.iter().map(|id| id.0.to_string()).collect::<Vec<_>>().join(",")))
             .collect();
+        let priorities: Vec<Value> = heartbeats
+            .iter()
+            .map(|beat| {
+                let known = beat.priorities.iter().filter(|load| (1..=MAX_PRIORITY).contains(&load.priority));
+                json!(known.take(MAX_PRIORITY.into()).collect::<Vec<_>>())
+            })
+            .collect();
         let notices: Vec<Option<String>> = heartbeats
             .iter()
             .map(|beat| {
@@ -131,22 +141,25 @@ impl Store {
             .collect();
         let stopping: Vec<bool> = heartbeats.iter().map(|beat| beat.stopping).collect();
         let rows = sqlx::query!(
-            r#"WITH before AS (SELECT id, notice FROM worker_instances WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
+            r#"WITH before AS (
+                SELECT id, notice, stopping FROM worker_instances WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE
+             )
              UPDATE worker_instances i
                 SET last_heartbeat_at = $2, running = beat.running, running_ids = beat.running_ids::uuid[],
-                    stopped_at = NULL, notice = beat.notice, stopping = beat.stopping
+                    stopped_at = NULL, notice = beat.notice, stopping = beat.stopping, priorities = beat.priorities
                FROM before b
-               JOIN unnest($1::text[], $3::int[], $4::text[], $5::text[], $6::boolean[])
-                    AS beat(id, running, running_ids, notice, stopping)
+               JOIN unnest($1::text[], $3::int[], $4::text[], $5::text[], $6::boolean[], $7::jsonb[])
+                    AS beat(id, running, running_ids, notice, stopping, priorities)
                  ON beat.id = b.id
               WHERE i.id = b.id
-             RETURNING i.id, i.notice IS DISTINCT FROM b.notice AS "is_new!""#,
+             RETURNING i.id, i.notice IS DISTINCT FROM b.notice OR i.stopping <> b.stopping AS "is_new!""#,
             &ids,
             now,
             &counts,
             &running,
             &notices as &[Option<String>],
-            &stopping
+            &stopping,
+            &priorities
         )
         .fetch_all(self.pool())
         .await?;
@@ -161,7 +174,8 @@ impl Store {
     pub async fn store_goodbyes(&self, instances: &[String], now: DateTime<Utc>) -> Result<()> {
         sqlx::query!(
             "WITH stopped AS (SELECT id FROM worker_instances WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
-             UPDATE worker_instances i SET stopped_at = $2, running = 0, running_ids = '{}' FROM stopped s WHERE i.id = s.id",
+             UPDATE worker_instances i SET stopped_at = $2, running = 0, running_ids = '{}', priorities = '[]'
+               FROM stopped s WHERE i.id = s.id",
             instances,
             now
         )
@@ -267,6 +281,21 @@ impl Store {
             .collect())
     }
 
+    /// Returns the number of running occurrences of each of these instances that has some.
+    async fn open_runs(&self, instances: &[String]) -> Result<HashMap<String, i64>> {
+        if instances.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let rows = sqlx::query!(
+            r#"SELECT instance_id AS "instance_id!", count(*) AS "count!" FROM runs
+                WHERE status = 'running' AND instance_id = ANY($1) GROUP BY instance_id"#,
+            instances
+        )
+        .fetch_all(self.pool())
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.instance_id, row.count)).collect())
+    }
+
     /// Returns workers with the instances that sent a heartbeat since `since`, live instances first.
     pub async fn workers(&self, since: DateTime<Utc>, now: DateTime<Utc>) -> Result<Vec<WorkerView>> {
         let instances = sqlx::query!(
@@ -275,6 +304,8 @@ impl Store {
         )
         .fetch_all(self.pool())
         .await?;
+        let silent = instances.iter().filter(|row| row.last_heartbeat_at < liveness::alive_since(now));
+        let open_runs = self.open_runs(&silent.map(|row| row.id.clone()).collect::<Vec<_>>()).await?;
         let mut workers: BTreeMap<String, WorkerView> = BTreeMap::new();
         let worker = |workers: &mut BTreeMap<String, WorkerView>, id: &str| {
             if !workers.contains_key(id) {
@@ -287,20 +318,33 @@ impl Store {
         for row in instances {
             worker(&mut workers, &row.worker_id);
             let Some(view) = workers.get_mut(&row.worker_id) else { continue };
-            let alive = liveness::is_alive(row.last_heartbeat_at, row.stopped_at.is_some(), now);
-            let in_redis = row.seen_in_redis_at.is_some_and(|at| liveness::is_alive(at, row.stopped_at.is_some(), now));
+            let left = open_runs.get(&row.id).copied().unwrap_or_default();
+            let signs = InstanceSigns {
+                last_heartbeat_at: row.last_heartbeat_at,
+                seen_in_redis_at: row.seen_in_redis_at,
+                is_stopping: row.stopping,
+                is_stopped: row.stopped_at.is_some(),
+                has_runs: left > 0,
+            };
+            let state = liveness::instance_state(signs, now);
+            // The counts are as of the last heartbeat; without a process nothing runs.
+            let (running, critical_slots, priorities) = if state.has_process() {
+                (row.running, row.critical_slots, serde_json::from_value(row.priorities).unwrap_or_default())
+            } else {
+                (i32::try_from(left).unwrap_or(i32::MAX), 0, Vec::new())
+            };
             view.instances.push(InstanceView {
-                alive,
-                unreachable: in_redis && !alive,
-                stopped: row.stopped_at.is_some(),
                 id: row.id,
                 host: row.host,
                 version: row.version,
                 capacity: row.capacity,
-                // The count is as of the last heartbeat; without a process nothing runs.
-                running: if alive || in_redis { row.running } else { 0 },
+                critical_slots,
+                state,
+                running,
+                priorities,
                 started_at: row.started_at,
                 last_heartbeat_at: row.last_heartbeat_at,
+                stopped_at: row.stopped_at,
                 notice: row.notice,
                 protocol: row.protocol,
                 features: row.features,
@@ -317,7 +361,7 @@ impl Store {
         }
         let mut workers: Vec<WorkerView> = workers.into_values().collect();
         for view in &mut workers {
-            view.instances.sort_by_key(|instance| (!instance.alive, instance.stopped));
+            view.instances.sort_by_key(|instance| instance.state);
         }
         Ok(workers)
     }

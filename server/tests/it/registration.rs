@@ -1,9 +1,9 @@
 //! Registrations, heartbeats and goodbyes, which are stored in batches.
 
-use milvaion_api::views::InstanceView;
+use milvaion_api::views::{InstanceState, InstanceView};
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::{InstanceHeartbeat, JobTypeInfo, RegistrationMessage},
+    message::{InstanceHeartbeat, JobTypeInfo, PriorityLoad, RegistrationMessage},
 };
 use milvaion_server::{
     broker::consumer::BatchHandler, clock::Clock, ingest::registration::RegistrationConsumer, live::Hub, store::Store,
@@ -37,6 +37,7 @@ impl Harness {
 
     fn hello(&self, instance: &str, job_types: usize) -> RegistrationMessage {
         let mut hello = messages::hello(instance, self.clock.now());
+        hello.critical_slots = 2;
         hello.job_types = (0..job_types)
             .map(|number| JobTypeInfo {
                 timeout_seconds: (number == 0).then_some(60),
@@ -50,6 +51,7 @@ impl Harness {
         let notice = Some(format!("notice of {instance}"));
         RegistrationMessage::Heartbeat(InstanceHeartbeat {
             notice,
+            priorities: [9, 5].map(|priority| PriorityLoad { priority, running: 1, waiting: 2 }).into(),
             ..messages::heartbeat(instance, &running, self.clock.now())
         })
     }
@@ -132,8 +134,12 @@ async fn messages_of_an_instance_keep_their_order() {
         ])
         .await;
     let (stops, lives) = (harness.instance("stops").await, harness.instance("lives").await);
-    assert!(stops.stopped && !lives.stopped);
+    assert_eq!((stops.state, lives.state), (InstanceState::Gone, InstanceState::Active));
+    assert!(stops.stopped_at.is_some() && lives.stopped_at.is_none());
+    assert_eq!((stops.running, stops.critical_slots, stops.priorities), (0, 0, Vec::new()));
     assert_eq!(lives.running, 1, "the last heartbeat counts");
+    let load = PriorityLoad { priority: 5, running: 1, waiting: 2 };
+    assert_eq!((lives.critical_slots, lives.priorities), (2, vec![load]), "without a priority that does not exist");
     let three_hours_ago = harness.clock.now() - chrono::Duration::hours(3);
     for (sent, is_shown) in [(three_hours_ago, true), (harness.clock.now(), false)] {
         harness.handle(&[RegistrationMessage::Heartbeat(messages::heartbeat("lives", &running, sent))]).await;
@@ -143,9 +149,10 @@ async fn messages_of_an_instance_keep_their_order() {
 
     harness.handle(&[goodbye("lives"), harness.hello("lives", 1), goodbye("stops")]).await;
     let lives = harness.instance("lives").await;
-    assert!(!lives.stopped && lives.running == 0, "it has started again, without runs");
+    assert_eq!((lives.state, lives.running), (InstanceState::Active, 0), "it has started again, without runs");
+    assert!(lives.priorities.is_empty());
     harness.handle(&[harness.hello("lives", 1), harness.heartbeat("lives", running), goodbye("lives")]).await;
-    assert!(harness.instance("lives").await.stopped);
+    assert_eq!(harness.instance("lives").await.state, InstanceState::Gone);
     let mut database = TestConnection::open(&harness.url).await;
     let offered = "SELECT count(*) FROM instance_job_types WHERE instance_id = 'lives'";
     assert_eq!(database.count(offered).await, 1, "the last registration counts");
@@ -159,7 +166,7 @@ async fn refused_registration_does_not_affect_its_batch() {
     // Its name is valid for the protocol, but not for PostgreSQL.
     let nul = harness.heartbeat("nul\0", Vec::new());
     harness.handle(&[RegistrationMessage::Hello(invalid), harness.hello("valid", 1)]).await;
-    assert!(!harness.instance("valid").await.stopped);
+    assert_eq!(harness.instance("valid").await.state, InstanceState::Active);
     let body = serde_json::to_vec(&nul).expect("JSON");
     let error = harness.consumer.handle(vec![body]).await.expect_err("it can never be stored");
     assert!(!RegistrationConsumer::is_retryable(&error), "{error}");

@@ -78,7 +78,7 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
 async fn workers(state: ApiState, call: Call<Nothing, WorkerQuery, Nothing>) -> ApiResult<Page<WorkerView>> {
     let mut workers = state.backend.workers(&call.me).await?;
     if call.query.alive {
-        workers.retain(|worker| worker.instances.iter().any(|instance| instance.alive));
+        workers.retain(|worker| worker.instances.iter().any(|instance| instance.state.is_alive()));
     }
     Ok(Reply::of(Page::all(workers)))
 }

@@ -1,6 +1,7 @@
 //! The detection of lost runs, and the policies for them.
 
 use chrono::{DateTime, Duration, Utc};
+use milvaion_api::views::InstanceState;
 use milvaion_protocol::{message::StatusReport, status::OccurrenceStatus};
 use milvaion_server::{
     background::lease::LEADER_ROLE,
@@ -18,7 +19,9 @@ async fn lost_run_is_requeued_within_twenty_seconds() {
     harness.advance(30, true).await;
     let id = harness.running("requeue", "w-1").await;
     assert_eq!(harness.advance(14, true).await.requeued, 0);
+    assert_eq!(harness.instance().await.state, InstanceState::Active);
     assert_eq!(harness.advance(4, true).await.requeued, 1);
+    assert_eq!(harness.instance().await.state, InstanceState::Lost, "no run of it is left");
     let view = harness.view(id).await;
     assert_eq!((view.row.status, view.row.attempt), (OccurrenceStatus::Queued, 2));
     assert_eq!((view.row.instance_id, view.row.started_at, view.published_at), (None, None, None));
@@ -69,7 +72,12 @@ async fn run_of_a_stopped_instance_is_lost_with_it() {
     harness.advance(30, true).await;
     let id = harness.running("requeue", "w-1").await;
     harness.store.store_goodbyes(&["w-1".to_owned()], harness.clock.now()).await.expect("the query succeeds");
+    assert_eq!(harness.instance().await.state, InstanceState::Gone, "the report of the run's end may be on the way");
+    harness.clock.advance(Duration::seconds(16));
+    let draining = harness.instance().await;
+    assert_eq!((draining.state, draining.running), (InstanceState::Draining, 1));
     assert_eq!(harness.advance(20, true).await.requeued, 1);
+    assert_eq!(harness.instance().await.state, InstanceState::Gone);
     let view = harness.view(id).await;
     let note = view.changes.last().and_then(|step| step.note.clone()).unwrap_or_default();
     assert_eq!(note, "Worker instance w-1 stopped before the run's end was reported; attempt 2 starts at once");
@@ -84,6 +92,7 @@ async fn run_lost_with_a_stopping_instance_counts_no_requeue() {
         let id = harness.running(on_lost, &instance).await;
         harness.set(id, "requeues = 3").await;
         harness.stopping_heartbeat(&instance, &[id]).await;
+        assert_eq!(harness.instance().await.state, InstanceState::Completing, "{on_lost}");
         assert_eq!(harness.advance(20, true).await.requeued, 1, "{on_lost}");
         let view = harness.view(id).await;
         assert_eq!((view.row.status, view.row.attempt), (OccurrenceStatus::Queued, 2), "{on_lost}");

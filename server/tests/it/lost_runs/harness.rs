@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use milvaion_api::views::OccurrenceView;
+use milvaion_api::views::{InstanceView, OccurrenceView};
 use milvaion_protocol::{
     id::OccurrenceId,
     message::{InstanceHeartbeat, StatusReport},
@@ -142,6 +142,13 @@ impl LostRunHarness {
             (sum.unreachable, sum.revoked) = (report.unreachable, report.revoked);
         }
         sum
+    }
+
+    /// Returns the first instance of the page *Workers*.
+    pub(crate) async fn instance(&self) -> InstanceView {
+        let now = self.clock.now();
+        let workers = self.store.workers(now - chrono::Duration::days(1), now).await.expect("the query succeeds");
+        workers[0].instances[0].clone()
     }
 
     pub(crate) async fn view(&self, id: OccurrenceId) -> OccurrenceView {

@@ -122,11 +122,7 @@ async fn notice_is_shown_until_a_heartbeat_without_it() {
             harness.store.store_heartbeats(&[heartbeat], harness.clock.now()).await.expect("the query succeeds");
         stored.get(instance).copied()
     };
-    let shown = async || {
-        let now = harness.clock.now();
-        let workers = harness.store.workers(now - chrono::Duration::days(1), now).await.expect("the query succeeds");
-        workers[0].instances[0].notice.clone()
-    };
+    let shown = async || harness.instance().await.notice;
     let full = || Some("The disk is full.".to_owned());
     assert_eq!(heartbeat("w-1", None).await, Some(false));
     assert_eq!(heartbeat("w-1", full()).await, Some(true));

@@ -59,7 +59,7 @@ async fn python_worker_messages_match_the_schemas() {
     wait::eventually("both goodbyes", async || {
         let now = harness.server.clock.now();
         let workers = harness.server.store.workers(now - chrono::Duration::hours(1), now).await.ok()?;
-        workers.iter().all(|worker| worker.instances[0].stopped).then_some(())
+        workers.iter().all(|worker| worker.instances[0].stopped_at.is_some()).then_some(())
     })
     .await;
     tap.wait_for_messages("registration", 4).await;
