@@ -12,7 +12,7 @@ use crate::components::{
 };
 
 /// The terms of the dashboard with their definitions.
-const GLOSSARY: [(&str, &str); 20] = [
+const GLOSSARY: [(&str, &str); 23] = [
     ("Job", "A definition of what runs, with which input, and on which schedule."),
     (
         "Schedule",
@@ -22,6 +22,11 @@ const GLOSSARY: [(&str, &str); 20] = [
     ("Attempt", "One try at an occurrence. After a failed attempt a retry may follow, delayed by a backoff."),
     ("Worker", "A group of processes that run jobs. Jobs address it by name."),
     ("Instance", "One process of a worker. It sends a heartbeat every few seconds."),
+    (
+        "State of an instance",
+        "Active: it takes new work. Completing: it has received SIGTERM, and ends or hands back what it runs. Unreachable: it is alive, and nothing that it sends over RabbitMQ arrives. Draining: it no longer runs, and its open runs are being requeued. Lost: its heartbeats stay out. Gone: it has stopped.",
+    ),
+    ("Permit", "Permission of an instance to run one more occurrence at once. Received runs wait for a free one."),
     ("Job type", "A kind of work that a worker offers, with a JSON Schema from which the input form is built."),
     (
         "Singleton loop",
@@ -53,6 +58,10 @@ const GLOSSARY: [(&str, &str); 20] = [
     (
         "API token",
         "The credential with which a script calls the API. It has a role, and it works until it expires or is revoked.",
+    ),
+    (
+        "Words of JobMaster",
+        "Bucket: what one instance holds of one priority. Slot: permit. SavePending: on the queue milvaion.ingest, not stored yet. ReadyToDelete: Gone. Active, Completing, Lost and Draining are states of an instance.",
     ),
 ];
 
