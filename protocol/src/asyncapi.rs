@@ -12,8 +12,9 @@ use crate::{
 };
 
 /// A message: its name, the schemas of its payload and of its headers, and its title.
-const MESSAGES: [(&str, &str, Option<&str>, &str); 11] = [
+const MESSAGES: [(&str, &str, Option<&str>, &str); 12] = [
     ("job", "job-message", Some("job-headers"), "Run one attempt of an occurrence"),
+    ("jobBundle", "job-bundle", None, "Run the first attempts of several occurrences"),
     ("deadLetter", "job-message", Some("dead-letter-headers"), "A job message that a worker gives up"),
     ("status", "status-message", None, "Status reports of attempts"),
     ("log", "log-message", None, "Log lines of an occurrence"),
@@ -56,7 +57,10 @@ pub fn document() -> Value {
             "worker": { "description": "The worker id as one word: lower case, `_` doubled, `.` replaced by `_d`." },
             "type": { "description": "The job type, converted in the same way." },
         },
-        "messages": { "job": reference("components/messages", "job") },
+        "messages": {
+            "job": reference("components/messages", "job"),
+            "jobBundle": reference("components/messages", "jobBundle"),
+        },
         "bindings": { "amqp": queue(&format!("{jobs}.{{worker}}.{{type}}")) },
     }));
     operations.insert(
@@ -64,8 +68,11 @@ pub fn document() -> Value {
         json!({
             "action": "receive",
             "channel": reference("channels", "jobs"),
-            "summary": "Run an attempt. Acknowledge it by hand; reject without requeue what cannot be read.",
-            "messages": [reference("channels/jobs/messages", "job")],
+            "summary": "Run an attempt, or those of a bundle, for a worker that announces bundles. Acknowledge it by hand; \
+                        reject without requeue what cannot be read, and a bundle that is redelivered.",
+            "messages": [
+                reference("channels/jobs/messages", "job"), reference("channels/jobs/messages", "jobBundle"),
+            ],
             "bindings": { "amqp": { "ack": true, "bindingVersion": "0.3.0" } },
         }),
     );

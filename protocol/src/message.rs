@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::id::{JobId, OccurrenceId};
 
+mod bundle;
 mod claim;
 mod ingest;
 mod log;
@@ -19,6 +20,7 @@ mod registration;
 mod status;
 
 pub use crate::log_bounds::AttemptLogBounds;
+pub use bundle::{JobBundle, MAX_BUNDLE_BYTES, MAX_BUNDLE_RUNS, bundle_body, bundle_bytes};
 pub use claim::{ClaimDenial, ClaimReply, ClaimRequest};
 pub use ingest::{
     IngestMessage, IngestOutcome, IngestReply, IngestResult, MAX_INGEST_ID_AGE_DAYS, MAX_INGEST_OCCURRENCES,

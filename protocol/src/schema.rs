@@ -18,8 +18,8 @@ use crate::{
         AlertChannelId, AlertId, AlertRuleId, CalendarId, DeadLetterId, JobId, OccurrenceId, SessionId, TokenId, UserId,
     },
     message::{
-        CancelMessage, ClaimReply, ClaimRequest, HelloReply, IngestMessage, IngestReply, JobMessage, LogMessage,
-        RegistrationMessage, StatusMessage, StatusReport,
+        CancelMessage, ClaimReply, ClaimRequest, HelloReply, IngestMessage, IngestReply, JobBundle, JobMessage,
+        LogMessage, RegistrationMessage, StatusMessage, StatusReport,
     },
     status::{self, OccurrenceStatus},
 };
@@ -117,6 +117,7 @@ pub struct DeathRecord {
 pub fn all() -> Vec<(&'static str, Value)> {
     vec![
         ("job-message", schema_of::<JobMessage>()),
+        ("job-bundle", schema_of::<JobBundle>()),
         ("job-headers", schema_of::<JobHeaders>()),
         ("status-report", schema_of::<StatusReport>()),
         ("status-message", schema_of::<StatusMessage>()),

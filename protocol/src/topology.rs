@@ -40,6 +40,9 @@ pub const HEADER_REPUBLISH: &str = "x-republish";
 /// it the dead letter was rejected, because no worker could read it.
 pub const HEADER_CAUSE: &str = "x-milvaion-cause";
 
+/// The AMQP property `type` of a job message that is a [bundle](crate::message::JobBundle). Other job messages have none.
+pub const BUNDLE_TYPE: &str = "bundle";
+
 /// The names on the broker under one prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {

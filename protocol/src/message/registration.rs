@@ -112,6 +112,9 @@ pub struct JobTypeInfo {
     /// The timeout of a run, in seconds, if the job does not set one.
     #[serde(default, deserialize_with = "crate::lenient::optional")]
     pub timeout_seconds: Option<u32>,
+    /// The maximum number of runs in one message that the instance takes, up to 10. None means 1: it takes no bundles.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::lenient::optional")]
+    pub bundle_size: Option<u32>,
     /// The rules that the code declares for this type. They apply to the jobs of its schedules and to occurrences that are
     /// enqueued by job type, and the form of a new job starts with them.
     #[serde(default, skip_serializing_if = "JobDefaults::is_empty", deserialize_with = "crate::lenient::or_default")]

@@ -4,7 +4,7 @@ use milvaion_protocol::{
     message::{
         CancelMessage, ClaimDenial, ClaimReply, ClaimRequest, DeclaredSchedule, DeclaredTiming, HelloProblem,
         HelloReply, IngestMessage, IngestOutcome, IngestReply, IngestResult, InstanceHeartbeat, InstanceHello,
-        JobDefaults, JobMessage, JobTypeInfo, LogLevel, LogLine, LogMessage, NewOccurrence, PriorityLoad,
+        JobBundle, JobDefaults, JobMessage, JobTypeInfo, LogLevel, LogLine, LogMessage, NewOccurrence, PriorityLoad,
         RegistrationMessage, RunProgress, StatusMessage, StatusReport, UniqueRule,
     },
     status::OccurrenceStatus,
@@ -60,6 +60,7 @@ fn job_message() {
         "parentId": OCCURRENCE_ID,
     });
     golden(&message, json.clone());
+    golden(&JobBundle { runs: vec![message.clone(), message.clone()] }, json!({ "runs": [json, json] }));
 
     // A missing timeout is written as null; a missing trace context is left out.
     let plain =
@@ -399,12 +400,18 @@ fn declarations_of_a_job_type() {
         ..schedule.clone()
     };
     minimal(json!({ "name": "nightly", "timing": cron_json }), &bare);
-    let info = JobTypeInfo { job_type: "send".into(), defaults, schedules: vec![bare], ..JobTypeInfo::default() };
+    let info = JobTypeInfo {
+        job_type: "send".into(),
+        bundle_size: Some(10),
+        defaults,
+        schedules: vec![bare],
+        ..JobTypeInfo::default()
+    };
     golden(
         &info,
         json!({
             "jobType": "send", "description": "", "schema": null, "concurrency": 0, "timeoutSeconds": null,
-            "defaults": defaults_json, "schedules": [{ "name": "nightly", "timing": cron_json, "input": null }],
+            "bundleSize": 10, "defaults": defaults_json, "schedules": [{ "name": "nightly", "timing": cron_json, "input": null }],
         }),
     );
 }

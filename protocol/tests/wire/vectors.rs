@@ -10,7 +10,7 @@ use std::fs;
 use milvaion_protocol::{
     mend,
     message::{
-        CancelMessage, ClaimReply, ClaimRequest, HelloReply, IngestMessage, IngestReply, JobMessage,
+        CancelMessage, ClaimReply, ClaimRequest, HelloReply, IngestMessage, IngestReply, JobBundle, JobMessage,
         RegistrationMessage, StatusReport,
     },
     reading::{LogReading, StatusReading},
@@ -80,6 +80,7 @@ fn verdict(message: &str, bytes: &[u8]) -> Verdict {
     }
     match message {
         "job-message" => plain::<JobMessage>(bytes),
+        "job-bundle" => plain::<JobBundle>(bytes),
         "job-headers" => plain::<JobHeaders>(bytes),
         "registration-message" => plain::<RegistrationMessage>(bytes),
         "cancel-message" => plain::<CancelMessage>(bytes),
