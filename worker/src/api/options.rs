@@ -10,7 +10,7 @@
 use std::{fmt, marker::PhantomData, time::Duration};
 
 use milvaion_protocol::{
-    message::{DeclaredSchedule, JobDefaults, UniqueRule},
+    message::{DeclaredSchedule, JobDefaults, MAX_BUNDLE_RUNS, UniqueRule},
     topology::is_valid_name,
 };
 use serde::Serialize;
@@ -80,6 +80,7 @@ pub struct JobOptions<Input> {
     pub(crate) name: Option<String>,
     pub(crate) description: Option<String>,
     pub(crate) concurrency: Option<u16>,
+    pub(crate) bundle: Option<u16>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) grace: Option<Duration>,
     pub(crate) unique: Option<Unique>,
@@ -144,6 +145,7 @@ impl<Input> Default for JobOptions<Input> {
             name: None,
             description: None,
             concurrency: None,
+            bundle: None,
             timeout: None,
             grace: None,
             unique: None,
@@ -160,6 +162,7 @@ impl<Input> fmt::Debug for JobOptions<Input> {
         f.debug_struct("JobOptions")
             .field("name", &self.name)
             .field("concurrency", &self.concurrency)
+            .field("bundle", &self.bundle)
             .field("timeout", &self.timeout)
             .field("grace", &self.grace)
             .field("unique", &self.unique)
@@ -206,6 +209,15 @@ impl<Input> JobOptions<Input> {
     #[must_use]
     pub fn concurrency(mut self, concurrency: u16) -> Self {
         self.concurrency = Some(concurrency);
+        self
+    }
+
+    /// Sets the maximum number of runs that one message may bring, 1 to 10. Runs that are due at once share messages, which
+    /// makes many short runs several times as cheap for the broker; 1 gives each a message of its own. Default 10, and never
+    /// more than the process runs at once.
+    #[must_use]
+    pub fn bundle(mut self, runs: u16) -> Self {
+        self.bundle = Some(runs);
         self
     }
 
@@ -271,6 +283,9 @@ impl<Input> JobOptions<Input> {
         }
         if let Some(concurrency) = self.concurrency.filter(|limit| !(1..=MAX_CONCURRENCY).contains(limit)) {
             refuse(format!("a concurrency limit of {concurrency}: give a number from 1 to {MAX_CONCURRENCY}"));
+        }
+        if let Some(runs) = self.bundle.filter(|runs| !(1..=MAX_BUNDLE_RUNS).contains(&usize::from(*runs))) {
+            refuse(format!("bundles of {runs} runs: give a number from 1 to {MAX_BUNDLE_RUNS}"));
         }
         if self.timeout.is_some_and(|timeout| !(Duration::from_secs(1)..=MAX_TIMEOUT).contains(&timeout)) {
             refuse("a timeout outside its bounds: give 1 second to 7 days".to_owned());
@@ -380,6 +395,7 @@ mod tests {
             .retry_jitter(101)
             .priority(6)
             .concurrency(0)
+            .bundle(11)
             .max_concurrent(0)
             .timeout(Duration::ZERO)
             .grace(Duration::from_secs(61))
@@ -396,7 +412,7 @@ mod tests {
         }
         let mut errors = ConfigErrors::default();
         options.check("report", &mut errors);
-        assert_eq!(errors.messages().len(), 18, "{errors}");
+        assert_eq!(errors.messages().len(), 19, "{errors}");
         assert!(errors.messages().iter().all(|text| text.contains("report") && text.contains("give")), "{errors}");
     }
 

@@ -205,7 +205,7 @@ impl Worker {
             features: [FEATURE_CLAIMS, FEATURE_CHECKPOINT, FEATURE_SCHEDULES].map(str::to_owned).to_vec(),
             capacity: config.capacity,
             critical_slots: 0,
-            job_types: registry::announce(&jobs),
+            job_types: registry::announce(&jobs, config.capacity),
             timestamp: clock::now(),
         };
         let permits = PrioritySemaphore::new(config.capacity as usize, jobs.iter().map(|job| job.concurrency.into()));

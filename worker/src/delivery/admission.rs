@@ -174,7 +174,7 @@ pub(crate) enum RunBegin {
 pub(crate) enum DeliveryAnswer {
     /// Acknowledges it.
     Ack,
-    /// Returns it to its queue.
+    /// Returns it to its queue, or rejects the bundle that it is part of.
     ReturnToQueue,
 }
 

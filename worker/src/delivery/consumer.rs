@@ -12,13 +12,14 @@
 //! | may not start, according to [`admission`](crate::delivery::admission) | the answer that admission gives |
 //! | was cancelled before its start, or was lost with another instance | acknowledged when that report is confirmed |
 //! | runs | acknowledged when the report of its start is confirmed |
+//! | bundle | the runs are handled one by one, and [answered together](crate::delivery::run_ack) |
+//! | bundle that was delivered before | rejected unread: one of its runs may have ended the process that read it |
 //!
 //! The acknowledgement comes early, so the broker's delivery timeout never affects a long run. From then on, only the
 //! lease of its claim protects the run.
 
 use std::{sync::Arc, time::Duration};
 
-use chrono::{DateTime, Utc};
 use futures::{
     FutureExt, StreamExt,
     stream::{self, BoxStream},
@@ -30,13 +31,12 @@ use lapin::{
     types::FieldTable,
     uri::AMQPUri,
 };
-use milvaion_protocol::{
-    backoff::Backoff,
-    message::{JobMessage, MAX_MESSAGE_BYTES},
-    topology::{HEADER_REPUBLISH, Topology},
-};
+use milvaion_protocol::{backoff::Backoff, message::JobMessage, topology::Topology};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::{
+    sync::CancellationToken,
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
+};
 
 use crate::{
     api::error::log_text,
@@ -44,8 +44,10 @@ use crate::{
     control::metrics::WorkerMetrics,
     control::task_supervisor::TaskSupervisor,
     delivery::acks::{AckTracker, PendingAck},
-    delivery::admission::{Admission, AdmissionDecision, DeliveryAnswer, RunBegin},
+    delivery::admission::{Admission, AdmissionDecision, DeliveryAnswer, DeliveryOrigin, RunBegin},
+    delivery::reading::{MessageError, is_bundle, is_old, is_republished, read, read_bundle},
     delivery::refused_queues::RefusedQueues,
+    delivery::run_ack::RunAck,
     delivery::run_table::{RunReservation, RunTable},
     delivery::watchdog::ConsumerWatchdog,
     faults,
@@ -116,17 +118,6 @@ enum ConsumeError {
     Stalled(String),
     #[error("the broker does not answer on this connection")]
     Unresponsive,
-}
-
-/// The reason that a message cannot run.
-#[derive(Debug, thiserror::Error)]
-enum MessageError {
-    #[error("it has {0} bytes; the maximum is {maximum}", maximum = MAX_MESSAGE_BYTES)]
-    TooLarge(usize),
-    #[error("it is not a valid job message")]
-    Decode(#[from] serde_json::Error),
-    #[error("its job type is {found:?}, and that of this queue is {expected:?}")]
-    WrongJobType { found: String, expected: String },
 }
 
 impl DeliveryConsumer {
@@ -223,14 +214,18 @@ impl DeliveryConsumer {
                     self.metrics.delivered();
                     let Some(acks) = &channels[type_index] else { continue };
                     let pending_ack = acks.open(delivery.delivery_tag);
-                    let handling = self.clone().handle(type_index, delivery, pending_ack);
-                    let handling = self.abandon.clone().run_until_cancelled_owned(handling).map(drop);
-                    self.deliveries.spawn(self.tasks.guard_panics("delivery", handling));
+                    self.spawn(self.clone().handle(type_index, delivery, pending_ack));
                 }
                 Some((_, Some(Err(error)))) => return Err(error.into()),
                 Some((_, None)) | None => return Err(ConsumeError::ConsumerCancelled),
             }
         }
+    }
+
+    /// Spawns a part of the handling of a delivery, which ends with the worker.
+    fn spawn(&self, handling: impl Future<Output = ()> + Send + 'static) {
+        let handling = self.abandon.clone().run_until_cancelled_owned(handling).map(drop);
+        self.deliveries.spawn(self.tasks.guard_panics("delivery", handling));
     }
 
     /// Declares what all workers share, and consumes the queues of all job types.
@@ -301,8 +296,12 @@ impl DeliveryConsumer {
                 }
             }
             while let Some((type_index, delivery)) = deliveries.next().await {
-                if let (Some(Ok(delivery)), Some(acks)) = (delivery, &channels[type_index]) {
-                    acks.open(delivery.delivery_tag).return_to_queue().await;
+                let (Some(Ok(delivery)), Some(acks)) = (delivery, &channels[type_index]) else { continue };
+                let pending_ack = acks.open(delivery.delivery_tag);
+                if is_bundle(&delivery) {
+                    pending_ack.dead_letter().await;
+                } else {
+                    pending_ack.return_to_queue().await;
                 }
             }
         };
@@ -310,30 +309,68 @@ impl DeliveryConsumer {
     }
 
     async fn handle(self: Arc<Self>, type_index: usize, delivery: Delivery, pending_ack: PendingAck) {
-        let job = &self.job_types[type_index];
         let run = self.runs.token();
-        let message = match read(&delivery, job.job_type) {
+        if is_bundle(&delivery) {
+            return self.handle_bundle(type_index, &delivery, pending_ack).await;
+        }
+        let message = match read(&delivery, self.job_types[type_index].job_type) {
             Ok(message) => message,
-            Err(error) => {
-                tracing::warn!(
-                    job.r#type = job.job_type,
-                    error = log_text(&error),
-                    "a message of job type {} cannot run and becomes a dead letter",
-                    job.job_type
-                );
-                return pending_ack.dead_letter().await;
-            }
+            Err(error) => return self.reject(type_index, &error, pending_ack).await,
         };
-        let attempt = (message.occurrence_id, message.attempt);
-        let is_doubtful = is_republished(&delivery) || is_old(&message, clock::now());
-        let origin = self.admission.origin(attempt, delivery.redelivered, is_doubtful);
+        let origin = self.origin(&message, &delivery);
         drop(delivery);
+        self.handle_run(type_index, message, origin, RunAck::Single(pending_ack), run).await;
+    }
+
+    /// Handles each run of a bundle as if it had a message of its own.
+    async fn handle_bundle(self: &Arc<Self>, type_index: usize, delivery: &Delivery, pending_ack: PendingAck) {
+        // A bundle is delivered once: one of its runs may have ended the process that received it first.
+        if delivery.redelivered {
+            self.metrics.returned();
+            return pending_ack.dead_letter().await;
+        }
+        let runs = match read_bundle(delivery, self.job_types[type_index].job_type) {
+            Ok(runs) => runs,
+            Err(error) => return self.reject(type_index, &error, pending_ack).await,
+        };
+        let acks = RunAck::of_bundle(pending_ack, runs.len());
+        for (message, ack) in runs.into_iter().zip(acks) {
+            let origin = self.origin(&message, delivery);
+            self.spawn(self.clone().handle_run(type_index, message, origin, ack, self.runs.token()));
+        }
+    }
+
+    fn origin(&self, message: &JobMessage, delivery: &Delivery) -> DeliveryOrigin {
+        let is_doubtful = is_republished(delivery) || is_old(message, clock::now());
+        self.admission.origin((message.occurrence_id, message.attempt), delivery.redelivered, is_doubtful)
+    }
+
+    async fn reject(&self, type_index: usize, error: &MessageError, pending_ack: PendingAck) {
+        let job_type = self.job_types[type_index].job_type;
+        tracing::warn!(
+            job.r#type = job_type,
+            error = log_text(error),
+            "a message of job type {job_type} cannot run and becomes a dead letter"
+        );
+        pending_ack.dead_letter().await;
+    }
+
+    async fn handle_run(
+        self: Arc<Self>,
+        type_index: usize,
+        message: JobMessage,
+        origin: DeliveryOrigin,
+        run_ack: RunAck,
+        run: TaskTrackerToken,
+    ) {
+        let job = &self.job_types[type_index];
+        let attempt = (message.occurrence_id, message.attempt);
         faults::crash_point("delivery.before_claim");
         let guard = match self.running.reserve(attempt.0, attempt.1) {
             RunReservation::Reserved(guard) => guard,
             RunReservation::Ended => {
                 self.admission.log_duplicate(&message, "it ended here recently");
-                return pending_ack.ack().await;
+                return run_ack.ack().await;
             }
             RunReservation::Duplicate(mut safe) => {
                 // Until the start is confirmed, this duplicate may be the only trace of the run outside this process.
@@ -343,9 +380,9 @@ impl DeliveryConsumer {
                 };
                 if is_safe {
                     self.admission.log_duplicate(&message, "it runs here already");
-                    return pending_ack.ack().await;
+                    return run_ack.ack().await;
                 }
-                return pending_ack.return_to_queue().await;
+                return run_ack.give_back().await;
             }
         };
 
@@ -356,7 +393,7 @@ impl DeliveryConsumer {
                 drop(run);
                 self.executor.report_cancelled(&message, &reason).await;
                 self.admission.end(attempt);
-                return pending_ack.ack().await;
+                return run_ack.ack().await;
             }
             AdmissionDecision::Lost(holder) => {
                 tracing::warn!(
@@ -372,15 +409,15 @@ impl DeliveryConsumer {
                 // The claim of the lost instance stays. It lets further duplicates be dropped once the server has
                 // decided.
                 self.executor.report_lost(&message, holder.as_deref()).await;
-                return pending_ack.ack().await;
+                return run_ack.ack().await;
             }
             AdmissionDecision::Refuse(answer) => {
                 drop((guard, run));
                 return match answer {
-                    DeliveryAnswer::Ack => pending_ack.ack().await,
+                    DeliveryAnswer::Ack => run_ack.ack().await,
                     DeliveryAnswer::ReturnToQueue => {
                         self.metrics.returned();
-                        pending_ack.return_to_queue().await;
+                        run_ack.give_back().await;
                     }
                 };
             }
@@ -420,7 +457,7 @@ impl DeliveryConsumer {
             confirmed.await;
             guard.confirm();
             faults::crash_point("delivery.before_ack");
-            pending_ack.ack().await;
+            run_ack.ack().await;
             faults::crash_point("delivery.after_ack");
         };
         // Until the broker has confirmed the start, the outcome of an interrupted run is unknown: either its reports
@@ -430,31 +467,4 @@ impl DeliveryConsumer {
             self.admission.end(attempt);
         }
     }
-}
-
-/// Decodes and checks the message of a delivery.
-fn read(delivery: &Delivery, job_type: &str) -> Result<JobMessage, MessageError> {
-    if delivery.data.len() > MAX_MESSAGE_BYTES {
-        return Err(MessageError::TooLarge(delivery.data.len()));
-    }
-    let message: JobMessage = serde_json::from_slice(&delivery.data)?;
-    // Queue names are lower case.
-    if !message.job_type.eq_ignore_ascii_case(job_type) {
-        return Err(MessageError::WrongJobType { found: message.job_type, expected: job_type.to_owned() });
-    }
-    Ok(message)
-}
-
-/// The age from which a message is checked with the server before it starts. While it waited, its occurrence may have been
-/// cancelled or skipped, and Redis remembers such an end only for a day.
-const OLD_MESSAGE: chrono::Duration = chrono::Duration::hours(1);
-
-/// Returns true if a message has waited for so long that its occurrence may have ended.
-fn is_old(message: &JobMessage, now: DateTime<Utc>) -> bool {
-    now - message.timestamp > OLD_MESSAGE
-}
-
-/// Returns true if the publisher may have published the message before.
-fn is_republished(delivery: &Delivery) -> bool {
-    delivery.properties.headers().as_ref().is_some_and(|headers| headers.inner().contains_key(HEADER_REPUBLISH))
 }

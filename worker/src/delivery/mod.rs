@@ -7,7 +7,9 @@
 //! | File | Content |
 //! |---|---|
 //! | [`consumer`] | One consumer per job type, and the handling of each delivery |
+//! | [`reading`] | The messages of deliveries: single ones and bundles |
 //! | [`admission`] | The checks that a delivery passes before it may run |
+//! | [`run_ack`] | The answer about one run, also for those that share a message |
 //! | [`run_table`] | The attempts of this process; drops duplicates within the process |
 //! | [`claim`] | Claims in Redis; drop duplicates between processes |
 //! | [`claim_batcher`] | Claims and ends of many deliveries in one round trip |
@@ -27,6 +29,8 @@ pub(crate) mod claim_check;
 pub(crate) mod consumer;
 pub(crate) mod lru_set;
 pub(crate) mod permits;
+pub(crate) mod reading;
 pub(crate) mod refused_queues;
+pub(crate) mod run_ack;
 pub(crate) mod run_table;
 pub(crate) mod watchdog;

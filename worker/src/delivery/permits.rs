@@ -18,6 +18,9 @@
 //! permit between two runs. A larger window would only move waiting messages from the broker, where every instance can
 //! take them, into this process.
 //!
+//! A bundle is one delivery, so up to ten times as many runs may wait here, for two seconds at most: then the bundle is
+//! rejected, and what has not started comes back in messages of its own.
+//!
 //! With many job types, the windows together are bounded too: the worker would otherwise hold many times the messages that it
 //! can run, while other instances have free permits. Their sum is at most twice the capacity, unless there are more types.
 //!

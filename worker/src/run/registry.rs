@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use milvaion_protocol::message::{DeclaredSchedule, JobDefaults, JobTypeInfo, MAX_MESSAGE_BYTES};
+use milvaion_protocol::message::{DeclaredSchedule, JobDefaults, JobTypeInfo, MAX_BUNDLE_RUNS, MAX_MESSAGE_BYTES};
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::Serialize;
 use serde_json::Value;
@@ -29,6 +29,8 @@ pub(crate) struct RegisteredJob {
     pub(crate) job_type: &'static str,
     /// The concurrency limit in this process.
     pub(crate) concurrency: u16,
+    /// The largest bundle that its options allow.
+    bundle: Option<u16>,
     /// The timeout of runs whose job sets none.
     pub(crate) timeout: Option<Duration>,
     /// The time for cleanup of a run.
@@ -114,7 +116,8 @@ impl RegisteredJob {
         let job_type: &'static str = Box::leak(options.name.as_deref().unwrap_or(job_type).into());
         let mut errors = ConfigErrors::default();
         options.check(job_type, &mut errors);
-        let (concurrency, timeout, grace) = (options.concurrency, options.timeout, options.grace);
+        let (concurrency, bundle) = (options.concurrency, options.bundle);
+        let (timeout, grace) = (options.timeout, options.grace);
         #[cfg(feature = "client")]
         let unique = options.unique;
         let description = options.description.clone().unwrap_or_else(|| description.to_owned());
@@ -122,6 +125,7 @@ impl RegisteredJob {
         Self {
             job_type,
             concurrency: concurrency.unwrap_or(DEFAULT_CONCURRENCY),
+            bundle,
             timeout,
             grace: grace.unwrap_or(DEFAULT_GRACE),
             description,
@@ -158,9 +162,17 @@ impl RegisteredJob {
             schema: self.schema.clone(),
             concurrency: self.concurrency.into(),
             timeout_seconds: self.timeout.and_then(|timeout| timeout.as_secs().try_into().ok()),
+            bundle_size: self.bundle_size(self.concurrency.into()),
             defaults: self.defaults.clone(),
             schedules: self.schedules.clone(),
         }
+    }
+
+    /// Returns the largest bundle for a process that runs at most so many at once: a larger one would wait in part for the
+    /// rest of it. `None` means that it takes none.
+    fn bundle_size(&self, capacity: u32) -> Option<u32> {
+        let largest = self.bundle.map_or(MAX_BUNDLE_RUNS as u32, u32::from);
+        Some(largest.min(self.concurrency.into()).min(capacity)).filter(|runs| *runs > 1)
     }
 
     fn check(&self, errors: &mut ConfigErrors) {
@@ -235,9 +247,9 @@ impl JobRegistry {
     }
 }
 
-/// Returns the description of all job types for the registration of the worker.
-pub(crate) fn announce(jobs: &[Arc<RegisteredJob>]) -> Vec<JobTypeInfo> {
-    jobs.iter().map(|job| job.info()).collect()
+/// Returns the description of all job types for the registration of a worker that runs at most `capacity` at once.
+pub(crate) fn announce(jobs: &[Arc<RegisteredJob>], capacity: u32) -> Vec<JobTypeInfo> {
+    jobs.iter().map(|job| JobTypeInfo { bundle_size: job.bundle_size(capacity), ..job.info() }).collect()
 }
 
 /// Returns the uniqueness of the job types that declare one.
@@ -314,8 +326,23 @@ mod tests {
         let job = RegisteredJob::new(SlowJob);
         let seconds = Duration::from_secs;
         assert_eq!((job.concurrency, job.timeout, job.grace), (3, Some(seconds(60)), seconds(5)));
+        assert_eq!(job.info().bundle_size, Some(3), "it runs three at once");
         let job = RegisteredJob::with_options(SlowJob, |o| o.concurrency(1).timeout(seconds(9)).grace(seconds(2)));
         assert_eq!((job.concurrency, job.timeout, job.grace), (1, Some(seconds(9)), seconds(2)));
+    }
+
+    #[test]
+    fn bundle_is_no_larger_than_what_runs_at_once() {
+        let announced = |capacity, concurrency, bundle| {
+            let change = |options: JobOptions<NamedInput>| options.concurrency(concurrency).bundle(bundle);
+            announce(&[Arc::new(RegisteredJob::with_options(BadlyNamedJob, change))], capacity)[0].bundle_size
+        };
+        assert_eq!(announced(50, 500, 10), Some(10));
+        assert_eq!(announced(50, 500, 4), Some(4));
+        assert_eq!(announced(50, 3, 10), Some(3));
+        assert_eq!(announced(2, 10, 10), Some(2));
+        assert_eq!(announced(50, 10, 1), None, "bundles are off");
+        assert_eq!(announced(50, 1, 10), None, "one run at a time");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!
 //! The program `milvaion-worker` is tested in `worker/builtin/tests/it`.
 
+mod bundles;
 mod delivery;
 mod duplicates;
 mod executor;

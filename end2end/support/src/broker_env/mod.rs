@@ -19,15 +19,15 @@ use std::{
 use chrono::{DateTime, Utc};
 use lapin::{
     BasicProperties, Channel, Connection, ConnectionProperties,
-    options::{BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions},
+    options::{BasicGetOptions, BasicNackOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions},
     types::{AMQPValue, FieldTable},
     uri::AMQPUri,
 };
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::{JobMessage, LogMessage, RegistrationMessage, StatusMessage, StatusReport},
+    message::{JobBundle, JobMessage, LogMessage, RegistrationMessage, StatusMessage, StatusReport},
     status::OccurrenceStatus,
-    topology::{HEADER_REPUBLISH, Topology},
+    topology::{BUNDLE_TYPE, HEADER_REPUBLISH, Topology},
 };
 use milvaion_worker::{CancellationToken, Outbox, Worker, WorkerBuilder, WorkerError};
 use serde::de::DeserializeOwned;
@@ -227,19 +227,46 @@ impl WorkerTestEnv {
     ///
     /// Panics if no queue accepts it.
     pub async fn publish_raw(&self, key: &str, body: &[u8]) {
-        self.send(key, body, FieldTable::default(), 3).await;
+        self.send(key, body, BasicProperties::default().with_priority(3)).await;
+    }
+
+    /// Publishes several runs of one job type as a bundle. Returns when the broker has confirmed it.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no run, or no queue accepts the bundle.
+    pub async fn publish_bundle(&self, runs: &[JobMessage]) {
+        let first = runs.first().expect("a bundle has a run");
+        let key = Topology::routing_key(&self.worker_id, &first.job_type, first.occurrence_id);
+        let body = serde_json::to_vec(&JobBundle { runs: runs.to_vec() }).expect("a bundle can be serialized");
+        let properties = BasicProperties::default().with_priority(first.priority).with_type(BUNDLE_TYPE.into());
+        self.send(&key, &body, properties).await;
+    }
+
+    /// Takes the next message of a queue and returns it, so that its next delivery is marked as a redelivery.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the broker fails, or the queue is empty.
+    pub async fn deliver_and_return(&self, queue: &str) {
+        let message =
+            self.channel.basic_get(queue.into(), BasicGetOptions::default()).await.expect("the broker responds");
+        let tag = message.expect("a message").delivery.delivery_tag;
+        let options = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
+        self.channel.basic_nack(tag, options).await.expect("the message is returned");
     }
 
     async fn publish_with(&self, message: &JobMessage, headers: FieldTable) {
         let key = Topology::routing_key(&self.worker_id, &message.job_type, message.occurrence_id);
         let body = serde_json::to_vec(message).expect("a message can be serialized");
-        self.send(&key, &body, headers, message.priority).await;
+        let properties = BasicProperties::default().with_headers(headers).with_priority(message.priority);
+        self.send(&key, &body, properties).await;
     }
 
-    async fn send(&self, key: &str, body: &[u8], headers: FieldTable, priority: u8) {
+    async fn send(&self, key: &str, body: &[u8], properties: BasicProperties) {
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let exchange = self.topology.jobs_exchange();
-        let properties = BasicProperties::default().with_delivery_mode(2).with_headers(headers).with_priority(priority);
+        let properties = properties.with_delivery_mode(2);
         let confirm = self
             .channel
             .basic_publish(exchange.as_str().into(), key.into(), options, body, properties)
