@@ -99,7 +99,8 @@ COMMENT ON COLUMN runs.heartbeat_timeout_seconds IS 'Heartbeat timeout of the jo
 COMMENT ON COLUMN runs.pause_after_seconds IS 'Time from the end of the occurrence to the next due time of its job, in seconds.';
 COMMENT ON COLUMN runs.publish_after IS
     'Time from which its message may be sent; null if the broker has confirmed the message, or if it must not be sent yet.';
-COMMENT ON COLUMN runs.published_at IS 'Time at which the broker confirmed the message; null while it is unsent.';
+COMMENT ON COLUMN runs.published_at IS
+    'Time at which the broker confirmed the message; null while it is unsent. Beside publish_after: a worker rejected the bundle with its message before the confirm was stored, which then counts no more.';
 COMMENT ON COLUMN runs.not_before IS 'Time until which a queued occurrence is delayed: a retry, or an attempt that was handed back.';
 COMMENT ON COLUMN runs.start_before IS
     'Time by which a worker must begin the first attempt, by the start limit of the job at the time of creation; null for no limit.';

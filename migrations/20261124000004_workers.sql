@@ -68,18 +68,38 @@ CREATE TABLE worker_job_types (
     schema          json        NOT NULL DEFAULT '{}',
     concurrency     integer     NOT NULL DEFAULT 0,
     timeout_seconds integer,
+    bundle_size     integer     NOT NULL DEFAULT 1 CHECK (bundle_size BETWEEN 1 AND 10),
     announced_at    timestamptz NOT NULL,
     PRIMARY KEY (worker_id, job_type)
 );
 COMMENT ON TABLE  worker_job_types IS 'Job types of a worker, as it announced them last.';
 COMMENT ON COLUMN worker_job_types.schema IS 'JSON Schema of the input, with its properties in the announced order.';
+COMMENT ON COLUMN worker_job_types.bundle_size IS 'Maximum number of runs in one message, as announced last; 1 for no bundles.';
 
 CREATE TABLE instance_job_types (
-    instance_id text NOT NULL REFERENCES worker_instances (id) ON DELETE CASCADE,
-    job_type    text NOT NULL,
+    instance_id text    NOT NULL REFERENCES worker_instances (id) ON DELETE CASCADE,
+    job_type    text    NOT NULL,
+    bundle_size integer NOT NULL DEFAULT 1 CHECK (bundle_size BETWEEN 1 AND 10),
     PRIMARY KEY (instance_id, job_type)
 );
-COMMENT ON TABLE instance_job_types IS 'Job types of each instance; two releases of a worker may differ.';
+COMMENT ON TABLE  instance_job_types IS 'Job types of each instance; two releases of a worker may differ.';
+COMMENT ON COLUMN instance_job_types.bundle_size IS 'Maximum number of runs in one message that the instance takes; 1 for no bundles.';
+
+-- The search for lost messages compares runs with messages, so it must know how many runs a message may have. What is
+-- announced now does not tell: the messages that wait may have been sent before.
+CREATE TABLE sent_bundles (
+    worker_id text        NOT NULL,
+    job_type  text        NOT NULL,
+    size      integer     NOT NULL CHECK (size BETWEEN 2 AND 10),
+    sent_at   timestamptz NOT NULL,
+    PRIMARY KEY (worker_id, job_type)
+);
+COMMENT ON TABLE  sent_bundles IS 'Job types of which a message with several runs may wait at the broker or in an instance.';
+COMMENT ON COLUMN sent_bundles.worker_id IS 'Worker.';
+COMMENT ON COLUMN sent_bundles.job_type IS 'Job type of that worker.';
+COMMENT ON COLUMN sent_bundles.size IS 'Largest number of runs in one of these messages.';
+COMMENT ON COLUMN sent_bundles.sent_at IS
+    'Time of the last message with several runs, to some seconds. The row is deleted later, when no message of the type is left.';
 
 CREATE TABLE declared_jobs (
     worker_id  text        NOT NULL,

@@ -8,6 +8,7 @@ pub mod alert_delivery;
 pub mod alert_message;
 pub mod alerting;
 pub mod auto_disable;
+pub mod bundles;
 pub mod claim;
 pub mod declarations;
 pub mod device;

@@ -5,6 +5,9 @@
 //! each of those may be the message of an old occurrence. The second proof needs no count of messages. A queue delivers
 //! messages of one priority in their order, so an occurrence that still waits although a later one has left the queue has
 //! no message.
+//!
+//! A message may have several runs. Each counts as if it had as many as the largest that was ever sent, in both proofs: then
+//! no run is sent again whose message exists, and fewer of the lost ones are found by counting.
 
 use chrono::{DateTime, Utc};
 
@@ -26,6 +29,8 @@ pub struct QueueBacklog {
     pub job_type: String,
     /// Number of their messages that busy workers may have prefetched.
     pub prefetched: i64,
+    /// The largest number of runs in one of their messages, at least 1.
+    pub bundle_size: i64,
     /// The priorities with old messages.
     pub levels: Vec<PriorityBacklog>,
 }
@@ -58,17 +63,23 @@ impl QueueBacklog {
         self.levels.iter().map(|level| level.old).sum()
     }
 
-    /// Returns the number of messages that are missing if `at_broker` wait in the queue.
+    /// Returns the number of runs that may be in the messages of busy workers and in the `at_broker` messages of the queue.
     #[must_use]
-    pub fn missing(&self, at_broker: i64) -> i64 {
-        (self.old() - self.prefetched - at_broker).max(0)
+    pub fn held(&self, at_broker: i64) -> i64 {
+        (self.prefetched + at_broker).saturating_mul(self.bundle_size)
+    }
+
+    /// Returns the number of runs without a message if `held` have one.
+    #[must_use]
+    pub fn missing(&self, held: i64) -> i64 {
+        (self.old() - held).max(0)
     }
 
     /// Returns the priorities of which occurrences were overtaken since an `earlier` count of this queue, and the number
     /// of these occurrences without those whose messages may be prefetched.
     #[must_use]
     pub fn overtaken(&self, earlier: &Self) -> Vec<(i16, i64)> {
-        let mut prefetched = self.prefetched;
+        let mut prefetched = self.held(0);
         let mut overtaken = Vec::new();
         for level in &self.levels {
             let before = earlier.levels.iter().find(|before| before.priority == level.priority);
@@ -89,19 +100,39 @@ mod tests {
     use super::*;
 
     fn queue(prefetched: i64, levels: &[PriorityBacklog]) -> QueueBacklog {
-        QueueBacklog { worker_id: "w".into(), job_type: "t".into(), prefetched, levels: levels.to_vec() }
+        let (worker_id, job_type) = ("w".into(), "t".into());
+        QueueBacklog { worker_id, job_type, prefetched, bundle_size: 1, levels: levels.to_vec() }
     }
 
     fn level(priority: i16, old: i64, young: i64) -> PriorityBacklog {
         PriorityBacklog { priority, old, young, old_left: 0, young_left: 0 }
     }
 
+    fn missing(queue: &QueueBacklog, at_broker: i64) -> i64 {
+        queue.missing(queue.held(at_broker))
+    }
+
     #[test]
     fn messages_that_are_nowhere_are_missing() {
-        assert_eq!(queue(0, &[level(3, 5, 0)]).missing(5), 0);
-        assert_eq!(queue(0, &[level(3, 4, 0), level(5, 1, 0)]).missing(2), 3);
-        assert_eq!(queue(3, &[level(3, 5, 0)]).missing(2), 0, "three are with busy workers");
-        assert_eq!(queue(0, &[level(3, 5, 0)]).missing(8), 0, "three are there twice");
+        assert_eq!(missing(&queue(0, &[level(3, 5, 0)]), 5), 0);
+        assert_eq!(missing(&queue(0, &[level(3, 4, 0), level(5, 1, 0)]), 2), 3);
+        assert_eq!(missing(&queue(3, &[level(3, 5, 0)]), 2), 0, "three are with busy workers");
+        assert_eq!(missing(&queue(0, &[level(3, 5, 0)]), 8), 0, "three are there twice");
+    }
+
+    #[test]
+    fn each_message_may_have_as_many_runs_as_the_largest() {
+        let in_bundles =
+            |prefetched, levels: &[PriorityBacklog]| QueueBacklog { bundle_size: 10, ..queue(prefetched, levels) };
+        assert_eq!(missing(&in_bundles(0, &[level(3, 90, 0)]), 9), 0, "nine messages of ten");
+        assert_eq!(missing(&in_bundles(2, &[level(3, 90, 0)]), 7), 0, "two of them with busy workers");
+        assert_eq!(missing(&in_bundles(0, &[level(3, 90, 0)]), 0), 90, "all are found at once");
+        assert_eq!(missing(&in_bundles(0, &[level(3, 101, 0)]), 10), 1);
+        assert_eq!(missing(&in_bundles(0, &[level(3, 5, 0)]), i64::from(u32::MAX)), 0, "of an unknown number");
+        let before = queue(0, &[level(3, 50, 10)]);
+        let left = PriorityBacklog { old_left: 50, young_left: 9, ..level(3, 60, 3) };
+        assert_eq!(in_bundles(4, &[left]).overtaken(&before), [(3, 10)], "four messages may hold forty");
+        assert_eq!(in_bundles(5, &[left]).overtaken(&before), []);
     }
 
     #[test]

@@ -6,10 +6,17 @@
 //! difference. A superfluous message does no harm: a worker claims an occurrence before it runs it, and a republished
 //! message is marked.
 //!
+//! A message may have several runs. The largest number that was ever sent counts for each message, because the workers of
+//! now may announce another one than those of the time at which it was sent.
+//!
 //! Workers take messages while queues are counted. The occurrences are therefore counted once more after the messages;
 //! what workers have taken meanwhile is no longer queued then. The rules are in [`crate::domain::lost_message`].
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use milvaion_protocol::id::OccurrenceId;
 use tokio::{
@@ -26,6 +33,7 @@ use crate::{
     },
     engine::{RunsOn, Service, context::Context, leadership::Leadership},
     error::chain,
+    faults,
     store::{Store, leases::FencingToken, lost_messages::LostMessages},
 };
 
@@ -33,6 +41,9 @@ use crate::{
 const CLEAR_BATCH: i64 = 5_000;
 /// The longest time between two ticks.
 const MAX_DETECTION_INTERVAL: Duration = Duration::from_secs(15);
+/// The time since the last bundle of a job type before which its size is kept although no run of the type waits: longer than
+/// a sender takes from storing the size to sending the bundle.
+const SENT_BUNDLE_MEMORY: chrono::Duration = chrono::Duration::minutes(1);
 
 /// The background task that detects lost messages.
 #[derive(Debug)]
@@ -154,14 +165,22 @@ impl Service for LostMessageDetector {
         let (before, then) = self.earlier.take().unzip();
         let then = then.unwrap_or_default();
         let then: HashMap<(&str, &str), &QueueBacklog> = then.iter().map(|queue| (queue.key(), queue)).collect();
+        self.store.forget_sent_bundles(at - SENT_BUNDLE_MEMORY).await?;
         let mut queues = self.store.queue_backlogs(count, before).await?;
         if queues.is_empty() {
             return Ok(report);
         }
         let prefetched = self.store.prefetched(alive_since).await?;
+        // Read after the runs: the size of a bundle is stored before it is sent.
+        let sizes = if faults::is_sabotaged("ignore_bundle_sizes") {
+            BTreeMap::new()
+        } else {
+            self.store.sent_bundle_sizes().await?
+        };
         for queue in &mut queues {
             let key = (queue.worker_id.clone(), queue.job_type.clone());
             queue.prefetched = prefetched.get(&key).copied().unwrap_or_default();
+            queue.bundle_size = sizes.get(&key).copied().unwrap_or(1);
         }
         let at_broker = self.waiting(&queues).await;
         let again = self.store.queue_backlogs(count, None).await?;
@@ -174,13 +193,10 @@ impl Service for LostMessageDetector {
                     report.lost += self.republish(&lost, fence, slice_end).await?;
                 }
             }
-            let left = again.get(&queue.key()).map_or(0, |again| again.missing(at_broker + queue.prefetched));
-            let lost = LostMessages {
-                queue,
-                priority: None,
-                before: count.old_before,
-                count: queue.missing(at_broker).min(left),
-            };
+            let held = queue.held(at_broker);
+            let left = again.get(&queue.key()).map_or(0, |again| again.missing(held));
+            let count_lost = queue.missing(held).min(left);
+            let lost = LostMessages { queue, priority: None, before: count.old_before, count: count_lost };
             report.lost += self.republish(&lost, fence, slice_end).await?;
             if Instant::now() > slice_end {
                 report.has_more = true;

@@ -17,6 +17,7 @@ use tokio::{sync::Notify, time::Instant};
 use crate::{
     broker::publisher::{MAX_UNSENT, OutgoingMessage, Publisher},
     clock::Clock,
+    domain::bundles::BundleSizes,
     engine::{
         Service,
         context::Context,
@@ -108,7 +109,8 @@ impl Service for Republisher {
                 break;
             }
             let messages: Vec<OutgoingMessage> = found.into_iter().map(|run| outgoing(run, now)).collect();
-            let sent = self.publisher.publish(&messages).await;
+            // Each has a message of its own: what is sent again may run already, and is checked one by one.
+            let sent = self.publisher.publish(&messages, &BundleSizes::new()).await;
             measure_confirms(&self.store, &messages, &sent, self.clock.now());
             self.store.mark_published(&sent, self.clock.now()).await?;
             total.found += messages.len();

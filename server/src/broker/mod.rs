@@ -11,6 +11,7 @@ mod error;
 mod job_queues;
 mod link;
 mod parked_queues;
+mod prepared_message;
 pub mod publisher;
 pub mod queue_probe;
 pub mod raw_message;

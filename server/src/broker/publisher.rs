@@ -4,8 +4,11 @@
 //! returning it: an unroutable message is confirmed *and* returned, and would be lost if only the confirm counted. Its
 //! queue is declared again, and the message is sent again at once. Any other message stays unsent in PostgreSQL and is
 //! published again later.
+//!
+//! A message has one run or, as a bundle, several. What is said about it holds for each of them.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex},
     time::Duration,
@@ -15,18 +18,13 @@ use futures::{
     FutureExt,
     future::{BoxFuture, join_all},
 };
-use lapin::{
-    BasicProperties, Channel, Confirmation, Event,
-    options::BasicPublishOptions,
-    types::{AMQPValue, FieldTable},
-};
+use lapin::{BasicProperties, Channel, Confirmation, Event, options::BasicPublishOptions};
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::JobMessage,
-    topology::{HEADER_CORRELATION_ID, HEADER_MAX_RETRIES, HEADER_REPUBLISH, HEADER_RETRY_COUNT, Topology},
-    trace::Traceparent,
+    message::{JobMessage, bundle_body},
+    topology::{BUNDLE_TYPE, Topology},
 };
-use milvaion_telemetry::{SPANS, occurrences::MessageSpan};
+use milvaion_telemetry::SPANS;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -35,9 +33,13 @@ use super::{
     Broker,
     job_queues::{DeclaringChannel, JobQueues},
     link::{ConfirmChannel, Link},
+    prepared_message::PreparedMessage,
     topology::QueueKey,
 };
-use crate::faults;
+use crate::{
+    domain::bundles::{self, BundleKey, BundleSizes},
+    faults,
+};
 
 /// The timeout for a confirm.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
@@ -64,6 +66,14 @@ pub struct OutgoingMessage {
 impl OutgoingMessage {
     fn queue_key(&self) -> QueueKey {
         (self.worker_id.clone(), self.message.job_type.clone())
+    }
+
+    /// Returns the key of those that may share a bundle with this one. None if it must have a message of its own: a further
+    /// attempt, or one that may have been delivered before.
+    #[must_use]
+    pub fn bundle_key(&self) -> Option<BundleKey<'_>> {
+        let JobMessage { job_type, priority, attempt: 1, .. } = &self.message else { return None };
+        (!self.republished).then_some((self.worker_id.as_str(), job_type.as_str(), *priority))
     }
 }
 
@@ -162,10 +172,10 @@ impl Publisher {
     }
 
     /// Publishes messages, all in flight at once, and returns those that the broker confirmed. The others are
-    /// [remembered as unsent](Self::note_unsent).
-    pub async fn publish(&self, messages: &[OutgoingMessage]) -> Vec<ConfirmedMessage> {
+    /// [remembered as unsent](Self::note_unsent). Those whose key is in `sizes` are sent as bundles.
+    pub async fn publish(&self, messages: &[OutgoingMessage], sizes: &BundleSizes<'_>) -> Vec<ConfirmedMessage> {
         let span = tracing::info_span!(target: SPANS, "publish batch", messages = messages.len());
-        let sent = self.try_to_publish(messages).instrument(span).await;
+        let sent = self.try_to_publish(messages, sizes).instrument(span).await;
         if sent.len() < messages.len() {
             let confirmed: HashSet<OccurrenceId> = sent.iter().map(|(id, _)| *id).collect();
             self.note_unsent(messages.iter().map(|out| out.message.occurrence_id).filter(|id| !confirmed.contains(id)));
@@ -173,9 +183,10 @@ impl Publisher {
         sent
     }
 
-    async fn try_to_publish(&self, messages: &[OutgoingMessage]) -> Vec<ConfirmedMessage> {
+    async fn try_to_publish(&self, messages: &[OutgoingMessage], sizes: &BundleSizes<'_>) -> Vec<ConfirmedMessage> {
         let Some(open) = self.channel.borrow().clone() else { return Vec::new() };
-        let SendOutcome { mut confirmed, unroutable } = self.declare_and_send(&open, messages.iter().collect()).await;
+        let sent = self.declare_and_send(&open, messages.iter().collect(), sizes).await;
+        let SendOutcome { mut confirmed, unroutable } = sent;
         if !unroutable.is_empty() {
             tracing::info!(
                 occurrence.first = %unroutable[0].message.occurrence_id,
@@ -183,7 +194,7 @@ impl Publisher {
                 "the queues of {} messages are missing at the broker, and are declared again",
                 unroutable.len()
             );
-            let again = self.declare_and_send(&open, unroutable).await;
+            let again = self.declare_and_send(&open, unroutable, sizes).await;
             confirmed.extend(again.confirmed);
             if let Some(first) = again.unroutable.first() {
                 tracing::warn!(
@@ -202,6 +213,7 @@ impl Publisher {
         &self,
         open: &OpenChannel,
         mut messages: Vec<&'a OutgoingMessage>,
+        sizes: &BundleSizes<'_>,
     ) -> SendOutcome<'a> {
         let keys: HashSet<QueueKey> = messages.iter().map(|out| out.queue_key()).collect();
         self.declare(open, keys).await;
@@ -211,15 +223,13 @@ impl Publisher {
         // Messages are sent one after another, so that they keep the order of the batch, and confirmed together.
         let mut waiting = Vec::with_capacity(messages.len());
         let exchange = self.names.jobs_exchange();
-        for out in messages {
-            let message = &out.message;
-            let (id, continued) = (message.occurrence_id, message.traceparent.as_deref());
-            let span = MessageSpan::begin(id, message.attempt, continued, &exchange);
-            match self.send(&open.channel, out, span.as_ref().map(MessageSpan::traceparent)).await {
-                Ok(confirm) => waiting.push((out, span, confirm)),
+        for bundle in prepare(messages, sizes, &exchange) {
+            match self.send(&open.channel, &bundle).await {
+                Ok(confirm) => waiting.push((bundle, confirm)),
                 Err(error) => {
-                    end_span(span, Some("the message could not be sent"));
-                    tracing::warn!(occurrence.id = %out.message.occurrence_id, error = %error, "the message of occurrence {} could not be sent", out.message.occurrence_id);
+                    let first = bundle[0].out.message.occurrence_id;
+                    tracing::warn!(occurrence.id = %first, error = %error, "the message of occurrence {first} could not be sent");
+                    bundle.into_iter().for_each(|message| message.end(Some("the message could not be sent")));
                     self.broken.notify_one();
                     break;
                 }
@@ -229,33 +239,38 @@ impl Publisher {
             faults::crash_point("publisher.after_send");
         }
         if faults::is_sabotaged("skip_publisher_confirms") {
-            outcome.confirmed = waiting.iter().map(|(out, ..)| confirmed_message(out)).collect();
+            outcome.confirmed =
+                waiting.iter().flat_map(|(bundle, _)| bundle).map(|one| confirmed_message(one.out)).collect();
             return outcome;
         }
         let confirmations = join_all(
             waiting
                 .into_iter()
-                .map(async |(out, span, confirm)| (out, span, tokio::time::timeout(CONFIRM_TIMEOUT, confirm).await)),
+                .map(async |(bundle, confirm)| (bundle, tokio::time::timeout(CONFIRM_TIMEOUT, confirm).await)),
         )
         .await;
         // Grouped by reason, so that a failure of a whole batch is one log line instead of five hundred.
         let mut refused: BTreeMap<String, Vec<OccurrenceId>> = BTreeMap::new();
-        for (out, span, confirmation) in confirmations {
+        for (bundle, confirmation) in confirmations {
+            let key = bundle[0].out.queue_key();
             let reason = match confirmation {
                 Ok(Ok(Confirmation::Ack(None))) => {
-                    self.queues.parked.release(&out.worker_id, &out.message.job_type);
-                    outcome.confirmed.push(confirmed_message(out));
-                    end_span(span, None);
+                    self.queues.parked.release(&key.0, &key.1);
+                    for message in bundle {
+                        outcome.confirmed.push(confirmed_message(message.out));
+                        message.end(None);
+                    }
                     continue;
                 }
                 Ok(Ok(Confirmation::Ack(Some(_)))) => {
-                    self.queues.forget(&out.queue_key());
-                    outcome.unroutable.push(out);
-                    end_span(span, Some("no queue is bound for the message"));
+                    self.queues.forget(&key);
+                    for message in bundle {
+                        outcome.unroutable.push(message.out);
+                        message.end(Some("no queue is bound for the message"));
+                    }
                     continue;
                 }
                 Ok(Ok(Confirmation::Nack(_))) => {
-                    let key = out.queue_key();
                     let queue = self.names.job_queue(&key.0, &key.1);
                     self.queues.parked.park(key, &queue, "it rejects messages, for example because it is full");
                     "the broker refused the message".to_owned()
@@ -270,8 +285,11 @@ impl Publisher {
                     format!("no confirm within {} s", CONFIRM_TIMEOUT.as_secs())
                 }
             };
-            end_span(span, Some(&reason));
-            refused.entry(reason).or_default().push(out.message.occurrence_id);
+            let refused = refused.entry(reason.clone()).or_default();
+            for message in bundle {
+                refused.push(message.out.message.occurrence_id);
+                message.end(Some(&reason));
+            }
         }
         for (reason, occurrences) in refused {
             tracing::warn!(
@@ -288,49 +306,52 @@ impl Publisher {
         outcome
     }
 
-    /// Sends a message. `traceparent` is the position in its trace, if it has a span.
+    /// Sends a message with the runs of a bundle, or with a single one.
     async fn send(
         &self,
         channel: &Channel,
-        out: &OutgoingMessage,
-        traceparent: Option<Traceparent>,
+        bundle: &[PreparedMessage<'_>],
     ) -> Result<lapin::PublisherConfirm, lapin::Error> {
-        let message = &out.message;
+        let OutgoingMessage { worker_id, message, .. } = bundle[0].out;
         let id = message.occurrence_id.to_string();
-        let mut headers = FieldTable::default();
-        headers.insert(HEADER_RETRY_COUNT.into(), AMQPValue::LongUInt(message.retry_count));
-        headers.insert(HEADER_MAX_RETRIES.into(), AMQPValue::LongUInt(message.max_retries));
-        headers.insert(HEADER_CORRELATION_ID.into(), AMQPValue::LongString(id.as_str().into()));
-        if out.republished {
-            headers.insert(HEADER_REPUBLISH.into(), AMQPValue::LongUInt(1));
-        }
         let properties = BasicProperties::default()
             .with_content_type("application/json".into())
             .with_delivery_mode(PERSISTENT_DELIVERY_MODE)
             .with_priority(message.priority)
             .with_message_id(id.as_str().into())
-            .with_correlation_id(id.as_str().into())
-            .with_timestamp(message.timestamp.timestamp().unsigned_abs())
-            .with_headers(headers);
-        let body = match traceparent {
-            Some(position) => {
-                serde_json::to_vec(&JobMessage { traceparent: Some(position.to_string()), ..message.clone() })
+            .with_timestamp(message.timestamp.timestamp().unsigned_abs());
+        let (properties, body) = match bundle {
+            [single] => {
+                let properties = properties.with_correlation_id(id.as_str().into()).with_headers(single.headers());
+                (properties, Cow::Borrowed(&single.body))
             }
-            None => serde_json::to_vec(message),
+            several => {
+                let body = bundle_body(several.iter().map(|message| message.body.as_slice()));
+                (properties.with_type(BUNDLE_TYPE.into()), Cow::Owned(body))
+            }
         };
-        let body = body.unwrap_or_default();
         let mandatory = !faults::is_sabotaged("skip_mandatory_flag");
         let options = BasicPublishOptions { mandatory, ..BasicPublishOptions::default() };
-        let key = Topology::routing_key(&out.worker_id, &message.job_type, message.occurrence_id);
+        let key = Topology::routing_key(worker_id, &message.job_type, message.occurrence_id);
         channel.basic_publish(self.names.jobs_exchange().into(), key.into(), options, &body, properties).await
     }
 }
 
-/// Ends the span of a message, if it has one.
-fn end_span(span: Option<MessageSpan>, failure: Option<&str>) {
-    if let Some(span) = span {
-        span.end(failure);
-    }
+/// Divides messages into those that share a bundle and those that are sent alone.
+fn prepare<'a>(
+    messages: Vec<&'a OutgoingMessage>,
+    sizes: &BundleSizes<'_>,
+    exchange: &str,
+) -> Vec<Vec<PreparedMessage<'a>>> {
+    let groups = bundles::group(messages, |out| {
+        let key = out.bundle_key()?;
+        Some((key, *sizes.get(&key)?))
+    });
+    let prepared = groups.into_iter().flat_map(|group| {
+        let group: Vec<_> = group.into_iter().map(|out| PreparedMessage::new(out, exchange)).collect();
+        bundles::split_by_bytes(group, |message| message.body.len())
+    });
+    prepared.collect()
 }
 
 fn confirmed_message(out: &OutgoingMessage) -> ConfirmedMessage {

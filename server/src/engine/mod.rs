@@ -19,6 +19,7 @@
 //! add a line to the list in `lifecycle`. The log, the restart and the health follow from that line.
 
 pub mod activators;
+mod bundle_planner;
 pub mod context;
 pub mod delivery_log;
 pub mod dispatch_pulse;

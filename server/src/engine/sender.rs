@@ -1,5 +1,7 @@
 //! Publishes batches of job messages without blocking the caller, and marks the messages that the broker confirms.
 //!
+//! Runs of a batch that may share a message are sent as a [bundle](super::bundle_planner), with one confirm for all of them.
+//!
 //! Up to `MAX_BATCHES_IN_FLIGHT` batches wait for confirms at the same time. An unconfirmed message stays unsent in
 //! PostgreSQL, and the republisher publishes it again.
 //!
@@ -14,10 +16,12 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
+use milvaion_protocol::id::OccurrenceId;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
+use super::bundle_planner::BundlePlanner;
 use crate::{
     broker::publisher::{ConfirmedMessage, OutgoingMessage, Publisher},
     clock::Clock,
@@ -38,6 +42,7 @@ const MARK_BATCH: usize = 2_000;
 pub struct MessageSender {
     store: Store,
     publisher: Publisher,
+    bundles: BundlePlanner,
     clock: Clock,
     /// The activator of the republisher.
     pub activate_republisher: Arc<Notify>,
@@ -51,6 +56,7 @@ impl MessageSender {
     #[must_use]
     pub fn new(store: Store, publisher: Publisher, clock: Clock, activate_republisher: Arc<Notify>) -> Self {
         Self {
+            bundles: BundlePlanner::new(store.clone()),
             store,
             publisher,
             clock,
@@ -100,16 +106,14 @@ impl MessageSender {
             return;
         }
         if !self.publisher.is_up() {
-            self.publisher.note_unsent(messages.iter().map(|out| out.message.occurrence_id));
             // The connection may have been opened since the check.
-            self.activate_republisher.notify_one();
+            self.send_again(messages.iter().map(|out| out.message.occurrence_id));
             #[cfg(feature = "faults")]
             self.sabotage_unsent(&messages, &[]).await;
             return;
         }
         let Ok(Ok(permit)) = tokio::time::timeout(PERMIT_TIMEOUT, self.permits.clone().acquire_owned()).await else {
-            self.publisher.note_unsent(messages.iter().map(|out| out.message.occurrence_id));
-            self.activate_republisher.notify_one();
+            self.send_again(messages.iter().map(|out| out.message.occurrence_id));
             return;
         };
         let this = self.clone();
@@ -120,9 +124,16 @@ impl MessageSender {
         self.in_flight.spawn(publish.in_current_span());
     }
 
+    /// Leaves unsent occurrences to the republisher, however young they are.
+    pub fn send_again(&self, occurrences: impl IntoIterator<Item = OccurrenceId>) {
+        self.publisher.note_unsent(occurrences);
+        self.activate_republisher.notify_one();
+    }
+
     /// Publishes a batch and records the confirmed messages for marking.
     pub(crate) async fn publish_batch(&self, messages: &[OutgoingMessage]) {
-        let sent = self.publisher.publish(messages).await;
+        let sizes = self.bundles.sizes(messages, self.clock.now()).await;
+        let sent = self.publisher.publish(messages, &sizes).await;
         if sent.len() < messages.len() {
             #[cfg(feature = "faults")]
             self.sabotage_unsent(messages, &sent).await;

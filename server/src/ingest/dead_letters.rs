@@ -3,11 +3,17 @@
 //! A dead letter about an open occurrence fails that occurrence. Any other is stored unchanged, for a user to examine.
 //! A dead letter is acknowledged only after it was stored in one of the two ways, and none blocks those behind it: if
 //! PostgreSQL rejects the change of the occurrence, the message is stored as one without an occurrence.
+//!
+//! A bundle is different: a worker rejects it because it cannot start all of its runs, or because the bundle was delivered
+//! before. Nothing has failed, so those that have not started are sent again, each in a message of its own.
 
 use std::sync::Arc;
 
 use milvaion_api::{events::LiveEvent, failures::FailureCause};
-use milvaion_protocol::{message::JobMessage, topology::HEADER_CAUSE};
+use milvaion_protocol::{
+    message::{JobBundle, JobMessage},
+    topology::{BUNDLE_TYPE, HEADER_CAUSE},
+};
 use serde_json::Value;
 use tokio::sync::Notify;
 
@@ -18,7 +24,7 @@ use crate::{
     },
     clock::Clock,
     domain::fingerprint::fingerprint,
-    engine::context::Context,
+    engine::{context::Context, sender::MessageSender},
     error::{body_excerpt, chain},
     faults,
     live::Hub,
@@ -37,6 +43,8 @@ pub struct DeadLetterConsumer {
     pub hub: Hub,
     /// The server's clock.
     pub clock: Clock,
+    /// The sender of job messages, for the runs of bundles.
+    pub sender: MessageSender,
     /// The activator of the slot granter.
     pub activate_slot_granter: Arc<Notify>,
     /// The activator of auto-disable.
@@ -51,6 +59,7 @@ impl DeadLetterConsumer {
             store: context.store.clone(),
             hub: context.hub.clone(),
             clock: context.clock.clone(),
+            sender: context.sender.clone(),
             activate_slot_granter: context.activators.slot_granter.clone(),
             activate_auto_disable: context.activators.auto_disable.clone(),
         }
@@ -84,6 +93,27 @@ impl DeadLetterConsumer {
             Err(reason) => reason,
         };
         self.insert(message, &reason).await
+    }
+
+    /// Sends those runs of rejected bundles again that have not started. The republisher sends them at once; during a cluster
+    /// pause they wait for its end, like those whose message the broker has lost.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError`] if PostgreSQL fails. Nothing was stored then, and the bundles must be redelivered.
+    pub async fn send_again(&self, bundles: &[JobBundle]) -> Result<(), StoreError> {
+        let runs = bundles.iter().flat_map(|bundle| &bundle.runs);
+        let runs = runs.map(|run| (run.occurrence_id, i32::try_from(run.attempt).unwrap_or(i32::MAX))).collect();
+        let returned = self.store.return_bundled(runs, self.clock.now()).await?;
+        tracing::info!(
+            bundles = bundles.len(),
+            runs = returned.len(),
+            "workers rejected {} bundles; {} of their runs have not started and are sent again",
+            bundles.len(),
+            returned.len()
+        );
+        self.sender.send_again(returned);
+        Ok(())
     }
 
     fn publish_failure(&self, row: milvaion_api::views::OccurrenceRow) {
@@ -151,6 +181,12 @@ fn read(message: &RawMessage) -> Result<DeadLetteredRun, String> {
     })
 }
 
+/// Returns the bundle that a dead letter is. One that cannot be read is stored, like any other message that cannot.
+fn read_bundle(delivery: &Delivery) -> Option<JobBundle> {
+    let is_bundle = delivery.properties.kind().as_ref().is_some_and(|kind| kind.as_str() == BUNDLE_TYPE);
+    if is_bundle { serde_json::from_slice(&delivery.data).ok() } else { None }
+}
+
 /// Returns the broker's reason for the dead letter and its original queue, from the newest `x-death` entry.
 fn dead_lettered_from(headers: &Value) -> Option<(&str, &str)> {
     let newest = headers.get("x-death")?.get(0)?;
@@ -178,7 +214,17 @@ impl BatchHandler for DeadLetterConsumer {
     }
 
     async fn handle_deliveries(&self, _: &Channel, batch: &[Delivery]) -> anyhow::Result<()> {
+        let (mut bundles, mut others) = (Vec::new(), Vec::new());
         for delivery in batch {
+            match read_bundle(delivery) {
+                Some(bundle) => bundles.push(bundle),
+                None => others.push(delivery),
+            }
+        }
+        if !bundles.is_empty() {
+            self.send_again(&bundles).await?;
+        }
+        for delivery in others {
             self.take(&RawMessage::from(delivery)).await?;
             faults::crash_point("dead_letters.after_store");
         }

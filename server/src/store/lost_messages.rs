@@ -47,6 +47,7 @@ impl Store {
                     worker_id: row.worker_id,
                     job_type: row.job_type,
                     prefetched: 0,
+                    bundle_size: 1,
                     levels: vec![level],
                 }),
             }

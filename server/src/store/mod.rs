@@ -16,6 +16,7 @@ pub mod advance;
 pub mod alerts;
 pub mod api_requests;
 pub mod auto_disable;
+pub mod bundles;
 pub mod calendars;
 pub mod cancel;
 pub mod create;

@@ -177,7 +177,8 @@ impl Store {
     pub async fn mark_published(&self, sent: &[(OccurrenceId, i32)], now: DateTime<Utc>) -> Result<u64> {
         let ids: Vec<Uuid> = sent.iter().map(|(id, _)| id.0).collect();
         let attempts: Vec<i32> = sent.iter().map(|(_, attempt)| *attempt).collect();
-        // A row that a report has locked is skipped, because the report marks it. `coalesce` keeps the planner from the
+        // A row that a report has locked is skipped, because the report marks it. One with both times is of a bundle that came
+        // back, and is not marked; see `return_bundled`. `coalesce` keeps the planner from the
         // index of unsent occurrences. While it takes that index for empty, it would search it for each id, and while a
         // session holds a snapshot, the index keeps an entry of every occurrence.
         let result = sqlx::query!(
@@ -186,7 +187,7 @@ impl Store {
                     SELECT l.id FROM unnest($1::uuid[], $2::int[]) AS p (id, attempt)
                      CROSS JOIN LATERAL (
                         SELECT o.id FROM runs o
-                         WHERE o.id = p.id AND o.attempt = p.attempt
+                         WHERE o.id = p.id AND o.attempt = p.attempt AND o.published_at IS NULL
                            AND coalesce(o.publish_after, 'infinity') < 'infinity'
                            FOR UPDATE SKIP LOCKED) l))",
             &ids,
@@ -229,7 +230,7 @@ impl Store {
                   LIMIT $2
                     FOR UPDATE SKIP LOCKED
              )
-             UPDATE runs r SET publish_after = $6 WHERE id = ANY (ARRAY (SELECT id FROM unsent))",
+             UPDATE runs r SET publish_after = $6, published_at = NULL WHERE id = ANY (ARRAY (SELECT id FROM unsent))",
             before,
             limit,
             &known_unsent,

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use chrono::{DateTime, Utc};
 use milvaion_api::views::{InstanceView, JobTypeView, WorkerView};
 use milvaion_protocol::{
-    message::{HelloProblem, InstanceHeartbeat, InstanceHello, JobTypeInfo, MAX_NOTICE_BYTES, truncate_text},
+    message::{
+        HelloProblem, InstanceHeartbeat, InstanceHello, JobTypeInfo, MAX_BUNDLE_RUNS, MAX_NOTICE_BYTES, truncate_text,
+    },
     storable::clean_text,
     topology::MAX_PRIORITY,
 };
@@ -65,16 +67,16 @@ impl Store {
         .await?;
         sqlx::query!("DELETE FROM instance_job_types WHERE instance_id = ANY($1)", &instances).execute(&mut tx).await?;
         store_job_types(&mut tx, hellos, now).await?;
-        let (of_instance, job_types): (Vec<String>, Vec<String>) = hellos
-            .iter()
-            .flat_map(|hello| hello.job_types.iter().map(|info| (hello.instance_id.clone(), info.job_type.clone())))
-            .unzip();
+        let offers: Vec<(&InstanceHello, &JobTypeInfo)> =
+            hellos.iter().flat_map(|hello| hello.job_types.iter().map(move |info| (hello, info))).collect();
         sqlx::query!(
-            "INSERT INTO instance_job_types (instance_id, job_type)
-             SELECT instance_id, job_type FROM unnest($1::text[], $2::text[]) AS offer(instance_id, job_type)
+            "INSERT INTO instance_job_types (instance_id, job_type, bundle_size)
+             SELECT instance_id, job_type, bundle_size
+               FROM unnest($1::text[], $2::text[], $3::int[]) AS offer(instance_id, job_type, bundle_size)
              ON CONFLICT DO NOTHING",
-            &of_instance,
-            &job_types
+            &offers.iter().map(|(hello, _)| hello.instance_id.clone()).collect::<Vec<_>>(),
+            &offers.iter().map(|(_, info)| info.job_type.clone()).collect::<Vec<_>>(),
+            &offers.iter().map(|(_, info)| bundle_size(info)).collect::<Vec<_>>()
         )
         .execute(&mut tx)
         .await?;
@@ -250,14 +252,14 @@ impl Store {
     /// first. Their rules are those that the instance declared which started last.
     pub async fn job_types(&self, alive_since: DateTime<Utc>) -> Result<Vec<JobTypeView>> {
         let rows = sqlx::query!(
-            r#"SELECT w.worker_id, w.job_type, w.description, w.schema, w.concurrency, w.timeout_seconds,
+            r#"SELECT w.worker_id, w.job_type, w.description, w.schema, w.concurrency, w.timeout_seconds, w.bundle_size,
                       (SELECT count(*) FROM worker_instances i JOIN instance_job_types t ON t.instance_id = i.id
                         WHERE i.worker_id = w.worker_id AND t.job_type = w.job_type AND i.stopped_at IS NULL
                           AND i.last_heartbeat_at >= $1) AS "alive!",
                       (SELECT i.declared -> w.job_type -> 'defaults' FROM worker_instances i
                         WHERE i.worker_id = w.worker_id AND i.declared ? w.job_type
                         ORDER BY i.started_at DESC LIMIT 1) AS declared
-                 FROM worker_job_types w ORDER BY 7 DESC, 1, 2 LIMIT 500"#,
+                 FROM worker_job_types w ORDER BY 8 DESC, 1, 2 LIMIT 500"#,
             alive_since
         )
         .fetch_all(self.pool())
@@ -272,6 +274,7 @@ impl Store {
                     schema: row.schema,
                     concurrency: u32::try_from(row.concurrency).unwrap_or(0),
                     timeout_seconds: row.timeout_seconds.and_then(|s| u32::try_from(s).ok()),
+                    bundle_size: u32::try_from(row.bundle_size).ok().filter(|size| *size > 1),
                     // A form without what a newer server has stored is better than no form.
                     defaults: row.declared.and_then(|value| serde_json::from_value(value).ok()).unwrap_or_default(),
                     ..JobTypeInfo::default()
@@ -387,14 +390,15 @@ async fn store_job_types(tx: &mut StoreTransaction, hellos: &[InstanceHello], no
         announced.keys().map(|(worker, job_type)| ((*worker).to_owned(), (*job_type).to_owned())).unzip();
     let infos: Vec<&JobTypeInfo> = announced.into_values().collect();
     sqlx::query!(
-        "INSERT INTO worker_job_types (worker_id, job_type, description, schema, concurrency, timeout_seconds, announced_at)
-         SELECT worker_id, job_type, description, schema::json, concurrency, timeout_seconds, $7
-           FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int[], $6::int[])
-             AS offer(worker_id, job_type, description, schema, concurrency, timeout_seconds)
+        "INSERT INTO worker_job_types (worker_id, job_type, description, schema, concurrency, timeout_seconds, bundle_size,
+                announced_at)
+         SELECT worker_id, job_type, description, schema::json, concurrency, timeout_seconds, bundle_size, $7
+           FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int[], $6::int[], $8::int[])
+             AS offer(worker_id, job_type, description, schema, concurrency, timeout_seconds, bundle_size)
           ORDER BY worker_id, job_type
          ON CONFLICT (worker_id, job_type) DO UPDATE SET description = excluded.description, schema = excluded.schema,
                 concurrency = excluded.concurrency, timeout_seconds = excluded.timeout_seconds,
-                announced_at = excluded.announced_at",
+                bundle_size = excluded.bundle_size, announced_at = excluded.announced_at",
         &workers,
         &job_types,
         &infos.iter().map(|info| clean_text(&info.description)).collect::<Vec<_>>(),
@@ -403,11 +407,18 @@ async fn store_job_types(tx: &mut StoreTransaction, hellos: &[InstanceHello], no
         &infos.iter().map(|info| i32::try_from(info.concurrency).unwrap_or(i32::MAX)).collect::<Vec<_>>(),
         &infos.iter().map(|info| info.timeout_seconds.and_then(|s| i32::try_from(s).ok())).collect::<Vec<_>>()
             as &[Option<i32>],
-        now
+        now,
+        &infos.iter().map(|info| bundle_size(info)).collect::<Vec<_>>()
     )
     .execute(tx)
     .await?;
     Ok(())
+}
+
+/// Returns the largest bundle of a job type. A later version may announce more than this one sends.
+fn bundle_size(info: &JobTypeInfo) -> i32 {
+    let largest = info.bundle_size.unwrap_or(1).clamp(1, MAX_BUNDLE_RUNS as u32);
+    i32::try_from(largest).unwrap_or(1)
 }
 
 /// Returns the stored problems of a registration as sentences. One that cannot be read is left out: it is for display only.

@@ -10,8 +10,12 @@ use std::{
 };
 
 use futures::StreamExt;
-use lapin::{Channel, types::FieldTable};
-use milvaion_protocol::id::OccurrenceId;
+use lapin::{Channel, options::BasicGetOptions, types::FieldTable};
+use milvaion_protocol::{
+    id::OccurrenceId,
+    message::{JobBundle, JobMessage},
+    topology::BUNDLE_TYPE,
+};
 use milvaion_server::{
     broker::{
         Broker,
@@ -19,6 +23,7 @@ use milvaion_server::{
     },
     clock::Clock,
     config::broker::BrokerConfig,
+    domain::bundles::BundleSizes,
 };
 use milvaion_test_support::{messages, server_env};
 use tokio::{
@@ -175,7 +180,8 @@ impl Harness {
         let messages: Vec<OutgoingMessage> = (0..count).map(|number| message(number, &self.clock)).collect();
         let ids: Vec<OccurrenceId> = messages.iter().map(|out| out.message.occurrence_id).collect();
         // As many batches in flight as the sender has.
-        let batches = futures::stream::iter(messages.chunks(500)).map(|batch| self.publisher.publish(batch));
+        let single = BundleSizes::new();
+        let batches = futures::stream::iter(messages.chunks(500)).map(|batch| self.publisher.publish(batch, &single));
         let sent: Vec<_> = batches.buffer_unordered(16).collect().await;
         let sent: BTreeSet<OccurrenceId> = sent.into_iter().flatten().map(|(id, _)| id).collect();
         (0..count).filter(|number| sent.contains(&ids[*number])).collect()
@@ -232,10 +238,38 @@ async fn queues_are_declared_together_and_not_after_a_reconnect() {
     assert_eq!(harness.publish(QUEUES).await.len(), QUEUES, "each is sent again at once");
     assert_eq!(harness.proxy.requested() - before, 3);
     assert!(harness.publisher.take_unsent().is_empty());
+    publish_bundles(&harness).await;
     for number in 0..QUEUES {
         harness.delete_queue(number).await;
     }
     harness.stop().await;
+}
+
+/// Publishes twelve runs of a job type whose queue is missing, of which ten share a message.
+async fn publish_bundles(harness: &Harness) {
+    harness.delete_queue(0).await;
+    let mut messages: Vec<OutgoingMessage> = (0..12).map(|_| message(0, &harness.clock)).collect();
+    // It may have been delivered before, so it is sent alone.
+    messages[3].republished = true;
+    // A further attempt, too.
+    messages[7].message.attempt = 2;
+    let job_type = job_type(0);
+    let sizes = BundleSizes::from([(("w", job_type.as_str(), 3), 10)]);
+    let sent = harness.publisher.publish(&messages, &sizes).await;
+    assert_eq!(sent.len(), 12, "the confirm of a message is that of each of its runs");
+    let queue = harness.names.job_queue("w", &job_type);
+    let mut kinds = Vec::new();
+    let no_ack = BasicGetOptions { no_ack: true };
+    while let Some(got) = harness.channel.basic_get(queue.as_str().into(), no_ack).await.expect("the broker responds") {
+        let kind = got.delivery.properties.kind().as_ref().map(|kind| kind.to_string());
+        let runs = match &kind {
+            Some(_) => serde_json::from_slice::<JobBundle>(&got.delivery.data).expect("a bundle").runs,
+            None => vec![serde_json::from_slice::<JobMessage>(&got.delivery.data).expect("a job message")],
+        };
+        kinds.push((kind, runs.len()));
+    }
+    kinds.sort_unstable();
+    assert_eq!(kinds, [(None, 1), (None, 1), (Some(BUNDLE_TYPE.to_owned()), 10)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

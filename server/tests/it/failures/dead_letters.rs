@@ -1,16 +1,16 @@
 //! A dead letter fails its occurrence, or is stored for the dashboard.
 
 use lapin::{
-    BasicProperties, Connection as Amqp, ConnectionProperties,
-    options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions},
+    BasicProperties, Channel, Connection as Amqp, ConnectionProperties,
+    options::{BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions},
     types::{AMQPValue, FieldTable},
 };
 use milvaion_api::failures::{DeadLetterFilter, DeadLetterRow, FailureCause};
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::JobMessage,
+    message::{JobBundle, JobMessage},
     status::OccurrenceStatus,
-    topology::{HEADER_CAUSE, HEADER_CORRELATION_ID, Topology},
+    topology::{BUNDLE_TYPE, HEADER_CAUSE, HEADER_CORRELATION_ID, HEADER_REPUBLISH, Topology},
 };
 use milvaion_server::{
     broker::raw_message::RawMessage,
@@ -56,6 +56,7 @@ fn consumer(server: &Server) -> DeadLetterConsumer {
         store: server.store.clone(),
         hub: server.hub.clone(),
         clock: server.clock.clone(),
+        sender: server.jobs.sender.clone(),
         activate_slot_granter: Default::default(),
         activate_auto_disable: Default::default(),
     }
@@ -67,6 +68,17 @@ async fn status(server: &Server, id: OccurrenceId) -> OccurrenceStatus {
 
 async fn stored(server: &Server) -> Vec<DeadLetterRow> {
     server.store.dead_letters(&DeadLetterFilter::default()).await.expect("the query succeeds").rows
+}
+
+/// Waits until a message with the mark of a republished one has arrived in a job queue. Returns its occurrence.
+async fn republished(channel: &Channel, queue: &str) -> OccurrenceId {
+    wait::eventually("a republished message", || async {
+        let got = channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await.ok()??.delivery;
+        let job: JobMessage = serde_json::from_slice(&got.data).expect("a job message");
+        let headers = got.properties.headers().as_ref()?;
+        headers.inner().contains_key(HEADER_REPUBLISH).then_some(job.occurrence_id)
+    })
+    .await
 }
 
 fn headers(cause: &str) -> Value {
@@ -82,8 +94,7 @@ async fn dead_letters_fail_occurrences_or_are_stored() {
     let channel = amqp.create_channel().await.expect("a channel");
     channel.confirm_select(ConfirmSelectOptions::default()).await.expect("publisher confirms");
     let names = Topology::new(config.broker.prefix.clone());
-    let send = async |body: &[u8], headers: FieldTable| {
-        let properties = BasicProperties::default().with_headers(headers);
+    let send_as = async |body: &[u8], properties: BasicProperties| {
         channel
             .basic_publish(
                 names.dead_letter_exchange().into(),
@@ -97,6 +108,9 @@ async fn dead_letters_fail_occurrences_or_are_stored() {
             .await
             .expect("confirmed");
     };
+    let send = async |body: &[u8], headers: FieldTable| {
+        send_as(body, BasicProperties::default().with_headers(headers)).await;
+    };
     let mut poison = FieldTable::default();
     poison.insert(HEADER_CAUSE.into(), AMQPValue::LongString("poison".into()));
     let unknown = job_message(server.clock.occurrence_id(), &server.clock);
@@ -104,7 +118,7 @@ async fn dead_letters_fail_occurrences_or_are_stored() {
     send(&vec![b'x'; 100_000], FieldTable::default()).await;
     send(b"", FieldTable::default()).await;
     send(&serde_json::to_vec(&unknown).expect("it can be serialized"), FieldTable::default()).await;
-    send(&serde_json::to_vec(&job_message(id, &server.clock)).expect("it can be serialized"), poison).await;
+    send(&serde_json::to_vec(&job_message(id, &server.clock)).expect("it can be serialized"), poison.clone()).await;
 
     assert_eq!(
         runs::ended(&server, id).await.row.status,
@@ -126,6 +140,21 @@ async fn dead_letters_fail_occurrences_or_are_stored() {
         (queue.message_count() == 0).then_some(())
     })
     .await;
+
+    // A bundle fails nothing, whatever its headers say: what has not started is sent again.
+    let (waiting, running) = (queued(&server, job).await, queued(&server, job).await);
+    report_now(&server, running, OccurrenceStatus::Running).await;
+    let later = JobMessage { attempt: 2, ..job_message(waiting, &server.clock) };
+    let runs = vec![job_message(running, &server.clock), unknown, job_message(waiting, &server.clock), later];
+    let bundle = serde_json::to_vec(&JobBundle { runs }).expect("it can be serialized");
+    let properties = BasicProperties::default().with_type(BUNDLE_TYPE.into()).with_headers(poison);
+    for _ in 0..2 {
+        send_as(&bundle, properties.clone()).await;
+        assert_eq!(republished(&channel, &names.job_queue("w", "echo")).await, waiting);
+    }
+    assert_eq!(status(&server, running).await, OccurrenceStatus::Running);
+    assert_eq!(status(&server, waiting).await, OccurrenceStatus::Queued);
+    assert_eq!(stored(&server).await.len(), 4, "it is not stored, and raises no alert");
     server.stop().await;
 }
 

@@ -1,7 +1,9 @@
 //! Messages that the broker lost: all of them are found, in any number, and beside any number of others.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use lapin::Channel;
+use milvaion_protocol::message::JobTypeInfo;
 use milvaion_server::{
     background::lost_messages::{LostMessageDetector, LostMessageReport},
     broker::{Broker, queue_probe::QueueProbe},
@@ -10,7 +12,7 @@ use milvaion_server::{
 };
 use milvaion_test_support::{
     database::{self, TestConnection},
-    server_env,
+    messages, server_env,
 };
 use tokio::sync::{Mutex, Notify, watch};
 
@@ -67,28 +69,88 @@ impl Harness {
         ))
         .await;
     }
+
+    /// Declares the queue of the first job type. Returns its name and a channel.
+    async fn queue(&self) -> (String, Channel) {
+        let broker = &self.detector.broker;
+        let connection = broker.connect("test").await.expect("the broker responds");
+        let channel = connection.create_channel().await.expect("a channel");
+        let queue = broker.topology().job_queue("w", "type-1");
+        channel.queue_declare(queue.as_str().into(), Default::default(), Default::default()).await.expect("declared");
+        channel.confirm_select(Default::default()).await.expect("confirms");
+        (queue, channel)
+    }
+
+    /// Stores the registration of an instance with the first job type, or its end.
+    async fn register(&self, instance: &str, bundle_size: Option<u32>) {
+        let mut hello = messages::hello(instance, self.clock.now());
+        hello.job_types = vec![JobTypeInfo { bundle_size, concurrency: 10, ..messages::job_type("type-1") }];
+        self.detector.store.store_hellos(&[hello], self.clock.now()).await.expect("stored");
+    }
+
+    /// Returns the number of runs that a message has if a hundred are sent at once.
+    async fn bundle_size(&self) -> usize {
+        let key = ("w".to_owned(), "type-1".to_owned());
+        let offers = self.detector.store.bundle_offers(&[key], self.clock.now()).await.expect("the query succeeds");
+        offers.first().map_or(1, |(_, offer)| offer.size(100))
+    }
+}
+
+async fn send(channel: &Channel, queue: &str, count: u32) {
+    for _ in 0..count {
+        let sending = channel.basic_publish("".into(), queue.into(), Default::default(), b"{}", Default::default());
+        sending.await.expect("sent").await.expect("confirmed");
+    }
 }
 
 /// Finds `count` lost messages of one queue in one tick.
-async fn find_lost_messages_of_one_queue(count: u32) {
+async fn find_lost_messages_of_one_queue(count: u32) -> Harness {
     let mut harness = Harness::new().await;
     harness.insert(1, count, 300).await;
     let report = harness.tick().await;
     let all = usize::try_from(count).expect("a small number");
     assert_eq!((report.waiting, report.lost, report.has_more), (i64::from(count), all, false));
     assert_eq!(harness.tick().await, LostMessageReport::default(), "they are the republisher's now");
+    harness
 }
 
 #[tokio::test]
-async fn a_large_queue_is_sent_again_at_once() {
-    find_lost_messages_of_one_queue(1_200).await;
-}
-
-#[tokio::test]
-async fn every_queue_is_compared() {
-    let mut harness = Harness::new().await;
+async fn a_large_queue_and_many_queues_are_sent_again_at_once() {
+    let mut harness = find_lost_messages_of_one_queue(1_200).await;
     harness.insert(600, 1, 300).await;
     assert_eq!(harness.tick().await.lost, 600);
+}
+
+/// Compares the runs of `bundles` waiting messages after a deployment that takes one run in a message, and purges the queue.
+async fn compare_waiting_bundles(bundles: u32) {
+    let mut harness = Harness::new().await;
+    harness.register("old", Some(10)).await;
+    assert_eq!(harness.bundle_size().await, 10);
+    harness.detector.store.store_goodbyes(&["old".to_owned()], harness.clock.now()).await.expect("stored");
+    assert_eq!(harness.bundle_size().await, 10, "no instance is alive, and the last one took bundles");
+    let (queue, channel) = harness.queue().await;
+    let sizes = BTreeMap::from([(("w".to_owned(), "type-1".to_owned()), 10)]);
+    let sent_at = harness.clock.now() - chrono::Duration::minutes(5);
+    harness.detector.store.raise_sent_bundles(&sizes, sent_at).await.expect("stored");
+    send(&channel, &queue, bundles).await;
+    harness.insert(1, 10 * bundles, 300).await;
+    harness.register("new", None).await;
+    assert_eq!(harness.bundle_size().await, 1);
+    for look in 1..=3 {
+        assert_eq!(harness.tick().await.lost, 0, "look {look}: each message has ten runs");
+        harness.clock.advance(chrono::Duration::seconds(15));
+    }
+    channel.queue_purge(queue.as_str().into(), Default::default()).await.expect("purged");
+    let report = harness.tick().await;
+    assert_eq!((report.lost, report.has_more), (usize::try_from(10 * bundles).expect("a small number"), false));
+    harness.tick().await;
+    let sizes = harness.detector.store.sent_bundle_sizes().await.expect("the query succeeds");
+    assert!(sizes.is_empty(), "no message waits any more: {sizes:?}");
+}
+
+#[tokio::test]
+async fn waiting_bundles_have_all_their_runs_after_a_deployment() {
+    compare_waiting_bundles(30).await;
 }
 
 /// Compares the queues of `types` job types on `instances` instances, each of which runs `busy` of the types.
@@ -138,17 +200,8 @@ async fn queues_of_busy_instances_are_compared() {
 #[tokio::test]
 async fn fresh_messages_hide_no_lost_one() {
     let mut harness = Harness::new().await;
-    let broker = harness.detector.broker.clone();
-    let connection = broker.connect("test").await.expect("the broker responds");
-    let channel = connection.create_channel().await.expect("a channel");
-    let queue = broker.topology().job_queue("w", "type-1");
-    channel.queue_declare(queue.as_str().into(), Default::default(), Default::default()).await.expect("declared");
-    channel.confirm_select(Default::default()).await.expect("confirms");
-    for _ in 0..8 {
-        let sending =
-            channel.basic_publish("".into(), queue.as_str().into(), Default::default(), b"{}", Default::default());
-        sending.await.expect("sent").await.expect("confirmed");
-    }
+    let (queue, channel) = harness.queue().await;
+    send(&channel, &queue, 8).await;
     // Five messages are lost, and eight fresh ones wait.
     harness.insert(1, 5, 300).await;
     harness.insert(1, 8, 10).await;
@@ -171,6 +224,11 @@ mod exhaustive {
     #[tokio::test]
     async fn a_queue_of_several_batches_is_sent_again_at_once() {
         find_lost_messages_of_one_queue(12_000).await;
+    }
+
+    #[tokio::test]
+    async fn thousand_waiting_bundles_have_all_their_runs_after_a_deployment() {
+        compare_waiting_bundles(1_000).await;
     }
 
     #[tokio::test]

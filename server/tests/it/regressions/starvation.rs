@@ -81,6 +81,49 @@ mod exhaustive {
         server.stop().await;
     }
 
+    /// Of ten runs in a bundle, the only instance has permits for two. The others are sent again, and start elsewhere.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn rest_of_a_bundle_starts_in_another_instance() {
+        let config = server_env::config().await;
+        let server = server_env::start(&config).await;
+        let (gate, stop) = (GatedJob::default(), CancellationToken::new());
+        worker_env::start_with(&config, &stop, |worker| worker.job(gate.clone()));
+        let key = ("w".to_owned(), "echo".to_owned());
+        wait::eventually("an instance that takes bundles", async || {
+            let offers = server.store.bundle_offers(std::slice::from_ref(&key), server.clock.now()).await.ok()?;
+            (offers.first()?.1.size(10) == 10).then_some(())
+        })
+        .await;
+        let dispatch = async |count: usize| {
+            // All are created at once.
+            let due = server.clock.now() + Duration::seconds(1);
+            for _ in 0..count {
+                jobs::insert(&server.store, &server.clock, Schedule::once(due), Some(due)).await;
+            }
+            server.dispatcher.activate_dispatcher.notify_one();
+        };
+        let started = async |count: usize| {
+            wait::eventually(&format!("start number {count}"), || async {
+                (gate.started().len() >= count).then_some(())
+            })
+            .await;
+        };
+        dispatch(8).await;
+        started(8).await;
+        dispatch(10).await;
+        started(10).await;
+        worker_env::start_with(&config, &stop, |worker| worker.job(gate.clone()));
+        started(18).await;
+        let mut all = gate.started();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!((all.len(), gate.started().len()), (18, 18), "each has started once");
+        assert_eq!(runs::all(&server, Some(OccurrenceStatus::Failed)).await.len(), 0);
+        while gate.complete_one().is_some() {}
+        stop.cancel();
+        server.stop().await;
+    }
+
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn thousand_jobs_of_an_absent_worker_delay_no_others() {
         dispatch_beside_an_absent_worker(1_000).await;

@@ -1,0 +1,54 @@
+//! The part of a message about one run.
+
+use lapin::types::{AMQPValue, FieldTable};
+use milvaion_protocol::{
+    message::JobMessage,
+    topology::{HEADER_CORRELATION_ID, HEADER_MAX_RETRIES, HEADER_REPUBLISH, HEADER_RETRY_COUNT},
+};
+use milvaion_telemetry::occurrences::MessageSpan;
+
+use super::publisher::OutgoingMessage;
+
+/// A message with its span, if it has one, and its body, in which the span is named.
+#[derive(Debug)]
+pub(super) struct PreparedMessage<'a> {
+    pub(super) out: &'a OutgoingMessage,
+    span: Option<MessageSpan>,
+    pub(super) body: Vec<u8>,
+}
+
+impl<'a> PreparedMessage<'a> {
+    pub(super) fn new(out: &'a OutgoingMessage, exchange: &str) -> Self {
+        let message = &out.message;
+        let continued = message.traceparent.as_deref();
+        let span = MessageSpan::begin(message.occurrence_id, message.attempt, continued, exchange);
+        let body = match span.as_ref().map(MessageSpan::traceparent) {
+            Some(position) => {
+                serde_json::to_vec(&JobMessage { traceparent: Some(position.to_string()), ..message.clone() })
+            }
+            None => serde_json::to_vec(message),
+        };
+        Self { out, span, body: body.unwrap_or_default() }
+    }
+
+    /// Returns the headers of a message with this run alone.
+    pub(super) fn headers(&self) -> FieldTable {
+        let OutgoingMessage { message, republished, .. } = self.out;
+        let mut headers = FieldTable::default();
+        headers.insert(HEADER_RETRY_COUNT.into(), AMQPValue::LongUInt(message.retry_count));
+        headers.insert(HEADER_MAX_RETRIES.into(), AMQPValue::LongUInt(message.max_retries));
+        let id = message.occurrence_id.to_string();
+        headers.insert(HEADER_CORRELATION_ID.into(), AMQPValue::LongString(id.into()));
+        if *republished {
+            headers.insert(HEADER_REPUBLISH.into(), AMQPValue::LongUInt(1));
+        }
+        headers
+    }
+
+    /// Ends the span.
+    pub(super) fn end(self, failure: Option<&str>) {
+        if let Some(span) = self.span {
+            span.end(failure);
+        }
+    }
+}
