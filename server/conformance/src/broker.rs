@@ -7,17 +7,19 @@ use lapin::{
     BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind,
     message::Delivery,
     options::{
-        BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, ExchangeDeleteOptions,
-        QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
+        BasicConsumeOptions, BasicGetOptions, BasicNackOptions, BasicPublishOptions, ConfirmSelectOptions,
+        ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
     },
     types::{AMQPValue, FieldTable, ShortString},
 };
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::{FEATURE_CLAIMS, HelloReply, JobMessage, MAX_MESSAGE_BYTES, PROTOCOL_VERSION, RegistrationMessage},
+    message::{
+        FEATURE_CLAIMS, HelloReply, JobBundle, JobMessage, MAX_MESSAGE_BYTES, PROTOCOL_VERSION, RegistrationMessage,
+    },
     topology::{
-        HEADER_CAUSE, HEADER_CORRELATION_ID, HEADER_MAX_RETRIES, HEADER_REPUBLISH, HEADER_RETRY_COUNT, MAX_PRIORITY,
-        Topology,
+        BUNDLE_TYPE, HEADER_CAUSE, HEADER_CORRELATION_ID, HEADER_MAX_RETRIES, HEADER_REPUBLISH, HEADER_RETRY_COUNT,
+        MAX_PRIORITY, Topology,
     },
 };
 use serde_json::json;
@@ -178,11 +180,7 @@ impl FakeServer {
         body: &[u8],
     ) -> Result<bool, lapin::Error> {
         let id = message.occurrence_id.to_string();
-        {
-            let mut record = self.record();
-            let in_force = record.sent.entry(message.occurrence_id).or_default();
-            *in_force = message.attempt.max(*in_force);
-        }
+        self.record_sent(message);
         let mut headers = FieldTable::default();
         headers.insert(HEADER_RETRY_COUNT.into(), AMQPValue::LongUInt(message.retry_count));
         headers.insert(HEADER_MAX_RETRIES.into(), AMQPValue::LongUInt(message.max_retries));
@@ -191,17 +189,53 @@ impl FakeServer {
             headers.insert(HEADER_REPUBLISH.into(), AMQPValue::LongUInt(1));
         }
         let properties = BasicProperties::default()
-            .with_content_type("application/json".into())
-            .with_delivery_mode(PERSISTENT)
             .with_priority(message.priority)
             .with_message_id(id.clone().into())
             .with_correlation_id(id.into())
             .with_headers(headers);
-        let exchange = self.topology.jobs_exchange();
-        let key = Topology::routing_key(worker, job_type, message.occurrence_id);
+        self.publish_to(worker, job_type, message.occurrence_id, properties, body).await
+    }
+
+    /// Publishes several runs of one job type as a bundle. Returns false if no queue takes it, or if there is no run.
+    pub(crate) async fn publish_bundle(&self, worker: &str, runs: &[JobMessage]) -> Result<bool, lapin::Error> {
+        let Some(first) = runs.first() else { return Ok(false) };
+        runs.iter().for_each(|run| self.record_sent(run));
+        let body = serde_json::to_vec(&JobBundle { runs: runs.to_vec() }).unwrap_or_default();
+        let properties = BasicProperties::default().with_priority(first.priority).with_type(BUNDLE_TYPE.into());
+        self.publish_to(worker, &first.job_type, first.occurrence_id, properties, &body).await
+    }
+
+    async fn publish_to(
+        &self,
+        worker: &str,
+        job_type: &str,
+        occurrence: OccurrenceId,
+        properties: BasicProperties,
+        body: &[u8],
+    ) -> Result<bool, lapin::Error> {
+        let properties = properties.with_content_type("application/json".into()).with_delivery_mode(PERSISTENT);
+        let (exchange, key) = (self.topology.jobs_exchange(), Topology::routing_key(worker, job_type, occurrence));
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let confirm = self.channel().basic_publish(exchange.into(), key.into(), options, body, properties).await?;
         Ok(matches!(confirm.await?, Confirmation::Ack(None)))
+    }
+
+    fn record_sent(&self, message: &JobMessage) {
+        let mut record = self.record();
+        let in_force = record.sent.entry(message.occurrence_id).or_default();
+        *in_force = message.attempt.max(*in_force);
+    }
+
+    /// Takes the next message from the queue of a job type and returns it, so that its next delivery is a redelivery. Returns
+    /// false if none waits.
+    pub(crate) async fn deliver_and_return(&self, worker: &str, job_type: &str) -> Result<bool, lapin::Error> {
+        let (channel, queue) = (self.channel(), self.topology.job_queue(worker, job_type));
+        let Some(message) = channel.basic_get(queue.into(), BasicGetOptions::default()).await? else {
+            return Ok(false);
+        };
+        let options = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
+        channel.basic_nack(message.delivery.delivery_tag, options).await?;
+        Ok(true)
     }
 
     /// Deletes every queue and exchange of the case, and closes its connections.

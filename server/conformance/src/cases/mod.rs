@@ -4,6 +4,7 @@
 //! and the observed behaviour. Each names the sentence of `docs/protocol` on which it rests; a test compares the sentences
 //! with the page, so that a changed rule leads to its case.
 
+mod bundles;
 mod claims;
 mod control;
 mod duplicates;
@@ -242,6 +243,18 @@ catalogue! {
     Full "surplus" reporting::surplus,
         "keeps no message that it cannot run",
         "Prefetch", "Never hold surplus messages unacknowledged";
+    Full "bundle" bundles::all_runs,
+        "starts all runs of a bundle, and acknowledges it once, if it announces bundles",
+        "Bundles", "acknowledge the bundle when the last of them would be acknowledged";
+    Full "bundle-redelivered" bundles::redelivered,
+        "rejects a redelivered bundle unread, if it announces bundles",
+        "Bundles", "Reject a bundle whose `redelivered` flag is set, without requeue and without parsing it";
+    Full "bundle-refused" bundles::refused,
+        "rejects a bundle that it can run in part only, if it announces bundles",
+        "Bundles", "wait until the starts of the other runs are confirmed, and then reject the bundle without requeue";
+    Full "bundle-stopped" bundles::stopped,
+        "rejects a bundle that has not started when it stops, if it announces bundles",
+        "Bundles", "Never return a bundle to its queue";
     Full "retry" reporting::retry,
         "reports a failure with its exception, and runs the next attempt",
         "Status reports", "A worker reports Failed or TimedOut and is done";
