@@ -79,6 +79,7 @@
 //! | `skip_republish_lookback` | the look-back of the republisher: it sends nothing older than the newest occurrence it has seen | A requeued run keeps its old id: start two long runs, kill the worker of the younger one first and, when that is requeued, the worker of the older one: it stays queued forever. |
 //! | `skip_receipts` | the receipts of enqueued occurrences: a redelivered message finds no trace of its first delivery | Abort at `enqueue.after_commit`: the redelivery collides with the open occurrences until they have ended, and then creates and runs them again. |
 //! | `trust_any_version` | the precedence of the newest version among the instances that declare schedules | Let an instance of an older version register last: its schedules and rules replace those of the newer one. |
+//! | `ignore_bundle_sizes` | the size of sent bundles: the search for lost messages counts each message as one run | Let bundles wait for longer than `REQUEUE_AFTER_SECONDS`, for example while no worker lives: most of their runs are taken for lost and are sent again, although the broker has lost nothing. |
 //! | `fail_unpublished` | the retry of unsent messages: an occurrence that cannot be published is Failed | Stop the broker while jobs are due: occurrences fail through no fault of their own. |
 //!
 //! `skip_claim`, which disables the claim, belongs to the worker.

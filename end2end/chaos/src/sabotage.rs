@@ -33,7 +33,7 @@ struct SabotageCase {
 }
 
 /// The beginnings of failures that a scenario itself measures, because the checker does not see them.
-const MEASURED_FINDINGS: &[&str] = &["stale_writes", "answer_s", "declared_wrong"];
+const MEASURED_FINDINGS: &[&str] = &["stale_writes", "answer_s", "declared_wrong", "needless_messages"];
 
 const SABOTAGE_CASES: &[SabotageCase] = &[
     SabotageCase {
@@ -159,6 +159,15 @@ const SABOTAGE_CASES: &[SabotageCase] = &[
         count: 8,
         extra_failpoints: "",
         detected_by: &["stuck", "orphan_late"],
+    },
+    SabotageCase {
+        name: "ignore_bundle_sizes",
+        protection: "the size of the bundles that were sent",
+        scenario: "all_workers_killed",
+        // The backlog waits for longer than the fifteen seconds after which a message is missed.
+        count: 5,
+        extra_failpoints: "",
+        detected_by: &["needless_messages"],
     },
     SabotageCase {
         name: "fail_unpublished",

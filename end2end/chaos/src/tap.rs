@@ -11,6 +11,10 @@ use lapin::{
     options::{BasicConsumeOptions, BasicPublishOptions, QueueBindOptions, QueueDeclareOptions},
     types::{AMQPValue, FieldTable},
 };
+use milvaion_protocol::{
+    message::JobMessage,
+    topology::{BUNDLE_TYPE, HEADER_REPUBLISH},
+};
 
 /// The header of messages published by the tap, which the tap itself ignores; otherwise it would copy its own copies.
 const COPY_HEADER: &str = "x-chaos-copy";
@@ -22,6 +26,21 @@ pub(crate) struct TappedMessage {
     key: String,
     properties: BasicProperties,
     body: Vec<u8>,
+}
+
+impl TappedMessage {
+    /// Returns true if the message has several runs.
+    pub(crate) fn is_bundle(&self) -> bool {
+        self.properties.kind().as_ref().is_some_and(|kind| kind.as_str() == BUNDLE_TYPE)
+    }
+
+    /// Returns true if a server has sent the first attempt of an occurrence again. The next attempt of a lost run has the
+    /// same mark.
+    pub(crate) fn repeats_first_attempt(&self) -> bool {
+        let headers = self.properties.headers().as_ref();
+        headers.is_some_and(|headers| headers.inner().contains_key(HEADER_REPUBLISH))
+            && serde_json::from_slice::<JobMessage>(&self.body).is_ok_and(|message| message.attempt == 1)
+    }
 }
 
 /// A tap on some exchanges, with the messages published since it was opened.

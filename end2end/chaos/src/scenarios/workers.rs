@@ -10,6 +10,7 @@ use crate::{
     evidence::{OngoingFault, now},
     harness::ServiceHarness,
     proxy::LinkMode,
+    tap::ExchangeTap,
     workload::JobPlan,
 };
 
@@ -311,9 +312,20 @@ async fn all_killed(harness: &mut ServiceHarness, config: ScenarioConfig) -> any
                     faults.push(cluster.evidence.begin_fault("kill", worker.name(), "SIGKILL, all of them"));
                     worker.kill().await?;
                 }
+                // A worker that was killed last has rejected bundles of those before it, which are sent again at once.
+                cluster.run_for(2.0).await;
+                let exchanges = [(cluster.names.jobs_exchange(), "#")];
+                let tap = ExchangeTap::open(cluster.harness.rabbitmq.url(), &exchanges, 0).await?;
                 cluster
                     .wait_until("a backlog", async |cluster| Ok(cluster.open_occurrences().await? >= wanted))
                     .await?;
+                // What waits at the broker is not lost, however long it waits and however many runs a message has.
+                let messages = tap.messages();
+                tap.close().await?;
+                let needless = messages.iter().filter(|message| message.repeats_first_attempt()).count();
+                measurements.at_most("needless_messages", needless as f64, 0.0);
+                let bundles = messages.iter().filter(|message| message.is_bundle()).count();
+                measurements.at_least("bundles", bundles as f64, 1.0);
                 let orphans = cluster.open_occurrences().await?;
                 let at = now();
                 for worker in &mut cluster.workers {
