@@ -15,7 +15,7 @@
 //!
 //! | Name | Where | What a crash there could break |
 //! |---|---|---|
-//! | `delivery.before_claim` | consumer: a delivery is read, not claimed | nothing is expected to break: it is redelivered |
+//! | `delivery.before_claim` | consumer: a run is read, not claimed | nothing is expected to break: its message is redelivered, or its bundle is rejected and it is sent again |
 //! | `delivery.after_claim` | consumer: the claim is granted, the run has not started and no report of it exists | an occurrence that is claimed by a dead worker |
 //! | `delivery.before_ack` | consumer: the broker has confirmed the *Running* report, the delivery is not acknowledged; the run has been executing since its start, and is in the outbox if that was 50 ms ago | a duplicate delivery that runs |
 //! | `delivery.after_ack` | consumer: acknowledged, the run may still be executing | a run without a message at the broker: only the missing heartbeat reveals its loss |
