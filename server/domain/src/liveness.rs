@@ -74,15 +74,15 @@ mod tests {
         use InstanceState::{Active, Completing, Draining, Gone, Lost, Unreachable};
 
         let now = DateTime::UNIX_EPOCH + Duration::hours(1);
-        let state = |seconds, is_stopping, is_stopped, has_runs, redis: Option<i64>| {
+        let state = |seconds, is_stopping, is_stopped, has_runs, seen: Option<i64>| {
             let before = |seconds| now - Duration::seconds(seconds);
-            let (last_heartbeat_at, seen_in_redis_at) = (before(seconds), redis.map(before));
+            let (last_heartbeat_at, seen_in_redis_at) = (before(seconds), seen.map(before));
             let signs = InstanceSigns { last_heartbeat_at, seen_in_redis_at, is_stopping, is_stopped, has_runs };
             instance_state(signs, now)
         };
         // Seconds since the last heartbeat; whether it announced a stop, a goodbye followed and runs are open; seconds
         // since the instance was seen in Redis.
-        for (silent, is_stopping, is_stopped, has_runs, redis, expected) in [
+        for (silent, is_stopping, is_stopped, has_runs, seen, expected) in [
             (0, false, false, false, None, Active),
             (15, false, false, true, None, Active),
             (15, true, false, true, None, Completing),
@@ -99,8 +99,8 @@ mod tests {
             (16, true, true, true, Some(0), Draining),
             (16, true, true, false, None, Gone),
         ] {
-            let found = state(silent, is_stopping, is_stopped, has_runs, redis);
-            assert_eq!(found, expected, "{silent} s, {is_stopping} {is_stopped} {has_runs} {redis:?}");
+            let found = state(silent, is_stopping, is_stopped, has_runs, seen);
+            assert_eq!(found, expected, "{silent} s, {is_stopping} {is_stopped} {has_runs} {seen:?}");
         }
     }
 
