@@ -56,7 +56,7 @@ impl BenchReport {
     pub(crate) fn print(&self) {
         println!("\n{:<26} {:>10} {:>10} {:>10}  {:<12} what", "figure", "median", "min", "max", "unit");
         for it in GROUPS.iter().flat_map(|group| group.figures).chain([&CEILING_SHARE]) {
-            if let Some(FigureSummary { median, min, max, unit }) = self.figure(it.name) {
+            if let Some(FigureSummary { median, min, max, unit, .. }) = self.figure(it.name) {
                 let (median, min, max) = (show(median), show(min), show(max));
                 println!("{:<26} {median:>10} {min:>10} {max:>10}  {unit:<12} {}", it.name, it.meaning);
             }
