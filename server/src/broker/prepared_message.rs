@@ -1,4 +1,5 @@
-//! The part of a message about one run.
+//! A job message for the publisher, and the part of an AMQP message that is made from it. Several of them may share one AMQP
+//! message, a bundle.
 
 use lapin::types::{AMQPValue, FieldTable};
 use milvaion_protocol::{
@@ -7,7 +8,33 @@ use milvaion_protocol::{
 };
 use milvaion_telemetry::occurrences::MessageSpan;
 
-use super::publisher::OutgoingMessage;
+use super::topology::QueueKey;
+use crate::domain::bundles::BundleKey;
+
+/// A job message with its destination.
+#[derive(Clone, Debug)]
+pub struct OutgoingMessage {
+    /// The worker it is addressed to.
+    pub worker_id: String,
+    /// The message.
+    pub message: JobMessage,
+    /// True if the message may have been published and delivered before.
+    pub republished: bool,
+}
+
+impl OutgoingMessage {
+    pub(super) fn queue_key(&self) -> QueueKey {
+        (self.worker_id.clone(), self.message.job_type.clone())
+    }
+
+    /// Returns the key of those that may share a bundle with this one. None if it must have a message of its own: a further
+    /// attempt, or one that may have been delivered before.
+    #[must_use]
+    pub fn bundle_key(&self) -> Option<BundleKey<'_>> {
+        let JobMessage { job_type, priority, attempt: 1, .. } = &self.message else { return None };
+        (!self.republished).then_some((self.worker_id.as_str(), job_type.as_str(), *priority))
+    }
+}
 
 /// A message with its span, if it has one, and its body, in which the span is named.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use futures::{
 use lapin::{BasicProperties, Channel, Confirmation, Event, options::BasicPublishOptions};
 use milvaion_protocol::{
     id::OccurrenceId,
-    message::{JobMessage, bundle_body},
+    message::bundle_body,
     topology::{BUNDLE_TYPE, Topology},
 };
 use milvaion_telemetry::SPANS;
@@ -29,6 +29,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+pub use super::prepared_message::OutgoingMessage;
 use super::{
     Broker,
     job_queues::{DeclaringChannel, JobQueues},
@@ -37,7 +38,7 @@ use super::{
     topology::QueueKey,
 };
 use crate::{
-    domain::bundles::{self, BundleKey, BundleSizes},
+    domain::bundles::{self, BundleSizes},
     faults,
 };
 
@@ -51,31 +52,6 @@ pub(super) const PERSISTENT_DELIVERY_MODE: u8 = 2;
 /// A message that the broker has confirmed: its occurrence and its attempt. If the occurrence is in a later attempt by
 /// now, that attempt has a message of its own.
 pub type ConfirmedMessage = (OccurrenceId, i32);
-
-/// A job message with its destination.
-#[derive(Clone, Debug)]
-pub struct OutgoingMessage {
-    /// The worker it is addressed to.
-    pub worker_id: String,
-    /// The message.
-    pub message: JobMessage,
-    /// True if the message may have been published and delivered before.
-    pub republished: bool,
-}
-
-impl OutgoingMessage {
-    fn queue_key(&self) -> QueueKey {
-        (self.worker_id.clone(), self.message.job_type.clone())
-    }
-
-    /// Returns the key of those that may share a bundle with this one. None if it must have a message of its own: a further
-    /// attempt, or one that may have been delivered before.
-    #[must_use]
-    pub fn bundle_key(&self) -> Option<BundleKey<'_>> {
-        let JobMessage { job_type, priority, attempt: 1, .. } = &self.message else { return None };
-        (!self.republished).then_some((self.worker_id.as_str(), job_type.as_str(), *priority))
-    }
-}
 
 /// An open connection with the channel for job messages.
 #[derive(Clone, Debug)]
