@@ -1,6 +1,7 @@
 //! Publishes batches of job messages without blocking the caller, and marks the messages that the broker confirms.
 //!
-//! Runs of a batch that may share a message are sent as a [bundle](super::bundle_planner), with one confirm for all of them.
+//! Runs of a batch that may share a message are sent as a bundle, of the size that `bundle_planner` decides, with one
+//! confirm for all of them.
 //!
 //! Up to `MAX_BATCHES_IN_FLIGHT` batches wait for confirms at the same time. An unconfirmed message stays unsent in
 //! PostgreSQL, and the republisher publishes it again.
