@@ -31,7 +31,7 @@ const BUDGET: TestBudget = TestBudget {
     counts: &[
         ("server", "servers of Rust tests", 180, "share a server among tests, or move rare ones to `mod exhaustive`"),
         ("database", "databases of Rust tests", 480, "test without one, or move rare cases to `mod exhaustive`"),
-        ("test-executable", "test executables", 27, "add to the target `it`, or set `test = false` where no test is"),
+        ("test-executable", "test executables", 28, "add to the target `it`, or set `test = false` where no test is"),
         ("browser-test", "browser tests", 110, "test in Rust what needs no browser, or tag rare cases with `@all`"),
         ("page-load", "page loads of browser tests", 260, "check more on one page, or tag rare cases with `@all`"),
         ("axe-scan", "axe scans of browser tests", 36, "scan each page in one variant, and tag the others with `@all`"),
