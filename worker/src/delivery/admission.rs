@@ -59,7 +59,8 @@ const PERMIT_WAIT: Duration = Duration::from_secs(2);
 /// Maximum wait for a permit of a delivery that was returned again and again. For so long it may wait here although another
 /// instance has a free permit.
 const MAX_PERMIT_WAIT: Duration = Duration::from_secs(8);
-/// Maximum number of deliveries whose waits are remembered: more than a process can have in its prefetch windows.
+/// Maximum number of runs whose waits are remembered. With the default capacity, the prefetch windows have at most a hundred
+/// messages, and so a thousand runs in bundles. Of more, those that were refused longest ago wait as at the first time.
 const MAX_REMEMBERED_WAITS: usize = 10_000;
 /// Delay before a possible duplicate that could not be checked is returned to its queue.
 const RETURN_DELAY: Duration = Duration::from_secs(1);

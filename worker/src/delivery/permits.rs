@@ -18,8 +18,10 @@
 //! permit between two runs. A larger window would only move waiting messages from the broker, where every instance can
 //! take them, into this process.
 //!
-//! A bundle is one delivery, so up to ten times as many runs may wait here, for two seconds at most: then the bundle is
-//! rejected, and what has not started comes back in messages of its own.
+//! A bundle is one delivery, so a window of bundles has up to ten times as many runs, which may all start before a critical
+//! message that was sent after them. Each waits here for two seconds at most, and the broker delivers nothing more while
+//! every bundle of the window has one that waits. Then the bundle is rejected, and what has not started comes back in
+//! messages of its own. Servers send no bundles while no instance has a free permit.
 //!
 //! With many job types, the windows together are bounded too: the worker would otherwise hold many times the messages that it
 //! can run, while other instances have free permits. Their sum is at most twice the capacity, unless there are more types.
