@@ -84,6 +84,8 @@ CREATE TABLE instance_job_types (
 );
 COMMENT ON TABLE  instance_job_types IS 'Job types of each instance; two releases of a worker may differ.';
 COMMENT ON COLUMN instance_job_types.bundle_size IS 'Maximum number of runs in one message that the instance takes; 1 for no bundles.';
+-- Queues are named in lower case, so an instance also receives the messages of a type that another release spells otherwise.
+CREATE INDEX instance_job_types_by_queue ON instance_job_types (instance_id, lower(job_type));
 
 -- The search for lost messages compares runs with messages, so it must know how many runs a message may have. What is
 -- announced now does not tell: the messages that wait may have been sent before.

@@ -25,15 +25,29 @@ pub struct BundleOffer {
     pub concurrency: usize,
     /// The number of live instances.
     pub instances: usize,
+    /// True if each of them runs as much as its capacity allows; false if none is alive.
+    pub is_full: bool,
+    /// The number of running occurrences of the job type; 0 if an instance has permits for more in any case.
+    pub running: usize,
 }
 
 impl BundleOffer {
     /// Returns the number of runs in a message if `count` are sent at once; 1 for no bundles.
+    ///
+    /// While no live instance has a free permit, each run has a message of its own. A bundle would be rejected after two
+    /// seconds, while single messages keep their place at the broker.
     #[must_use]
     pub fn size(&self, count: usize) -> usize {
+        if self.has_no_permit() {
+            return 1;
+        }
         let taken = self.smallest_live.map_or(self.announced, |smallest| smallest.min(self.announced));
         let share = count.div_ceil(self.instances.max(1));
         MAX_BUNDLE_RUNS.min(taken).min(self.concurrency).min(share).max(1)
+    }
+
+    fn has_no_permit(&self) -> bool {
+        self.is_full || (self.instances > 0 && self.running >= self.concurrency.saturating_mul(self.instances))
     }
 }
 
@@ -82,7 +96,14 @@ pub fn split_by_bytes<T>(items: Vec<T>, bytes: impl Fn(&T) -> usize) -> Vec<Vec<
 mod tests {
     use super::*;
 
-    const OFFER: BundleOffer = BundleOffer { announced: 10, smallest_live: Some(10), concurrency: 10, instances: 1 };
+    const OFFER: BundleOffer = BundleOffer {
+        announced: 10,
+        smallest_live: Some(10),
+        concurrency: 10,
+        instances: 1,
+        is_full: false,
+        running: 0,
+    };
 
     #[test]
     fn runs_are_divided_among_the_live_instances() {
@@ -102,6 +123,15 @@ mod tests {
         let last = BundleOffer { instances: 0, ..offer(10, None) };
         assert_eq!(last.size(500), 10, "none is alive: the last registration counts");
         assert_eq!(BundleOffer::default().size(500), 1, "a job type that nobody has announced");
+    }
+
+    #[test]
+    fn no_bundles_are_sent_while_no_instance_has_a_permit() {
+        assert_eq!(BundleOffer { is_full: true, ..OFFER }.size(500), 1, "other job types use the permits of all");
+        let on_three = |running| BundleOffer { instances: 3, running, ..OFFER }.size(500);
+        assert_eq!([0, 29, 30, 31].map(on_three), [10, 10, 1, 1], "three instances run ten each");
+        let dead = BundleOffer { instances: 0, smallest_live: None, running: 10, ..OFFER };
+        assert_eq!(dead.size(500), 10, "the runs are those of lost instances, and none is alive");
     }
 
     #[test]

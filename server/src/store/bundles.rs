@@ -16,18 +16,27 @@ impl Store {
     /// Returns what the instances of these job types take at `now`; a job type that no worker has announced is left out.
     pub async fn bundle_offers(&self, keys: &[TypeKey], now: DateTime<Utc>) -> Result<Vec<(TypeKey, BundleOffer)>> {
         let (workers, job_types): (Vec<String>, Vec<String>) = keys.iter().cloned().unzip();
-        // Each is looked up by its key; see docs/ARCHITECTURE.md about plans.
+        // Each is looked up by its key; see docs/ARCHITECTURE.md about plans. Running occurrences are counted once for all
+        // types, and only if every instance of one runs at least its concurrency. Names of job types are compared without
+        // case, as in the names of queues.
         let rows = sqlx::query!(
-            r#"SELECT t.worker_id AS "worker_id!", t.job_type AS "job_type!", t.bundle_size AS "announced!",
-                      t.concurrency AS "concurrency!", l.instances AS "instances!", l.smallest_live
+            r#"WITH running AS MATERIALIZED (
+                      SELECT worker_id, job_type, count(*) AS number FROM runs
+                       WHERE status = 'running' AND job_type = ANY($2) GROUP BY worker_id, job_type)
+               SELECT t.worker_id AS "worker_id!", t.job_type AS "job_type!", t.bundle_size AS "announced!",
+                      t.concurrency AS "concurrency!", l.instances AS "instances!", l.smallest_live, l.is_full AS "is_full!",
+                      coalesce(CASE WHEN l.least_running >= t.concurrency THEN (
+                          SELECT r.number FROM running r WHERE r.worker_id = t.worker_id AND r.job_type = t.job_type)
+                      END, 0) AS "running!"
                  FROM unnest($1::text[], $2::text[]) AS k (worker_id, job_type)
                 CROSS JOIN LATERAL (
                       SELECT w.worker_id, w.job_type, w.bundle_size, w.concurrency FROM worker_job_types w
                        WHERE w.worker_id = k.worker_id AND w.job_type = k.job_type OFFSET 0) t
                 CROSS JOIN LATERAL (
-                      SELECT count(*) AS instances, min(o.bundle_size) AS smallest_live
+                      SELECT count(*) AS instances, min(o.bundle_size) AS smallest_live, min(i.running) AS least_running,
+                             coalesce(bool_and(i.running >= i.capacity), false) AS is_full
                         FROM worker_instances i
-                        JOIN instance_job_types o ON o.instance_id = i.id AND o.job_type = k.job_type
+                        JOIN instance_job_types o ON o.instance_id = i.id AND lower(o.job_type) = lower(k.job_type)
                        WHERE i.worker_id = k.worker_id AND i.stopped_at IS NULL AND i.last_heartbeat_at >= $3) l"#,
             &workers,
             &job_types,
@@ -44,6 +53,8 @@ impl Store {
                     smallest_live: row.smallest_live.map(number),
                     concurrency: number(row.concurrency),
                     instances: usize::try_from(row.instances).unwrap_or(usize::MAX),
+                    is_full: row.is_full,
+                    running: usize::try_from(row.running).unwrap_or(usize::MAX),
                 };
                 ((row.worker_id, row.job_type), offer)
             })
