@@ -43,14 +43,24 @@ struct KnownOffer {
 impl KnownOffer {
     /// Returns true if bundles of `size` may be sent at `now` without storing the size.
     fn covers(&self, size: usize, now: DateTime<Utc>) -> bool {
-        self.stored.is_some_and(|(stored, at)| size <= stored && now - at < VALIDITY)
+        self.stored.is_some_and(|(stored, at)| size <= stored && is_valid(at, now))
     }
 
     /// Records that `size` was stored at `now`. A larger one that was stored a moment ago is stored still.
     fn record(&mut self, size: usize, now: DateTime<Utc>) {
-        let largest = self.stored.filter(|(_, at)| now - *at < VALIDITY).map_or(size, |(stored, _)| stored.max(size));
+        let largest = self.stored.filter(|(_, at)| is_valid(*at, now)).map_or(size, |(stored, _)| stored.max(size));
         self.stored = Some((largest, now));
     }
+
+    /// Returns true if anything about the job type is used again at `now`.
+    fn is_kept(&self, now: DateTime<Utc>) -> bool {
+        is_valid(self.read_at, now) || self.stored.is_some_and(|(_, at)| is_valid(at, now))
+    }
+}
+
+/// Returns true if what was read or stored at `at` is used again at `now`. It is not if the clock was set back by more.
+fn is_valid(at: DateTime<Utc>, now: DateTime<Utc>) -> bool {
+    (now - at).abs() < VALIDITY
 }
 
 impl BundlePlanner {
@@ -116,7 +126,7 @@ impl BundlePlanner {
         keys.dedup();
         {
             let known = self.lock();
-            keys.retain(|key| known.get(key).is_none_or(|known| now - known.read_at >= VALIDITY));
+            keys.retain(|key| known.get(key).is_none_or(|known| !is_valid(known.read_at, now)));
         }
         if keys.is_empty() {
             return Ok(());
@@ -124,6 +134,7 @@ impl BundlePlanner {
         let mut offers: HashMap<TypeKey, BundleOffer> =
             self.store.bundle_offers(&keys, now).await?.into_iter().collect();
         let mut known = self.lock();
+        known.retain(|_, known| known.is_kept(now));
         for key in keys {
             let offer = offers.remove(&key).unwrap_or_default();
             let stored = known.get(&key).and_then(|known| known.stored);
@@ -145,9 +156,12 @@ fn type_key(worker_id: &str, job_type: &str) -> TypeKey {
 mod tests {
     use super::*;
 
+    fn at(seconds: i64) -> DateTime<Utc> {
+        DateTime::UNIX_EPOCH + Duration::seconds(seconds)
+    }
+
     #[test]
     fn stored_size_is_stored_again_after_some_seconds() {
-        let at = |seconds| DateTime::UNIX_EPOCH + Duration::seconds(seconds);
         let mut known = KnownOffer { offer: BundleOffer::default(), read_at: at(0), stored: None };
         assert!(!known.covers(2, at(0)));
         known.record(4, at(0));
@@ -159,5 +173,15 @@ mod tests {
         assert!(known.covers(6, at(10)), "the larger one was stored again with the smaller one");
         known.record(2, at(12));
         assert!(known.covers(2, at(12)) && !known.covers(3, at(12)), "the larger one may be forgotten");
+        assert!(!known.covers(2, at(-3_600)), "the clock was set back");
+    }
+
+    #[test]
+    fn offer_is_dropped_when_it_is_not_used_again() {
+        let mut known = KnownOffer { offer: BundleOffer::default(), read_at: at(0), stored: None };
+        assert!(known.is_kept(at(4)) && !known.is_kept(at(5)) && !known.is_kept(at(-5)));
+        known.record(2, at(4));
+        assert!(known.is_kept(at(8)), "the stored size is used again");
+        assert!(!known.is_kept(at(9)));
     }
 }
