@@ -100,7 +100,7 @@ COMMENT ON COLUMN runs.pause_after_seconds IS 'Time from the end of the occurren
 COMMENT ON COLUMN runs.publish_after IS
     'Time from which its message may be sent; null if the broker has confirmed the message, or if it must not be sent yet.';
 COMMENT ON COLUMN runs.published_at IS
-    'Time at which the broker confirmed the message; null while it is unsent. Beside publish_after: a worker rejected the bundle with its message before the confirm was stored, which then counts no more.';
+    'Time at which the broker confirmed the message; null while it is unsent. Beside publish_after, it is unsent too: the time at which a bundle with it was rejected whose confirm was not stored before, and counts no more.';
 COMMENT ON COLUMN runs.not_before IS 'Time until which a queued occurrence is delayed: a retry, or an attempt that was handed back.';
 COMMENT ON COLUMN runs.start_before IS
     'Time by which a worker must begin the first attempt, by the start limit of the job at the time of creation; null for no limit.';
@@ -294,7 +294,8 @@ CREATE VIEW occurrences AS
     SELECT id, created_at, job_id, job_name, job_version, worker_id, job_type,
            run_input(id, own_input, has_long_input, job_id, job_version) AS job_data,
            scheduled_for, trigger, triggered_by, trigger_reason, retry_of, status, version, priority, attempt, failures,
-           requeues, max_retries, timeout_seconds, published_at, not_before,
+           requeues, max_retries, timeout_seconds,
+           CASE WHEN publish_after IS NULL THEN published_at END AS published_at, not_before,
            status = 'queued' AND (not_before IS NOT NULL OR NOT has_slot) AS is_held,
            instance_id, started_at, NULL::timestamptz AS ended_at, NULL::bigint AS duration_ms, last_heartbeat, progress,
            NULL::text AS result, exception, note, status_changes, cancel_requested_at, cancel_requested_by,

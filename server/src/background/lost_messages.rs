@@ -18,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use chrono::{DateTime, Utc};
 use milvaion_protocol::id::OccurrenceId;
 use tokio::{
     sync::{Notify, watch},
@@ -132,40 +133,17 @@ impl LostMessageDetector {
         }
         Ok(resent)
     }
-}
 
-/// The result of one tick.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct LostMessageReport {
-    /// Occurrences that have been queued for longer than `requeue_after`.
-    pub waiting: i64,
-    /// Occurrences whose messages were lost and are republished.
-    pub lost: usize,
-    /// True if the tick ended before it had seen all.
-    pub has_more: bool,
-}
-
-impl Service for LostMessageDetector {
-    const NAME: &'static str = "lost-messages";
-    const RUNS_ON: RunsOn = RunsOn::Leader;
-    const TIME_LIMIT: Duration = Duration::from_secs(60);
-    type Report = LostMessageReport;
-
-    fn period(&self) -> Duration {
-        (self.requeue_after / 2).min(MAX_DETECTION_INTERVAL)
-    }
-
-    async fn tick(&mut self) -> anyhow::Result<LostMessageReport> {
-        let at = self.clock.now();
+    /// Compares the occurrences that have been queued for long `at` this instant with the messages, and republishes those
+    /// whose messages are lost.
+    async fn compare(&mut self, at: DateTime<Utc>, fence: Option<FencingToken>) -> anyhow::Result<LostMessageReport> {
         let requeue_after = chrono::Duration::from_std(self.requeue_after).unwrap_or(chrono::Duration::minutes(1));
         let (count, alive_since) = (QueueCount { at, old_before: at - requeue_after }, liveness::alive_since(at));
         let slice_end = Self::slice_end();
         let mut report = LostMessageReport::default();
-        let Some(fence) = self.leadership.borrow().write_fence() else { return Ok(report) };
         let (before, then) = self.earlier.take().unzip();
         let then = then.unwrap_or_default();
         let then: HashMap<(&str, &str), &QueueBacklog> = then.iter().map(|queue| (queue.key(), queue)).collect();
-        self.store.forget_sent_bundles(at - SENT_BUNDLE_MEMORY).await?;
         let mut queues = self.store.queue_backlogs(count, before).await?;
         if queues.is_empty() {
             return Ok(report);
@@ -206,6 +184,42 @@ impl Service for LostMessageDetector {
         self.earlier = Some((count, queues));
         // The probe is used rarely, so its connection is not kept open.
         self.probe.close().await;
+        Ok(report)
+    }
+}
+
+/// The result of one tick.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct LostMessageReport {
+    /// Occurrences that have been queued for longer than `requeue_after`.
+    pub waiting: i64,
+    /// Occurrences whose messages were lost and are republished.
+    pub lost: usize,
+    /// True if the tick ended before it had seen all.
+    pub has_more: bool,
+}
+
+impl Service for LostMessageDetector {
+    const NAME: &'static str = "lost-messages";
+    const RUNS_ON: RunsOn = RunsOn::Leader;
+    const TIME_LIMIT: Duration = Duration::from_secs(60);
+    type Report = LostMessageReport;
+
+    fn period(&self) -> Duration {
+        (self.requeue_after / 2).min(MAX_DETECTION_INTERVAL)
+    }
+
+    async fn tick(&mut self) -> anyhow::Result<LostMessageReport> {
+        let Some(fence) = self.leadership.borrow().write_fence() else { return Ok(LostMessageReport::default()) };
+        let at = self.clock.now();
+        let report = self.compare(at, fence).await?;
+        // A size that is kept for too long hides lost messages at worst, so an error does not stop the search.
+        if let Err(error) = self.store.forget_sent_bundles(at - SENT_BUNDLE_MEMORY).await {
+            tracing::warn!(
+                error = chain(&error),
+                "the sizes of sent bundles could not be deleted; the next tick tries again"
+            );
+        }
         Ok(report)
     }
 

@@ -112,7 +112,7 @@ impl Service for Republisher {
             // Each has a message of its own: what is sent again may run already, and is checked one by one.
             let sent = self.publisher.publish(&messages, &BundleSizes::new()).await;
             measure_confirms(&self.store, &messages, &sent, self.clock.now());
-            self.store.mark_published(&sent, self.clock.now()).await?;
+            self.store.mark_published(&sent, true, self.clock.now()).await?;
             total.found += messages.len();
             total.sent += sent.len();
             // A refused queue is parked and not found again. Without one, the broker takes no message at all.

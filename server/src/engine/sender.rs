@@ -1,7 +1,6 @@
 //! Publishes batches of job messages without blocking the caller, and marks the messages that the broker confirms.
 //!
-//! Runs of a batch that may share a message are sent as a bundle, of the size that `bundle_planner` decides, with one
-//! confirm for all of them.
+//! Runs of a batch that may share a message are sent as a bundle (`bundle_planner`), with one confirm for all of them.
 //!
 //! Up to `MAX_BATCHES_IN_FLIGHT` batches wait for confirms at the same time. An unconfirmed message stays unsent in
 //! PostgreSQL, and the republisher publishes it again.
@@ -175,7 +174,7 @@ impl MessageSender {
             if batch.is_empty() {
                 return Ok(marked);
             }
-            marked += self.store.mark_published(&batch, self.clock.now()).await?;
+            marked += self.store.mark_published(&batch, false, self.clock.now()).await?;
             confirmed().drain(..batch.len());
         }
     }

@@ -92,14 +92,23 @@ impl Store {
         Ok(rows.into_iter().map(|row| ((row.worker_id, row.job_type), i64::from(row.size))).collect())
     }
 
-    /// Forgets the sizes of the job types of which no bundle was sent since `before` and no run waits for a worker. One that
-    /// is stored meanwhile stays: its row has a later time then.
+    /// Forgets the sizes of the job types of which no bundle was sent since `before` and no run waits for a worker. A run
+    /// whose confirm is not stored yet waits too. A size that is stored meanwhile stays: its row is locked, or has a later
+    /// time then.
     pub async fn forget_sent_bundles(&self, before: DateTime<Utc>) -> Result<()> {
+        // Those that wait are read once, by the indexes of what is sent and of what is unsent: without DISTINCT, PostgreSQL
+        // does not hash a million of them, but reads them again for each job type.
         sqlx::query!(
-            "DELETE FROM sent_bundles
-              WHERE sent_at < $1
-                AND (worker_id, job_type) NOT IN (
-                    SELECT worker_id, job_type FROM runs WHERE status = 'queued' AND published_at IS NOT NULL)",
+            "WITH idle AS (
+                SELECT worker_id, job_type FROM sent_bundles
+                 WHERE sent_at < $1
+                   AND (worker_id, job_type) NOT IN (
+                        SELECT DISTINCT worker_id, job_type FROM runs WHERE status = 'queued' AND published_at IS NOT NULL
+                        UNION ALL
+                        SELECT DISTINCT worker_id, job_type FROM runs WHERE publish_after IS NOT NULL)
+                 ORDER BY worker_id, job_type FOR UPDATE SKIP LOCKED
+             )
+             DELETE FROM sent_bundles s USING idle i WHERE s.worker_id = i.worker_id AND s.job_type = i.job_type",
             before
         )
         .execute(self.pool())
@@ -110,8 +119,8 @@ impl Store {
     /// Marks those runs of rejected bundles as unsent that are queued in the attempt of the bundle, so that each gets a
     /// message of its own. Returns them. `runs` has each occurrence with its attempt.
     ///
-    /// The confirm of a bundle may not be stored yet. The row of such a run keeps a time in `published_at`, so that the confirm,
-    /// which is stored within a second, does not count as that of the next message.
+    /// The confirm of a bundle may not be stored yet. The row of such a run has a time in `published_at` until the confirm of
+    /// its next message is stored, so that the one of the bundle does not count as that. It is unsent all the same.
     ///
     /// # Errors
     ///
@@ -125,8 +134,8 @@ impl Store {
         runs.sort_unstable();
         let (ids, attempts): (Vec<Uuid>, Vec<i32>) = runs.into_iter().map(|(id, attempt)| (id.0, attempt)).unzip();
         let returned = sqlx::query_scalar!(
-            "UPDATE runs SET publish_after = coalesce(published_at, publish_after),
-                    published_at = CASE WHEN published_at IS NULL THEN $3::timestamptz END
+            "UPDATE runs SET publish_after = coalesce(publish_after, published_at),
+                    published_at = CASE WHEN publish_after IS NOT NULL THEN $3::timestamptz END
               WHERE id = ANY (ARRAY (
                     SELECT l.id FROM unnest($1::uuid[], $2::int[]) AS b (id, attempt)
                      CROSS JOIN LATERAL (

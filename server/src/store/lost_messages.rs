@@ -19,7 +19,7 @@ impl Store {
                       count(*) FILTER (WHERE published_at < $3) AS "old_left!",
                       count(*) FILTER (WHERE published_at >= $3 AND published_at < $4) AS "young_left!"
                  FROM runs
-                WHERE status = 'queued' AND published_at IS NOT NULL
+                WHERE status = 'queued' AND published_at IS NOT NULL AND publish_after IS NULL
                 GROUP BY worker_id, job_type, priority
                HAVING count(*) FILTER (WHERE published_at < $1) > 0
                 ORDER BY worker_id, job_type, priority"#,
@@ -106,7 +106,8 @@ impl Store {
             "WITH fence AS (SELECT 1 FROM leases WHERE role = $5 AND epoch = $6 FOR SHARE),
                   oldest AS (
                       SELECT id FROM runs
-                       WHERE id > $7 AND status = 'queued' AND published_at < $3 AND worker_id = $1 AND job_type = $2
+                       WHERE id > $7 AND status = 'queued' AND published_at < $3 AND publish_after IS NULL
+                         AND worker_id = $1 AND job_type = $2
                          AND ($8::smallint IS NULL OR priority = $8)
                          AND ($6::bigint IS NULL OR EXISTS (SELECT 1 FROM fence))
                        ORDER BY id LIMIT $4

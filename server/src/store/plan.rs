@@ -169,16 +169,22 @@ impl Store {
     }
 
     /// Marks occurrences as confirmed by the broker, each only if it is still in the attempt whose message was
-    /// confirmed.
+    /// confirmed. `is_single` is true if each certainly had a message of its own. Otherwise the confirm may be that of a
+    /// bundle, and counts no more if the bundle was rejected.
     ///
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then the messages are published again, which is harmless.
-    pub async fn mark_published(&self, sent: &[(OccurrenceId, i32)], now: DateTime<Utc>) -> Result<u64> {
+    pub async fn mark_published(
+        &self,
+        sent: &[(OccurrenceId, i32)],
+        is_single: bool,
+        now: DateTime<Utc>,
+    ) -> Result<u64> {
         let ids: Vec<Uuid> = sent.iter().map(|(id, _)| id.0).collect();
         let attempts: Vec<i32> = sent.iter().map(|(_, attempt)| *attempt).collect();
         // A row that a report has locked is skipped, because the report marks it. One with both times is of a bundle that came
-        // back, and is not marked; see `return_bundled`. `coalesce` keeps the planner from the
+        // back, and waits for the confirm of a single message; see `return_bundled`. `coalesce` keeps the planner from the
         // index of unsent occurrences. While it takes that index for empty, it would search it for each id, and while a
         // session holds a snapshot, the index keeps an entry of every occurrence.
         let result = sqlx::query!(
@@ -187,12 +193,13 @@ impl Store {
                     SELECT l.id FROM unnest($1::uuid[], $2::int[]) AS p (id, attempt)
                      CROSS JOIN LATERAL (
                         SELECT o.id FROM runs o
-                         WHERE o.id = p.id AND o.attempt = p.attempt AND o.published_at IS NULL
+                         WHERE o.id = p.id AND o.attempt = p.attempt AND ($4 OR o.published_at IS NULL)
                            AND coalesce(o.publish_after, 'infinity') < 'infinity'
                            FOR UPDATE SKIP LOCKED) l))",
             &ids,
             &attempts,
-            now
+            now,
+            is_single
         )
         .execute(self.pool())
         .await?;
@@ -230,7 +237,7 @@ impl Store {
                   LIMIT $2
                     FOR UPDATE SKIP LOCKED
              )
-             UPDATE runs r SET publish_after = $6, published_at = NULL WHERE id = ANY (ARRAY (SELECT id FROM unsent))",
+             UPDATE runs r SET publish_after = $6 WHERE id = ANY (ARRAY (SELECT id FROM unsent))",
             before,
             limit,
             &known_unsent,

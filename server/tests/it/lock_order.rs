@@ -105,10 +105,11 @@ async fn change_runs(rounds: usize) {
     for _ in 0..ROWS {
         ids.push(runs::insert_manual(&store, &clock, job_id).await);
     }
-    // Each at a worker of its own, so that all are released together.
+    // Each at a worker of its own, so that all are released together. About half of them are delayed, and the others sent.
     let reset = "UPDATE runs SET status = 'queued', instance_id = NULL, started_at = NULL, is_quarantined = true,
                         worker_id = 'w-' || right(id::text, 8), last_heartbeat = now() + interval '1 hour',
-                        not_before = now() - interval '1 minute', publish_after = NULL, published_at = now()";
+                        not_before = CASE WHEN right(id::text, 1) < '8' THEN now() - interval '1 minute' END,
+                        published_at = CASE WHEN right(id::text, 1) >= '8' THEN now() END, publish_after = NULL";
     fn reports(ids: &[OccurrenceId], now: DateTime<Utc>) -> Vec<StatusReport> {
         let report = |id: &OccurrenceId| {
             let mut report = StatusReport::new(*id, 1, "w-1", OccurrenceStatus::Running, now);
@@ -128,7 +129,13 @@ async fn change_runs(rounds: usize) {
         ("mark", |store, ids, now| {
             Box::pin(async move {
                 let sent: Vec<_> = ids.iter().map(|id| (*id, 1)).collect();
-                store.mark_published(&sent, now).await.map(drop)
+                store.mark_published(&sent, false, now).await.map(drop)
+            })
+        }),
+        ("return", |store, ids, now| {
+            Box::pin(async move {
+                let runs = ids.iter().map(|id| (*id, 1)).collect();
+                store.return_bundled(runs, now).await.map(drop)
             })
         }),
         ("claim", |store, ids, now| {

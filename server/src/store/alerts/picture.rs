@@ -38,7 +38,8 @@ impl Store {
                    UNION
                    (SELECT id FROM runs WHERE status <> 'queued' OR is_quarantined ORDER BY id LIMIT $2)
                )
-               SELECT r.id, r.job_id, r.job_name, r.worker_id, r.job_type, r.scheduled_for, r.begun_at, r.published_at,
+               SELECT r.id, r.job_id, r.job_name, r.worker_id, r.job_type, r.scheduled_for, r.begun_at,
+                      CASE WHEN r.publish_after IS NULL THEN r.published_at END AS published_at,
                       r.has_slot AND r.not_before IS NULL AS "is_ready!", r.not_before IS NOT NULL AS "is_delayed!", r.attempt,
                       j.key, j.tags AS "tags?"
                  FROM oldest CROSS JOIN LATERAL (

@@ -88,6 +88,20 @@ impl Harness {
         self.detector.store.store_hellos(&[hello], self.clock.now()).await.expect("stored");
     }
 
+    /// Sets the load of the instances by their last heartbeat.
+    async fn set_load(&self, running: u32, capacity: u32) {
+        self.execute(&format!("UPDATE worker_instances SET running = {running}, capacity = {capacity}")).await;
+    }
+
+    async fn count(&self, from: &str) -> i64 {
+        self.connection.lock().await.count(format!("SELECT count(*) FROM {from}")).await
+    }
+
+    /// Returns the number of job types of which a bundle may wait.
+    async fn sent_sizes(&self) -> usize {
+        self.detector.store.sent_bundle_sizes().await.expect("the query succeeds").len()
+    }
+
     /// Returns the number of runs that a message has if a hundred are sent at once.
     async fn bundle_size(&self) -> usize {
         let key = ("w".to_owned(), "type-1".to_owned());
@@ -111,6 +125,8 @@ async fn find_lost_messages_of_one_queue(count: u32) -> Harness {
     let all = usize::try_from(count).expect("a small number");
     assert_eq!((report.waiting, report.lost, report.has_more), (i64::from(count), all, false));
     assert_eq!(harness.tick().await, LostMessageReport::default(), "they are the republisher's now");
+    harness.execute("UPDATE runs SET published_at = publish_after").await;
+    assert_eq!(harness.tick().await, LostMessageReport::default(), "and so are those of a rejected bundle");
     harness
 }
 
@@ -119,13 +135,50 @@ async fn a_large_queue_and_many_queues_are_sent_again_at_once() {
     let mut harness = find_lost_messages_of_one_queue(1_200).await;
     harness.insert(600, 1, 300).await;
     assert_eq!(harness.tick().await.lost, 600);
+    assert_eq!(harness.tick().await, LostMessageReport::default(), "each is marked once");
+}
+
+/// Compares the load of the only instance, which takes ten runs in a message.
+async fn bundles_follow_the_load(harness: &Harness) {
+    harness.set_load(0, 20).await;
+    assert_eq!(harness.bundle_size().await, 10);
+    harness.set_load(20, 20).await;
+    assert_eq!(harness.bundle_size().await, 1, "it is full");
+    harness.set_load(12, 20).await;
+    harness.insert(1, 9, 300).await;
+    harness.execute("UPDATE runs SET status = 'running'").await;
+    assert_eq!(harness.bundle_size().await, 10, "it has a permit of this job type");
+    harness.insert(1, 1, 300).await;
+    harness.execute("UPDATE runs SET status = 'running'").await;
+    assert_eq!(harness.bundle_size().await, 1, "it has none");
+    harness.execute("DELETE FROM runs").await;
+    assert_eq!(harness.bundle_size().await, 10, "its runs have ended");
+    harness.execute("UPDATE instance_job_types SET job_type = 'Type-1', bundle_size = 4").await;
+    assert_eq!(harness.bundle_size().await, 4, "one queue has both spellings");
+}
+
+/// Rejects the bundles of all runs, whose confirms are not stored yet.
+async fn reject_bundles(harness: &Harness) {
+    let (store, now) = (&harness.detector.store, harness.clock.now());
+    let claim = async || store.claim_unsent(now, &[], &[], 100_000, now).await.expect("the query succeeds");
+    let sent: Vec<_> = claim().await.into_iter().map(|run| (run.id, 1)).collect();
+    let reject = async || store.return_bundled(sent.clone(), now).await.expect("the statement succeeds").len();
+    let mark = async |is_single| store.mark_published(&sent, is_single, now).await.expect("the statement succeeds");
+    assert_eq!([reject().await, reject().await], [sent.len(); 2], "the dead letters are delivered twice");
+    assert_eq!(mark(false).await, 0, "the confirms of the bundles count no more");
+    assert_eq!(harness.count("occurrences WHERE published_at IS NOT NULL").await, 0, "they are unsent");
+    harness.execute("UPDATE runs SET publish_after = publish_after - interval '1 minute'").await;
+    assert_eq!(claim().await.len(), sent.len());
+    assert_eq!(mark(false).await, 0, "nor while the single messages are on their way");
+    assert_eq!(mark(true).await, u64::try_from(sent.len()).expect("a small number"));
+    assert_eq!(harness.count("occurrences WHERE published_at IS NULL").await, 0);
 }
 
 /// Compares the runs of `bundles` waiting messages after a deployment that takes one run in a message, and purges the queue.
 async fn compare_waiting_bundles(bundles: u32) {
     let mut harness = Harness::new().await;
     harness.register("old", Some(10)).await;
-    assert_eq!(harness.bundle_size().await, 10);
+    bundles_follow_the_load(&harness).await;
     harness.detector.store.store_goodbyes(&["old".to_owned()], harness.clock.now()).await.expect("stored");
     assert_eq!(harness.bundle_size().await, 10, "no instance is alive, and the last one took bundles");
     let (queue, channel) = harness.queue().await;
@@ -144,8 +197,26 @@ async fn compare_waiting_bundles(bundles: u32) {
     let report = harness.tick().await;
     assert_eq!((report.lost, report.has_more), (usize::try_from(10 * bundles).expect("a small number"), false));
     harness.tick().await;
-    let sizes = harness.detector.store.sent_bundle_sizes().await.expect("the query succeeds");
-    assert!(sizes.is_empty(), "no message waits any more: {sizes:?}");
+    assert_eq!(harness.sent_sizes().await, 1, "an unsent run may have a message of which the confirm is not stored");
+    reject_bundles(&harness).await;
+    harness.execute("UPDATE runs SET status = 'running'").await;
+    harness.tick().await;
+    assert_eq!(harness.sent_sizes().await, 0, "no message waits any more");
+}
+
+/// Forgets the bundles of idle job types beside a backlog of another one.
+async fn forget_beside_a_backlog(types: u32, backlog: u32) {
+    let mut harness = Harness::new().await;
+    let at = (harness.clock.now() - chrono::Duration::minutes(5)).to_rfc3339();
+    harness
+        .execute(&format!(
+            "INSERT INTO sent_bundles SELECT 'w', 'type-' || t, 10, '{at}' FROM generate_series(1, {types}) t"
+        ))
+        .await;
+    harness.insert(1, backlog, 10).await;
+    harness.execute("ANALYZE runs, sent_bundles").await;
+    harness.tick().await;
+    assert_eq!(harness.sent_sizes().await, 1, "only that of the backlog is kept");
 }
 
 #[tokio::test]
@@ -229,6 +300,11 @@ mod exhaustive {
     #[tokio::test]
     async fn thousand_waiting_bundles_have_all_their_runs_after_a_deployment() {
         compare_waiting_bundles(1_000).await;
+    }
+
+    #[tokio::test]
+    async fn idle_job_types_are_forgotten_beside_a_backlog() {
+        forget_beside_a_backlog(1_000, 300_000).await;
     }
 
     #[tokio::test]
