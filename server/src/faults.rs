@@ -53,7 +53,7 @@
 //! | `logs.after_commit` | log ingest: committed, not acknowledged | duplicate lines |
 //! | `lost_runs.before_commit` | lost run detector: runs are decided to be lost, not committed; if frozen here, their workers may report meanwhile | a run that is taken from a live worker |
 //! | `lost_runs.after_commit` | lost run detector: committed, no activator notified | a next attempt that is not sent |
-//! | `dead_letters.after_store` | dead letter ingest: one message is stored, none of its batch is acknowledged | a dead letter twice, a failure twice |
+//! | `dead_letters.after_store` | dead letter ingest: one message is stored, or the runs of all bundles are marked as unsent, and none of the batch is acknowledged | a dead letter twice, a failure twice; the runs of a bundle marked again while they are sent |
 //! | `enqueue.before_commit` | ingest of new occurrences: a message is read, nothing is committed | occurrences that the broker has confirmed and that no server creates |
 //! | `enqueue.after_commit` | ingest of new occurrences: committed, neither sent, answered nor acknowledged | occurrences created twice, or never sent |
 //! | `claims.before_reply` | claim check: decided, not answered | a worker that waits for the reply forever |

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use milvaion_api::{events::LiveEvent, failures::FailureCause};
 use milvaion_protocol::{
-    message::{JobBundle, JobMessage},
+    message::{JobBundle, JobMessage, MAX_BUNDLE_RUNS},
     topology::{BUNDLE_TYPE, HEADER_CAUSE},
 };
 use serde_json::Value;
@@ -105,6 +105,9 @@ impl DeadLetterConsumer {
         let runs = bundles.iter().flat_map(|bundle| &bundle.runs);
         let runs = runs.map(|run| (run.occurrence_id, i32::try_from(run.attempt).unwrap_or(i32::MAX))).collect();
         let returned = self.store.return_bundled(runs, self.clock.now()).await?;
+        if returned.is_empty() {
+            return Ok(());
+        }
         tracing::info!(
             bundles = bundles.len(),
             runs = returned.len(),
@@ -181,10 +184,16 @@ fn read(message: &RawMessage) -> Result<DeadLetteredRun, String> {
     })
 }
 
-/// Returns the bundle that a dead letter is. One that cannot be read is stored, like any other message that cannot.
+/// Returns the bundle that a dead letter is. One that cannot be read, or that has more runs than a server sends, is stored
+/// like any other message that cannot be read.
 fn read_bundle(delivery: &Delivery) -> Option<JobBundle> {
     let is_bundle = delivery.properties.kind().as_ref().is_some_and(|kind| kind.as_str() == BUNDLE_TYPE);
-    if is_bundle { serde_json::from_slice(&delivery.data).ok() } else { None }
+    if is_bundle { parse_bundle(&delivery.data) } else { None }
+}
+
+fn parse_bundle(body: &[u8]) -> Option<JobBundle> {
+    let bundle: JobBundle = serde_json::from_slice(body).ok()?;
+    (bundle.runs.len() <= MAX_BUNDLE_RUNS).then_some(bundle)
 }
 
 /// Returns the broker's reason for the dead letter and its original queue, from the newest `x-death` entry.
@@ -214,15 +223,28 @@ impl BatchHandler for DeadLetterConsumer {
     }
 
     async fn handle_deliveries(&self, _: &Channel, batch: &[Delivery]) -> anyhow::Result<()> {
-        let (mut bundles, mut others) = (Vec::new(), Vec::new());
+        let (mut bundles, mut bundled, mut others) = (Vec::new(), Vec::new(), Vec::new());
         for delivery in batch {
             match read_bundle(delivery) {
-                Some(bundle) => bundles.push(bundle),
+                Some(bundle) => {
+                    bundles.push(bundle);
+                    bundled.push(delivery);
+                }
                 None => others.push(delivery),
             }
         }
         if !bundles.is_empty() {
-            self.send_again(&bundles).await?;
+            match self.send_again(&bundles).await {
+                Ok(()) => {}
+                Err(error) if error.is_outage() => return Err(error.into()),
+                Err(error) => {
+                    tracing::error!(error = %chain(&error), bundles = bundles.len(), "the runs of {} rejected bundles could not be sent again, and the bundles are stored unchanged", bundles.len());
+                    for delivery in bundled {
+                        self.insert(&RawMessage::from(delivery), "a bundle whose runs could not be sent again").await?;
+                    }
+                }
+            }
+            faults::crash_point("dead_letters.after_store");
         }
         for delivery in others {
             self.take(&RawMessage::from(delivery)).await?;
@@ -238,16 +260,30 @@ mod tests {
 
     use super::*;
 
+    const ID: &str = "01980000-0000-7000-8000-000000000001";
+
+    fn job() -> Value {
+        json!({
+            "occurrenceId": ID, "correlationId": ID, "jobId": ID, "jobType": "echo",
+            "scheduledFor": "2026-01-01T00:00:00Z", "timestamp": "2026-01-01T00:00:00Z"
+        })
+    }
+
+    #[test]
+    fn bundle_has_as_many_runs_as_a_server_sends() {
+        let runs = |count: usize| {
+            let bundle = json!({ "runs": vec![job(); count] });
+            parse_bundle(bundle.to_string().as_bytes()).map(|bundle| bundle.runs.len())
+        };
+        assert_eq!([0, 10, 11].map(runs), [Some(0), Some(10), None]);
+        assert!(parse_bundle(b"{}").is_none());
+    }
+
     #[test]
     fn message_that_was_set_aside_fails_no_run() {
-        let id = "01980000-0000-7000-8000-000000000001";
-        let job = json!({
-            "occurrenceId": id, "correlationId": id, "jobId": id, "jobType": "echo",
-            "scheduledFor": "2026-01-01T00:00:00Z", "timestamp": "2026-01-01T00:00:00Z"
-        });
         let (exchange, routing_key) = (String::new(), String::new());
-        let message = RawMessage { body: job.to_string().into_bytes(), headers: json!({}), exchange, routing_key };
-        assert!(read(&message).is_ok_and(|run| run.id.to_string() == id), "the broker gave it up");
+        let message = RawMessage { body: job().to_string().into_bytes(), headers: json!({}), exchange, routing_key };
+        assert!(read(&message).is_ok_and(|run| run.id.to_string() == ID), "the broker gave it up");
         let set_aside = RawMessage { headers: json!({ HEADER_REASON: "status: it can never be stored" }), ..message };
         assert_eq!(read(&set_aside).err().as_deref(), Some("status: it can never be stored"));
     }

@@ -20,7 +20,7 @@ use milvaion_server::{
     ingest::dead_letters::DeadLetterConsumer,
     lifecycle::Server,
 };
-use milvaion_test_support::{jobs, runs, wait};
+use milvaion_test_support::{database::TestConnection, jobs, runs, wait};
 use serde_json::{Value, json};
 
 use super::harness::{harness, queued, report};
@@ -70,13 +70,15 @@ async fn stored(server: &Server) -> Vec<DeadLetterRow> {
     server.store.dead_letters(&DeadLetterFilter::default()).await.expect("the query succeeds").rows
 }
 
-/// Waits until a message with the mark of a republished one has arrived in a job queue. Returns its occurrence.
-async fn republished(channel: &Channel, queue: &str) -> OccurrenceId {
+/// Waits until a message with the mark of a republished one has arrived in a job queue. Returns its occurrence. That of
+/// `earlier` may have the mark too, if its first message found no queue yet.
+async fn republished(channel: &Channel, queue: &str, earlier: OccurrenceId) -> OccurrenceId {
     wait::eventually("a republished message", || async {
         let got = channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await.ok()??.delivery;
         let job: JobMessage = serde_json::from_slice(&got.data).expect("a job message");
         let headers = got.properties.headers().as_ref()?;
-        headers.inner().contains_key(HEADER_REPUBLISH).then_some(job.occurrence_id)
+        let is_republished = headers.inner().contains_key(HEADER_REPUBLISH) && job.occurrence_id != earlier;
+        is_republished.then_some(job.occurrence_id)
     })
     .await
 }
@@ -150,11 +152,24 @@ async fn dead_letters_fail_occurrences_or_are_stored() {
     let properties = BasicProperties::default().with_type(BUNDLE_TYPE.into()).with_headers(poison);
     for _ in 0..2 {
         send_as(&bundle, properties.clone()).await;
-        assert_eq!(republished(&channel, &names.job_queue("w", "echo")).await, waiting);
+        assert_eq!(republished(&channel, &names.job_queue("w", "echo"), id).await, waiting);
+        wait::eventually("its confirm", async || {
+            server.store.occurrence(waiting, 1, server.clock.now()).await.ok()??.published_at
+        })
+        .await;
     }
     assert_eq!(status(&server, running).await, OccurrenceStatus::Running);
     assert_eq!(status(&server, waiting).await, OccurrenceStatus::Queued);
     assert_eq!(stored(&server).await.len(), 4, "it is not stored, and raises no alert");
+    let mut connection = TestConnection::open(&config.database.url).await;
+    connection.execute("ALTER TABLE runs ADD CONSTRAINT refused CHECK (publish_after IS NULL) NOT VALID").await;
+    send_as(&bundle, properties).await;
+    let rows = wait::eventually("a stored bundle", async || {
+        let rows = stored(&server).await;
+        (rows.len() == 5).then_some(rows)
+    })
+    .await;
+    assert_eq!(rows[0].reason, "a bundle whose runs could not be sent again", "it blocks no other dead letter");
     server.stop().await;
 }
 
