@@ -44,38 +44,55 @@ pub fn document() -> Value {
     let mut operations = Map::new();
 
     let jobs = names.jobs_exchange();
-    channels.insert("jobs".into(), json!({
-        "address": format!("{jobs}.{{worker}}.{{type}}"),
-        "title": "The queue of a job type",
-        "description": format!(
-            "Bound to the topic exchange {jobs} with the key {{worker}}.{{type}}.*. Arguments: x-max-priority {MAX_PRIORITY}, \
-             x-dead-letter-exchange {}, x-queue-type classic.",
-            names.dead_letter_exchange()
+    for (channel, end, title, operation, summary) in [
+        (
+            "jobs",
+            "",
+            "The queue of a job type",
+            "receiveJob",
+            "Run an attempt, or those of a bundle, for a worker that announces bundles. Acknowledge it by hand; reject without \
+             requeue what cannot be read, and a bundle that is redelivered.",
         ),
-        "servers": [reference("servers", "rabbitmq")],
-        "parameters": {
-            "worker": { "description": "The worker id as one word: lower case, `_` doubled, `.` replaced by `_d`." },
-            "type": { "description": "The job type, converted in the same way." },
-        },
-        "messages": {
-            "job": reference("components/messages", "job"),
-            "jobBundle": reference("components/messages", "jobBundle"),
-        },
-        "bindings": { "amqp": queue(&format!("{jobs}.{{worker}}.{{type}}")) },
-    }));
-    operations.insert(
-        "receiveJob".into(),
-        json!({
-            "action": "receive",
-            "channel": reference("channels", "jobs"),
-            "summary": "Run an attempt, or those of a bundle, for a worker that announces bundles. Acknowledge it by hand; \
-                        reject without requeue what cannot be read, and a bundle that is redelivered.",
-            "messages": [
-                reference("channels/jobs/messages", "job"), reference("channels/jobs/messages", "jobBundle"),
-            ],
-            "bindings": { "amqp": { "ack": true, "bindingVersion": "0.3.0" } },
-        }),
-    );
+        (
+            "criticalJobs",
+            ".critical",
+            "The queue of the critical runs of a job type, which an instance declares that announces criticalSlots",
+            "receiveCriticalJob",
+            "Run attempts of the priority 5 in reserved slots. Everything else is as for the queue of the job type.",
+        ),
+    ] {
+        let address = format!("{jobs}.{{worker}}.{{type}}{end}");
+        channels.insert(channel.into(), json!({
+            "address": address,
+            "title": title,
+            "description": format!(
+                "Bound to the topic exchange {jobs} with the key {{worker}}.{{type}}.*{end}. Arguments: x-max-priority \
+                 {MAX_PRIORITY}, x-dead-letter-exchange {}, x-queue-type classic.",
+                names.dead_letter_exchange()
+            ),
+            "servers": [reference("servers", "rabbitmq")],
+            "parameters": {
+                "worker": { "description": "The worker id as one word: lower case, `_` doubled, `.` replaced by `_d`." },
+                "type": { "description": "The job type, converted in the same way." },
+            },
+            "messages": {
+                "job": reference("components/messages", "job"),
+                "jobBundle": reference("components/messages", "jobBundle"),
+            },
+            "bindings": { "amqp": queue(&address) },
+        }));
+        let messages = format!("channels/{channel}/messages");
+        operations.insert(
+            operation.into(),
+            json!({
+                "action": "receive",
+                "channel": reference("channels", channel),
+                "summary": summary,
+                "messages": [reference(&messages, "job"), reference(&messages, "jobBundle")],
+                "bindings": { "amqp": { "ack": true, "bindingVersion": "0.3.0" } },
+            }),
+        );
+    }
 
     for (channel, message, answer) in PUBLISHED {
         let name = match channel {

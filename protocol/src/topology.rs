@@ -6,6 +6,8 @@
 //!                                                                           ▼
 //!                                               milvaion.dlx (fanout) ──► milvaion.dlq ──► server
 //!
+//!  server ──► milvaion.jobs ──{worker}.{type}.{occurrence}.critical──► milvaion.jobs.{worker}.{type}.critical ──► worker
+//!
 //!  worker ──► milvaion.status, milvaion.logs, milvaion.registration (direct, queues of the same names) ──► server
 //!  worker ──► milvaion.claims (direct, queue of the same name) ──► server ──► the queue named in `reply_to`
 //!  worker or program ──► milvaion.ingest (direct, queue of the same name) ──► server ──► the queue named in `reply_to`
@@ -13,7 +15,7 @@
 //!
 //! Workers never publish through the default exchange, so that the broker account of a worker can be restricted to the
 //! five exchanges that it needs. Each pair of worker and job type has a queue, so that a slow job type does not block
-//! another.
+//! another. It has a second one for critical runs while an instance reserves slots for them; that instance declares it.
 
 /// The default prefix of every exchange and queue.
 pub const DEFAULT_BROKER_PREFIX: &str = "milvaion";
@@ -23,9 +25,9 @@ pub const DEFAULT_REDIS_KEY_PREFIX: &str = "Milvaion:JobScheduler:";
 pub const MAX_PRIORITY: u8 = 5;
 
 /// The maximum length of a worker id and a job type together, in bytes, as they are encoded in names on the broker: `_`
-/// and `.` count twice. With it, the name of their queue under a prefix of 50 bytes and the routing keys are within the
+/// and `.` count twice. With it, the names of their queues under a prefix of 50 bytes and the routing keys are within the
 /// 255 bytes that AMQP allows.
-pub const MAX_TARGET_BYTES: usize = 190;
+pub const MAX_TARGET_BYTES: usize = 189;
 
 /// Header: the number of failed attempts before this one.
 pub const HEADER_RETRY_COUNT: &str = "x-retry-count";
@@ -132,6 +134,26 @@ impl Topology {
     #[must_use]
     pub fn routing_key(worker_id: &str, job_type: &str, occurrence: crate::id::OccurrenceId) -> String {
         format!("{}.{}.{occurrence}", word(worker_id), word(job_type))
+    }
+
+    /// Returns the queue that instances with reserved slots consume for the critical runs of a job type: those of
+    /// [`MAX_PRIORITY`]. It has the arguments of the job queue.
+    #[must_use]
+    pub fn critical_queue(&self, worker_id: &str, job_type: &str) -> String {
+        format!("{}.critical", self.job_queue(worker_id, job_type))
+    }
+
+    /// Returns the binding key of that queue. It has a word more than [`job_binding`](Self::job_binding), so no message
+    /// reaches both queues.
+    #[must_use]
+    pub fn critical_binding(worker_id: &str, job_type: &str) -> String {
+        format!("{}.critical", Self::job_binding(worker_id, job_type))
+    }
+
+    /// Returns the routing key of an occurrence's message to that queue.
+    #[must_use]
+    pub fn critical_routing_key(worker_id: &str, job_type: &str, occurrence: crate::id::OccurrenceId) -> String {
+        format!("{}.critical", Self::routing_key(worker_id, job_type, occurrence))
     }
 }
 
@@ -325,8 +347,8 @@ mod tests {
         assert!(Topology::fits(&worker, &longest));
         assert!(!Topology::fits(&worker, &format!("{longest}a")));
         assert!(!Topology::fits(&worker, &longest.replacen('a', ".", 1)), "a dot counts twice");
-        assert!(Topology::new("p".repeat(50)).job_queue(&worker, &longest).len() <= 255);
-        assert!(Topology::routing_key(&worker, &longest, crate::id::OccurrenceId::default()).len() <= 255);
+        assert!(Topology::new("p".repeat(50)).critical_queue(&worker, &longest).len() <= 255);
+        assert!(Topology::critical_routing_key(&worker, &longest, crate::id::OccurrenceId::default()).len() <= 255);
     }
 
     #[test]

@@ -80,7 +80,8 @@ pub struct InstanceHello {
     /// The maximum number of concurrent runs, over all job types.
     #[serde(default, deserialize_with = "crate::lenient::number_or_default")]
     pub capacity: u32,
-    /// The number of concurrent runs that the instance reserves for the priority 5 (critical).
+    /// The number of concurrent runs that the instance reserves for the priority 5 (critical), beside `capacity`. Above 0, it
+    /// consumes the queue of critical runs of each of its job types.
     #[serde(default, skip_serializing_if = "is_zero", deserialize_with = "crate::lenient::number_or_default")]
     pub critical_slots: u32,
     /// The job types that it can run.

@@ -60,6 +60,9 @@ fn broker_and_redis_names_are_pinned() {
             names.job_queue("Mail.EU", "send_letter"),
             Topology::job_binding("Mail.EU", "send_letter"),
             Topology::routing_key("Mail.EU", "send_letter", occurrence()),
+            names.critical_queue("Mail.EU", "send_letter"),
+            Topology::critical_binding("Mail.EU", "send_letter"),
+            Topology::critical_routing_key("Mail.EU", "send_letter", occurrence()),
         ],
         [
             "milvaion.jobs",
@@ -73,6 +76,9 @@ fn broker_and_redis_names_are_pinned() {
             "milvaion.jobs.mail_deu.send__letter",
             "mail_deu.send__letter.*",
             "mail_deu.send__letter.019a9b3f-7c00-7abc-8def-0123456789ab",
+            "milvaion.jobs.mail_deu.send__letter.critical",
+            "mail_deu.send__letter.*.critical",
+            "mail_deu.send__letter.019a9b3f-7c00-7abc-8def-0123456789ab.critical",
         ],
         "{CONTRACT_RULE}"
     );
