@@ -301,6 +301,13 @@ impl WorkerBuilder {
         self
     }
 
+    /// Sets the number of concurrent runs that are reserved for critical ones; see [`WorkerConfig::critical_slots`].
+    #[must_use]
+    pub fn critical_slots(mut self, slots: u32) -> Self {
+        self.config.critical_slots = slots;
+        self
+    }
+
     /// Sets the concurrency limit of one job type; see [`WorkerConfig::concurrency`].
     #[must_use]
     pub fn concurrency(mut self, job_type: impl Into<String>, concurrency: u16) -> Self {

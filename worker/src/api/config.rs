@@ -50,6 +50,10 @@ pub struct WorkerConfig {
     /// `MILVAION_CAPACITY`: the maximum number of concurrent runs of all job types. From 1 to 10,000. Default
     /// 50.
     pub capacity: u32,
+    /// `MILVAION_CRITICAL_SLOTS`: the number of concurrent runs that are reserved for the priority 5 (critical), beside the
+    /// capacity and beside the concurrency limits of the job types. With it, critical runs have a queue of their own, and start
+    /// at once although all permits are taken. All instances of a worker should have as many. From 0 to 1,000. Default 0.
+    pub critical_slots: u32,
     /// `MILVAION_CONCURRENCY`: concurrency limits per job type, such as `http-request=200,send-mail=5`. They override
     /// [`Job::CONCURRENCY`](crate::Job::CONCURRENCY). A type whose runs last only milliseconds needs a high limit: it
     /// starts at most this many runs in the few milliseconds the broker takes to confirm. From 1 to 1,000. Default none.
@@ -92,6 +96,8 @@ pub struct WorkerConfig {
 
 /// Upper bound of [`WorkerConfig::capacity`].
 const MAX_CAPACITY: u32 = 10_000;
+/// Upper bound of [`WorkerConfig::critical_slots`], which are the prefetch of the queues of critical runs.
+const MAX_CRITICAL_SLOTS: u32 = 1000;
 /// Upper bound of [`WorkerConfig::shutdown_grace`]. A longer grace would first need a longer `TimeoutStopSec` in
 /// systemd.
 const MAX_SHUTDOWN_GRACE: Duration = Duration::from_secs(3600);
@@ -119,6 +125,7 @@ impl fmt::Debug for WorkerConfig {
             prefix,
             key_prefix,
             capacity,
+            critical_slots,
             concurrency,
             shutdown_grace,
             outbox,
@@ -137,6 +144,7 @@ impl fmt::Debug for WorkerConfig {
             .field("prefix", prefix)
             .field("key_prefix", key_prefix)
             .field("capacity", capacity)
+            .field("critical_slots", critical_slots)
             .field("concurrency", concurrency)
             .field("shutdown_grace", shutdown_grace)
             .field("outbox", outbox)
@@ -175,6 +183,7 @@ impl Default for WorkerConfig {
             prefix: DEFAULT_BROKER_PREFIX.to_owned(),
             key_prefix: DEFAULT_REDIS_KEY_PREFIX.to_owned(),
             capacity: 50,
+            critical_slots: 0,
             concurrency: BTreeMap::new(),
             shutdown_grace: Duration::from_secs(20),
             outbox: Outbox::default(),
@@ -239,6 +248,14 @@ impl WorkerConfig {
                 Ok(capacity) => config.capacity = capacity,
                 Err(_) => {
                     errors.add(format!("MILVAION_CAPACITY is {text:?}: give a whole number from 1 to {MAX_CAPACITY}."))
+                }
+            }
+        }
+        if let Some(text) = read("MILVAION_CRITICAL_SLOTS") {
+            match text.parse() {
+                Ok(slots) => config.critical_slots = slots,
+                Err(_) => {
+                    errors.add(out_of_range("MILVAION_CRITICAL_SLOTS", &(0..=MAX_CRITICAL_SLOTS), &format!("{text:?}")))
                 }
             }
         }
@@ -337,6 +354,10 @@ impl WorkerConfig {
                 self.capacity
             ));
         }
+        if self.critical_slots > MAX_CRITICAL_SLOTS {
+            let (name, bounds) = ("critical_slots (MILVAION_CRITICAL_SLOTS)", 0..=MAX_CRITICAL_SLOTS);
+            errors.add(out_of_range(name, &bounds, &self.critical_slots.to_string()));
+        }
         for (job_type, concurrency) in &self.concurrency {
             if !(1..=MAX_CONCURRENCY).contains(concurrency) {
                 errors.add(format!(
@@ -406,6 +427,7 @@ mod tests {
         let config = read(&[
             ("MILVAION_WORKER_ID", "mail.eu"),
             ("MILVAION_SHUTDOWN_GRACE_SECONDS", "8"),
+            ("MILVAION_CRITICAL_SLOTS", "2"),
             ("MILVAION_CONCURRENCY", "http-request=200, send=5"),
             ("MILVAION_OUTBOX", "/var/lib/mail"),
             ("MILVAION_OUTBOX_LINES", "500"),
@@ -419,7 +441,7 @@ mod tests {
         assert_eq!((bounds.lines, bounds.bytes), (500, 2_000_000));
         assert_eq!(config.attempt_log_bounds(), AttemptLogBounds { lines: 100_000, bytes: 32 * 1024 * 1024 });
         assert_eq!(config.concurrency, BTreeMap::from([("http-request".to_owned(), 200), ("send".to_owned(), 5)]));
-        assert_eq!(config.worker_id, "mail.eu");
+        assert_eq!((config.worker_id.as_str(), config.critical_slots), ("mail.eu", 2));
         assert_eq!(config.shutdown_grace, Duration::from_secs(8));
     }
 
@@ -432,6 +454,7 @@ mod tests {
             ("MILVAION_PREFIX", "ü"),
             ("MILVAION_KEY_PREFIX", "a b"),
             ("MILVAION_CAPACITY", "0"),
+            ("MILVAION_CRITICAL_SLOTS", "1001"),
             ("MILVAION_CONCURRENCY", "send=0"),
             ("MILVAION_SHUTDOWN_GRACE_SECONDS", "soon"),
             ("MILVAION_OUTBOX", "/proc/self/status"),
@@ -456,6 +479,7 @@ mod tests {
             prefix: String::new(),
             key_prefix: "a b".to_owned(),
             capacity: 0,
+            critical_slots: 1_001,
             concurrency: BTreeMap::from([("send".to_owned(), 0)]),
             shutdown_grace: Duration::from_secs(3_601),
             outbox: Outbox::Folder("/proc/self/status".into()),
@@ -475,6 +499,7 @@ mod tests {
             "prefix",
             "key_prefix",
             "capacity",
+            "critical_slots",
             "concurrency",
             "shutdown_grace",
             "outbox",

@@ -204,11 +204,12 @@ impl Worker {
             protocol: PROTOCOL_VERSION,
             features: [FEATURE_CLAIMS, FEATURE_CHECKPOINT, FEATURE_SCHEDULES].map(str::to_owned).to_vec(),
             capacity: config.capacity,
-            critical_slots: 0,
+            critical_slots: config.critical_slots,
             job_types: registry::announce(&jobs, config.capacity),
             timestamp: clock::now(),
         };
-        let permits = PrioritySemaphore::new(config.capacity as usize, jobs.iter().map(|job| job.concurrency.into()));
+        let permits = PrioritySemaphore::new(config.capacity as usize, jobs.iter().map(|job| job.concurrency.into()))
+            .reserve(config.critical_slots as usize);
         let mut control_thread = control_thread::start(ControlThreadConfig {
             amqp: amqp.clone(),
             redis_url: config.redis_url.clone(),
@@ -252,6 +253,7 @@ impl Worker {
             instance_id: instance_id.clone(),
             topology,
             job_types: jobs,
+            critical_slots: u16::try_from(config.critical_slots).unwrap_or(u16::MAX),
             admission: Admission {
                 permits,
                 outbox: outbox.gate,

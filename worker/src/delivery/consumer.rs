@@ -1,7 +1,8 @@
 //! Consumes the job queues and passes deliveries to the executor.
 //!
 //! Each job type has its own queue, channel and consumer, so that a slow type delays only itself, and a queue that the
-//! broker refuses stops only its own type. Deliveries are handled as follows:
+//! broker refuses stops only its own type. With reserved slots, it has a second queue for its critical runs, with a channel
+//! and a consumer of its own. Deliveries are handled as follows:
 //!
 //! | Delivery | Answer to the broker |
 //! |---|---|
@@ -62,11 +63,19 @@ const BROKER_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval at which refused queues are tried again.
 const REFUSED_QUEUE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The deliveries of one job type with its index. `None` is the end of the consumer.
+/// A queue of a job type.
+#[derive(Clone, Copy)]
+struct ConsumedQueue {
+    type_index: usize,
+    /// True for the queue of critical runs.
+    is_critical: bool,
+}
+
+/// The deliveries of one queue with its index. `None` is the end of the consumer.
 type DeliveryStream = BoxStream<'static, (usize, Option<lapin::Result<Delivery>>)>;
 
-/// The channel for requests that belong to no job type, the channel of each job type, and the deliveries of all of them. A
-/// job type whose queue the broker refuses has no channel.
+/// The channel for requests that belong to no queue, the channel of each queue, and the deliveries of all of them. A queue
+/// that the broker refuses has no channel.
 type OpenConsumers = (Channel, Vec<Option<AckTracker>>, stream::SelectAll<DeliveryStream>);
 
 /// The consumers of one worker, and the parts that all deliveries share.
@@ -76,6 +85,8 @@ pub(crate) struct DeliveryConsumer {
     pub(crate) topology: Topology,
     /// The job types, each with its own queue.
     pub(crate) job_types: Vec<Arc<RegisteredJob>>,
+    /// The number of slots that are reserved for critical runs. Above 0, each job type has a second queue.
+    pub(crate) critical_slots: u16,
     pub(crate) admission: Admission,
     pub(crate) running: RunTable,
     pub(crate) metrics: WorkerMetrics,
@@ -159,15 +170,15 @@ impl DeliveryConsumer {
         };
         let (channel, mut channels, mut deliveries) = opened?;
         self.metrics.consuming(channels.iter().any(Option::is_some));
+        let job_types = channels[..self.job_types.len()].iter().flatten().count();
         tracing::info!(
             worker.id = self.worker_id,
-            job_types = deliveries.len(),
-            "worker {} consumes {} job types",
-            self.worker_id,
-            deliveries.len()
+            job_types,
+            "worker {} consumes {job_types} job types",
+            self.worker_id
         );
-        let queues = self.job_types.iter().map(|job| self.topology.job_queue(&self.worker_id, job.job_type)).collect();
-        let mut watchdog = ConsumerWatchdog::new(channel, queues);
+        let queues = self.queues();
+        let mut watchdog = ConsumerWatchdog::new(channel, queues.iter().map(|queue| self.queue_name(*queue)).collect());
         let mut retries = interval(REFUSED_QUEUE_INTERVAL);
         retries.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first tick is immediate.
@@ -181,24 +192,22 @@ impl DeliveryConsumer {
                 }
                 next = deliveries.next(), if !deliveries.is_empty() => next,
                 _ = retries.tick(), if channels.iter().any(Option::is_none) => {
-                    for (type_index, acks) in channels.iter_mut().enumerate().filter(|(_, acks)| acks.is_none()) {
-                        let consuming = self.consume_type(connection, type_index);
+                    for (index, acks) in channels.iter_mut().enumerate().filter(|(_, acks)| acks.is_none()) {
+                        let consuming = self.consume_queue(connection, index, queues[index]);
                         let Some(consumed) = self.stop.run_until_cancelled(consuming).await else { break };
                         if let Some((tracker, stream)) = consumed? {
                             *acks = Some(tracker);
                             deliveries.push(stream);
-                            watchdog.delivery_received(type_index);
+                            watchdog.delivery_received(index);
                         }
                     }
                     self.metrics.consuming(channels.iter().any(Option::is_some));
                     continue;
                 }
                 () = watchdog.wait() => {
-                    let full = channels.iter().enumerate().map(|(type_index, acks)| {
+                    let full = channels.iter().zip(&queues).map(|(acks, queue)| {
                         // A refused queue is not watched, like one that may deliver nothing more.
-                        acks.as_ref().is_none_or(|acks| {
-                            acks.unacked() >= usize::from(self.admission.permits.prefetch(type_index))
-                        })
+                        acks.as_ref().is_none_or(|acks| acks.unacked() >= usize::from(self.prefetch(*queue)))
                     });
                     match timeout(BROKER_REPLY_TIMEOUT, watchdog.check(full)).await {
                         Ok(Ok(None)) => continue,
@@ -209,12 +218,12 @@ impl DeliveryConsumer {
                 }
             };
             match next {
-                Some((type_index, Some(Ok(delivery)))) => {
-                    watchdog.delivery_received(type_index);
+                Some((index, Some(Ok(delivery)))) => {
+                    watchdog.delivery_received(index);
                     self.metrics.delivered();
-                    let Some(acks) = &channels[type_index] else { continue };
+                    let Some(acks) = &channels[index] else { continue };
                     let pending_ack = acks.open(delivery.delivery_tag);
-                    self.spawn(self.clone().handle(type_index, delivery, pending_ack));
+                    self.spawn(self.clone().handle(queues[index].type_index, delivery, pending_ack));
                 }
                 Some((_, Some(Err(error)))) => return Err(error.into()),
                 Some((_, None)) | None => return Err(ConsumeError::ConsumerCancelled),
@@ -228,14 +237,36 @@ impl DeliveryConsumer {
         self.deliveries.spawn(self.tasks.guard_panics("delivery", handling));
     }
 
-    /// Declares what all workers share, and consumes the queues of all job types.
+    /// Returns the queues of all job types, and after them those of their critical runs.
+    fn queues(&self) -> Vec<ConsumedQueue> {
+        let types = 0..self.job_types.len();
+        let job_queues = types.clone().map(|type_index| ConsumedQueue { type_index, is_critical: false });
+        let critical = types.map(|type_index| ConsumedQueue { type_index, is_critical: true });
+        job_queues.chain(critical.filter(|_| self.critical_slots > 0)).collect()
+    }
+
+    fn queue_name(&self, ConsumedQueue { type_index, is_critical }: ConsumedQueue) -> String {
+        let job_type = self.job_types[type_index].job_type;
+        if is_critical {
+            self.topology.critical_queue(&self.worker_id, job_type)
+        } else {
+            self.topology.job_queue(&self.worker_id, job_type)
+        }
+    }
+
+    fn prefetch(&self, ConsumedQueue { type_index, is_critical }: ConsumedQueue) -> u16 {
+        if is_critical { self.critical_slots } else { self.admission.permits.prefetch(type_index) }
+    }
+
+    /// Declares what all workers share, and consumes all queues.
     async fn open_consumers(&self, connection: &Connection) -> Result<OpenConsumers, lapin::Error> {
         let channel = connection.create_channel().await?;
         topology::declare_shared(&channel, &self.topology).await?;
-        let mut channels = Vec::with_capacity(self.job_types.len());
+        let queues = self.queues();
+        let mut channels = Vec::with_capacity(queues.len());
         let mut deliveries = stream::SelectAll::new();
-        for type_index in 0..self.job_types.len() {
-            let consumed = self.consume_type(connection, type_index).await?;
+        for (index, queue) in queues.into_iter().enumerate() {
+            let consumed = self.consume_queue(connection, index, queue).await?;
             channels.push(consumed.map(|(acks, stream)| {
                 deliveries.push(stream);
                 acks
@@ -244,37 +275,41 @@ impl DeliveryConsumer {
         Ok((channel, channels, deliveries))
     }
 
-    /// Declares and consumes the queue of one job type. Returns `None` if the broker refuses the queue, which is recorded.
-    async fn consume_type(
+    /// Declares and consumes one queue. Returns `None` if the broker refuses the queue, which is recorded.
+    async fn consume_queue(
         &self,
         connection: &Connection,
-        type_index: usize,
+        index: usize,
+        queue: ConsumedQueue,
     ) -> Result<Option<(AckTracker, DeliveryStream)>, lapin::Error> {
-        let job_type = self.job_types[type_index].job_type;
+        let job_type = self.job_types[queue.type_index].job_type;
         // A refusal closes this channel, and only this one.
         let channel = connection.create_channel().await?;
         let consuming = async {
-            let queue = topology::declare_job_queue(&channel, &self.topology, &self.worker_id, job_type).await?;
-            channel.basic_qos(self.admission.permits.prefetch(type_index), BasicQosOptions::default()).await?;
+            let declaring =
+                topology::declare_job_queue(&channel, &self.topology, &self.worker_id, job_type, queue.is_critical);
+            let name = declaring.await?;
+            channel.basic_qos(self.prefetch(queue), BasicQosOptions::default()).await?;
             let (tag, options) = (self.instance_id.as_str().into(), BasicConsumeOptions::default());
-            channel.basic_consume(queue.as_str().into(), tag, options, FieldTable::default()).await
+            channel.basic_consume(name.as_str().into(), tag, options, FieldTable::default()).await
         };
         match consuming.await {
             Ok(consumer) => {
-                self.refused_queues.remove(job_type);
+                self.refused_queues.remove((job_type, queue.is_critical));
                 // The end of a consumer (its queue was deleted) must be detected, so it is an item of the stream too.
                 let deliveries = consumer.map(Some).chain(stream::iter([None]));
-                let deliveries = deliveries.map(move |delivery| (type_index, delivery)).boxed();
+                let deliveries = deliveries.map(move |delivery| (index, delivery)).boxed();
                 Ok(Some((AckTracker::new(channel), deliveries)))
             }
             Err(error) if error.is_amqp_soft_error() => {
-                let (queue, reason) = (self.topology.job_queue(&self.worker_id, job_type), log_text(&error));
-                if self.refused_queues.insert(job_type, queue.clone(), reason.clone()) {
+                let (name, reason) = (self.queue_name(queue), log_text(&error));
+                let what = if queue.is_critical { "critical messages" } else { "messages" };
+                if self.refused_queues.insert((job_type, queue.is_critical), name.clone(), reason.clone()) {
                     tracing::error!(
                         job.r#type = job_type,
-                        queue,
+                        queue = name,
                         error = reason,
-                        "job type {job_type} receives no messages: the broker refuses queue {queue}; delete the queue, or permit its use"
+                        "job type {job_type} receives no {what}: the broker refuses queue {name}; delete the queue, or permit its use"
                     );
                 }
                 Ok(None)
@@ -295,8 +330,8 @@ impl DeliveryConsumer {
                     return;
                 }
             }
-            while let Some((type_index, delivery)) = deliveries.next().await {
-                let (Some(Ok(delivery)), Some(acks)) = (delivery, &channels[type_index]) else { continue };
+            while let Some((index, delivery)) = deliveries.next().await {
+                let (Some(Ok(delivery)), Some(acks)) = (delivery, &channels[index]) else { continue };
                 let pending_ack = acks.open(delivery.delivery_tag);
                 if is_bundle(&delivery) {
                     pending_ack.dead_letter().await;

@@ -18,10 +18,19 @@
 //! permit between two runs. A larger window would only move waiting messages from the broker, where every instance can
 //! take them, into this process.
 //!
+//! # Reserved slots
+//!
+//! Where slots are reserved, critical runs have a queue and a prefetch of their own, so that what waits in the other window
+//! does not hold them up. A critical run takes a reserved slot if one is free, and then no permit: neither of its type nor
+//! of the worker. It therefore starts at once although all permits are taken, and takes nothing from other runs. If no
+//! reserved slot is free, it takes permits like any other run.
+//!
+//! # Bundles and many job types
+//!
 //! A bundle is one delivery, so a window of bundles has up to ten times as many runs, which may all start before a critical
-//! message that was sent after them. Each waits here for two seconds at most, and the broker delivers nothing more while
-//! every bundle of the window has one that waits. Then the bundle is rejected, and what has not started comes back in
-//! messages of its own. Servers send no bundles while no instance has a free permit.
+//! message that was sent after them, unless slots are reserved. Each waits here for two seconds at most, and the broker
+//! delivers nothing more while every bundle of the window has one that waits. Then the bundle is rejected, and what has not
+//! started comes back in messages of its own. Servers send no bundles while no instance has a free permit.
 //!
 //! With many job types, the windows together are bounded too: the worker would otherwise hold many times the messages that it
 //! can run, while other instances have free permits. Their sum is at most twice the capacity, unless there are more types.
@@ -32,7 +41,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     future::Future,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -51,7 +60,11 @@ pub(crate) struct PrioritySemaphore(Arc<Mutex<SemaphoreState>>);
 struct SemaphoreState {
     /// Free permits of the worker.
     free: usize,
-    /// Permits in use, by priority.
+    /// The number of slots for critical runs.
+    reserved: usize,
+    /// The runs in reserved slots, by the number of their request.
+    in_reserved: HashSet<u64>,
+    /// Permits and reserved slots in use, by priority.
     running: [u32; PRIORITIES],
     job_types: Vec<JobTypePermits>,
     /// Number of requests so far, which orders requests of equal priority.
@@ -77,8 +90,21 @@ impl PrioritySemaphore {
             .zip(concurrency)
             .map(|(prefetch, free)| JobTypePermits { prefetch, free, waiting: BTreeMap::new() })
             .collect();
-        let state = SemaphoreState { free: capacity, running: [0; PRIORITIES], job_types, arrivals: 0 };
+        let state = SemaphoreState {
+            free: capacity,
+            reserved: 0,
+            in_reserved: HashSet::new(),
+            running: [0; PRIORITIES],
+            job_types,
+            arrivals: 0,
+        };
         Self(Arc::new(Mutex::new(state)))
+    }
+
+    /// Reserves slots for critical runs, beside the permits.
+    pub(crate) fn reserve(self, slots: usize) -> Self {
+        self.lock().reserved = slots;
+        self
     }
 
     /// Returns the number of permits in use and of waiting requests by priority, the highest first.
@@ -117,10 +143,7 @@ impl PrioritySemaphore {
         inner.arrivals += 1;
         let rank = (Reverse(priority), inner.arrivals);
         // Free permits are granted at once: no waiting request could use them, or it would have received them before.
-        let state = if inner.free > 0 && inner.job_types[type_index].free > 0 {
-            inner.free -= 1;
-            inner.job_types[type_index].free -= 1;
-            inner.running[usize::from(priority)] += 1;
+        let state = if inner.take(type_index, rank) {
             RequestState::Granted
         } else {
             inner.job_types[type_index].waiting.insert(rank, None);
@@ -130,12 +153,14 @@ impl PrioritySemaphore {
         PermitRequest { permits: self.clone(), type_index, rank, state }
     }
 
-    fn release(&self, type_index: usize, priority: u8) {
+    fn release(&self, type_index: usize, (Reverse(priority), number): QueueRank) {
         let waker = {
             let mut inner = self.lock();
-            inner.free += 1;
             inner.running[usize::from(priority)] -= 1;
-            inner.job_types[type_index].free += 1;
+            if !inner.in_reserved.remove(&number) {
+                inner.free += 1;
+                inner.job_types[type_index].free += 1;
+            }
             inner.grant()
         };
         waker.into_iter().for_each(Waker::wake);
@@ -161,24 +186,41 @@ fn prefetches(capacity: usize, concurrency: &[usize]) -> Vec<u16> {
 }
 
 impl SemaphoreState {
-    /// Grants a released permit. At most one request can be granted, because all others were blocked before the release
+    /// Returns true if a request of a type could be granted now.
+    fn has_free(&self, type_index: usize, priority: u8) -> bool {
+        self.has_reserved(priority) || (self.free > 0 && self.job_types[type_index].free > 0)
+    }
+
+    fn has_reserved(&self, priority: u8) -> bool {
+        priority == MAX_PRIORITY && self.in_reserved.len() < self.reserved
+    }
+
+    /// Takes a reserved slot or the permits for a request. Returns false if none is free.
+    fn take(&mut self, type_index: usize, (Reverse(priority), number): QueueRank) -> bool {
+        if !self.has_free(type_index, priority) {
+            return false;
+        }
+        if self.has_reserved(priority) {
+            self.in_reserved.insert(number);
+        } else {
+            self.free -= 1;
+            self.job_types[type_index].free -= 1;
+        }
+        self.running[usize::from(priority)] += 1;
+        true
+    }
+
+    /// Grants what was released. At most one request can be granted, because all others were blocked before the release
     /// too.
     fn grant(&mut self) -> Option<Waker> {
-        if self.free == 0 {
-            return None;
-        }
-        let next = self
-            .job_types
-            .iter_mut()
-            .filter(|job_type| job_type.free > 0)
-            .filter_map(|job_type| Some((*job_type.waiting.first_key_value()?.0, job_type)))
-            .min_by_key(|(rank, _)| *rank);
-        let ((Reverse(priority), _), job_type) = next?;
-        job_type.free -= 1;
-        self.free -= 1;
-        self.running[usize::from(priority)] += 1;
+        let firsts = self.job_types.iter().enumerate().filter_map(|(type_index, job_type)| {
+            let (rank, _) = job_type.waiting.first_key_value()?;
+            self.has_free(type_index, rank.0.0).then_some((*rank, type_index))
+        });
+        let (rank, type_index) = firsts.min()?;
+        self.take(type_index, rank);
         // Removal from the waiting requests is the grant.
-        job_type.waiting.pop_first().and_then(|(_, waker)| waker)
+        self.job_types[type_index].waiting.pop_first().and_then(|(_, waker)| waker)
     }
 }
 
@@ -213,7 +255,7 @@ impl Future for PermitRequest {
         }
         debug_assert!(this.state != RequestState::Taken, "a permit is returned once");
         this.state = RequestState::Taken;
-        Poll::Ready(Permit { permits: this.permits.clone(), type_index: this.type_index, priority: this.rank.0.0 })
+        Poll::Ready(Permit { permits: this.permits.clone(), type_index: this.type_index, rank: this.rank })
     }
 }
 
@@ -226,21 +268,21 @@ impl Drop for PermitRequest {
             RequestState::Queued => self.permits.lock().job_types[self.type_index].waiting.remove(&self.rank).is_none(),
         };
         if granted {
-            self.permits.release(self.type_index, self.rank.0.0);
+            self.permits.release(self.type_index, self.rank);
         }
     }
 }
 
-/// A permit of a job type and one of the worker, both released on drop.
+/// A permit of a job type and one of the worker, or a reserved slot, released on drop.
 pub(crate) struct Permit {
     permits: PrioritySemaphore,
     type_index: usize,
-    priority: u8,
+    rank: QueueRank,
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.permits.release(self.type_index, self.priority);
+        self.permits.release(self.type_index, self.rank);
     }
 }
 
@@ -311,6 +353,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn critical_run_takes_a_reserved_slot_beside_all_permits() {
+        let permits = PrioritySemaphore::new(2, [1, 2]).reserve(1);
+        let mut low = Vec::new();
+        for type_index in [0, 1] {
+            low.push(permits.acquire(type_index, 1).await);
+        }
+        let critical = permits.acquire(0, 5).now_or_never().expect("its type and the worker are full");
+        assert!(permits.acquire(1, 4).now_or_never().is_none(), "it is not critical");
+        let mut requests = [(0, 5), (1, 5), (1, 4)].map(|(of, priority)| Some(permits.acquire(of, priority)));
+        assert!(granted(&mut requests).is_empty(), "the reserved slot is taken");
+        drop(critical);
+        let (index, second) = next(&mut requests);
+        assert_eq!(index, 0, "the oldest critical one, of any type");
+        drop(low.pop());
+        let (index, third) = next(&mut requests);
+        assert_eq!(index, 1, "it takes permits, because no reserved slot is free");
+        drop(second);
+        assert!(granted(&mut requests).is_empty(), "a reserved slot is for critical runs only");
+        drop(third);
+        assert_eq!(next(&mut requests).0, 2);
+    }
+
+    #[tokio::test]
     async fn load_counts_permits_and_requests_by_priority() {
         let permits = PrioritySemaphore::new(2, [1, 2]);
         let load = || permits.load().into_iter().map(|load| (load.priority, load.running, load.waiting));
@@ -364,7 +429,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn concurrent_requests_lose_no_permit() {
-        let permits = PrioritySemaphore::new(3, [2, 2]);
+        let permits = PrioritySemaphore::new(3, [2, 2]).reserve(1);
         let tasks: Vec<_> = (0..400_usize)
             .map(|n| {
                 let permits = permits.clone();
@@ -384,6 +449,7 @@ mod tests {
         }
         let inner = permits.lock();
         assert_eq!((inner.free, inner.job_types[0].free, inner.job_types[1].free), (3, 2, 2));
+        assert!(inner.in_reserved.is_empty());
         assert_eq!(inner.running, [0; PRIORITIES]);
         assert!(inner.job_types.iter().all(|job_type| job_type.waiting.is_empty()));
     }

@@ -8,9 +8,12 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// The refused queues, by their job types. Clones share the same list.
+/// A job type, and true if its queue of critical runs is meant.
+type QueueKey = (&'static str, bool);
+
+/// The refused queues. Clones share the same list.
 #[derive(Clone, Default)]
-pub(crate) struct RefusedQueues(Arc<Mutex<BTreeMap<&'static str, RefusedQueue>>>);
+pub(crate) struct RefusedQueues(Arc<Mutex<BTreeMap<QueueKey, RefusedQueue>>>);
 
 struct RefusedQueue {
     name: String,
@@ -18,14 +21,14 @@ struct RefusedQueue {
 }
 
 impl RefusedQueues {
-    /// Records the queue of a job type as refused. Returns true if it was not before.
-    pub(crate) fn insert(&self, job_type: &'static str, name: String, reason: String) -> bool {
-        self.lock().insert(job_type, RefusedQueue { name, reason }).is_none()
+    /// Records a queue as refused. Returns true if it was not before.
+    pub(crate) fn insert(&self, key: QueueKey, name: String, reason: String) -> bool {
+        self.lock().insert(key, RefusedQueue { name, reason }).is_none()
     }
 
-    /// Records that the queue of a job type is consumed.
-    pub(crate) fn remove(&self, job_type: &'static str) {
-        self.lock().remove(job_type);
+    /// Records that a queue is consumed.
+    pub(crate) fn remove(&self, key: QueueKey) {
+        self.lock().remove(&key);
     }
 
     /// Returns the text for the next heartbeat, or `None` if no queue is refused.
@@ -33,16 +36,17 @@ impl RefusedQueues {
         let queues = self.lock();
         let texts: Vec<String> = queues
             .iter()
-            .map(|(job_type, RefusedQueue { name, reason })| {
+            .map(|((job_type, is_critical), RefusedQueue { name, reason })| {
+                let what = if *is_critical { "critical messages" } else { "messages" };
                 format!(
-                    "Job type {job_type} receives no messages: the broker refuses queue {name} ({reason}). Delete the queue or permit its use."
+                    "Job type {job_type} receives no {what}: the broker refuses queue {name} ({reason}). Delete the queue or permit its use."
                 )
             })
             .collect();
         (!texts.is_empty()).then(|| texts.join(" "))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, RefusedQueue>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<QueueKey, RefusedQueue>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -13,6 +13,7 @@
 //! | status, logs, registration, claims queue | durable | none; bound with its own name as key |
 //! | all queues | classic | `x-queue-type` `classic` (long string) beside the arguments below |
 //! | job queue | durable | `x-max-priority` 5 (long int), `x-dead-letter-exchange` (long string); bound with `job_binding` |
+//! | queue of critical runs, with reserved slots only | durable | those of the job queue; bound with `critical_binding` |
 
 use lapin::{
     Channel, ExchangeKind, Result,
@@ -38,7 +39,7 @@ pub(crate) async fn declare_shared(channel: &Channel, topology: &Topology) -> Re
     Ok(())
 }
 
-/// Declares the queue of one job type and returns its name.
+/// Declares the queue of one job type, or the one of its critical runs, and returns its name.
 ///
 /// # Errors
 /// Returns the error of the broker if it refuses the declaration. The channel is closed then.
@@ -47,13 +48,18 @@ pub(crate) async fn declare_job_queue(
     topology: &Topology,
     worker_id: &str,
     job_type: &str,
+    is_critical: bool,
 ) -> Result<String> {
-    let name = topology.job_queue(worker_id, job_type);
+    let (name, key) = if is_critical {
+        (topology.critical_queue(worker_id, job_type), Topology::critical_binding(worker_id, job_type))
+    } else {
+        (topology.job_queue(worker_id, job_type), Topology::job_binding(worker_id, job_type))
+    };
     let mut arguments = FieldTable::default();
     arguments.insert("x-max-priority".into(), AMQPValue::LongInt(MAX_PRIORITY.into()));
     arguments.insert("x-dead-letter-exchange".into(), AMQPValue::LongString(topology.dead_letter_exchange().into()));
     queue(channel, &name, arguments).await?;
-    bind(channel, &name, &topology.jobs_exchange(), &Topology::job_binding(worker_id, job_type)).await?;
+    bind(channel, &name, &topology.jobs_exchange(), &key).await?;
     Ok(name)
 }
 

@@ -9,7 +9,7 @@ use milvaion_protocol::{id::OccurrenceId, message::JobMessage};
 use milvaion_worker::{Job, JobContext, JobError};
 
 use milvaion_test_support::{
-    broker_env::{CountingJob, EmptyInput, WorkerTestEnv, no_input},
+    broker_env::{CountingJob, EmptyInput, WorkerTestEnv, is_one_completed_run, no_input},
     wait::until,
 };
 
@@ -76,6 +76,34 @@ async fn critical_message_overtakes_waiting_ones() {
     let position = position().await.expect("the critical run has started");
     // It may start after the messages that wait in the worker and those that are on their way to it.
     assert!(position <= before + 2 * window, "{} others started first", position - before);
+    let critical_queue = env.topology.critical_queue("w", "record-start");
+    assert_eq!(env.queue(&critical_queue).await, None, "no slots are reserved");
     worker.stop().await;
     env.clean(&["record-start"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn critical_run_starts_in_a_reserved_slot() {
+    let env = WorkerTestEnv::new().await;
+    let counter = CountingJob::new(false);
+    let worker = env.start(env.worker().capacity(1).critical_slots(1).job(counter.clone()), "count").await;
+    let critical_queue = env.topology.critical_queue("w", "count");
+    until("a consumer of critical runs", async || env.queue(&critical_queue).await == Some((0, 1))).await;
+    let with = |priority| JobMessage { priority, ..env.message("count", no_input()) };
+    let (long, waiting, critical, second) = (with(1), with(1), with(5), with(5));
+    // The first takes the only permit until the end of the test, and the second fills the prefetch window.
+    env.publish(&long).await;
+    until("the start of the long run", async || counter.runs() == 1).await;
+    env.publish(&waiting).await;
+    env.publish_critical(&critical).await;
+    until("the start of the critical run", async || counter.runs() == 2).await;
+    env.publish_critical(&second).await;
+    counter.open();
+    for message in [&long, &waiting, &critical, &second] {
+        assert!(is_one_completed_run(&env.ended(message.occurrence_id).await));
+    }
+    worker.stop().await;
+    assert_eq!(counter.runs(), 4);
+    assert_eq!(env.queue(&critical_queue).await, Some((0, 0)));
+    env.clean(&["count"]).await;
 }

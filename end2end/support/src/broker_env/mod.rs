@@ -210,6 +210,17 @@ impl WorkerTestEnv {
         self.publish_with(message, FieldTable::default()).await;
     }
 
+    /// Publishes a job message to the queue of critical runs. Returns when the broker has confirmed it.
+    ///
+    /// # Panics
+    ///
+    /// Panics if no queue accepts it.
+    pub async fn publish_critical(&self, message: &JobMessage) {
+        let key = Topology::critical_routing_key(&self.worker_id, &message.job_type, message.occurrence_id);
+        let body = serde_json::to_vec(message).expect("a message can be serialized");
+        self.send(&key, &body, BasicProperties::default().with_priority(message.priority)).await;
+    }
+
     /// Publishes a job message with the mark of a republished one: an earlier copy may have arrived.
     ///
     /// # Panics
@@ -385,6 +396,7 @@ impl WorkerTestEnv {
             topology.ingest(),
         ];
         queues.extend(job_types.iter().map(|job_type| topology.job_queue(&self.worker_id, job_type)));
+        queues.extend(job_types.iter().map(|job_type| topology.critical_queue(&self.worker_id, job_type)));
         for queue in queues {
             let _ = self.channel.queue_delete(queue.as_str().into(), Default::default()).await;
         }

@@ -52,7 +52,9 @@ async fn worker_needs_only_the_permissions_of_the_page() {
     env.worker_id = "mail".to_owned();
     env.sign_in_with(amqp_url.clone(), redis_url.clone());
     let counter = CountingJob::new(true);
-    let worker = env.start(env.worker().job(counter.clone()), "count").await;
+    let worker = env.start(env.worker().critical_slots(1).job(counter.clone()), "count").await;
+    let critical_queue = env.topology.critical_queue("mail", "count");
+    until("a consumer of critical runs", async || env.queue(&critical_queue).await == Some((0, 1))).await;
     let (first, copy) = (env.message("count", no_input()), env.message("count", no_input()));
     env.publish(&first).await;
     // A possible duplicate, so that the worker sends a claim check.

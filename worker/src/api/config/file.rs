@@ -7,13 +7,14 @@ use toml::{Table, Value};
 use crate::api::error::{ConfigFileError, WorkerError};
 
 /// All variables that a worker reads. The keys of the file are these names in lower case without `MILVAION_`.
-const VARIABLE_NAMES: [&str; 15] = [
+const VARIABLE_NAMES: [&str; 16] = [
     "AMQP_URL",
     "REDIS_URL",
     "MILVAION_WORKER_ID",
     "MILVAION_PREFIX",
     "MILVAION_KEY_PREFIX",
     "MILVAION_CAPACITY",
+    "MILVAION_CRITICAL_SLOTS",
     "MILVAION_CONCURRENCY",
     "MILVAION_SHUTDOWN_GRACE_SECONDS",
     "MILVAION_OUTBOX",
