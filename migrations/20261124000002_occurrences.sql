@@ -42,6 +42,7 @@ CREATE TABLE runs (
     pause_after_seconds bigint,
     publish_after  timestamptz,
     published_at   timestamptz,
+    in_critical_queue boolean  NOT NULL DEFAULT false,
     not_before     timestamptz,
     start_before   timestamptz,
     is_quarantined boolean     NOT NULL DEFAULT false,
@@ -101,6 +102,9 @@ COMMENT ON COLUMN runs.publish_after IS
     'Time from which its message may be sent; null if the broker has confirmed the message, or if it must not be sent yet.';
 COMMENT ON COLUMN runs.published_at IS
     'Time at which the broker confirmed the message; null while it is unsent. Beside publish_after, it is unsent too: the time at which a bundle with it was rejected whose confirm was not stored before, and counts no more.';
+-- A critical run may be in one of two queues, and the search for lost messages compares each with its own runs.
+COMMENT ON COLUMN runs.in_critical_queue IS
+    'True if the message that the broker confirmed last was sent to the queue of critical runs; of no meaning while the message is unsent.';
 COMMENT ON COLUMN runs.not_before IS 'Time until which a queued occurrence is delayed: a retry, or an attempt that was handed back.';
 COMMENT ON COLUMN runs.start_before IS
     'Time by which a worker must begin the first attempt, by the start limit of the job at the time of creation; null for no limit.';

@@ -11,7 +11,7 @@ use milvaion_protocol::{
 };
 use milvaion_server::{
     clock::Clock,
-    domain::{liveness, retry, transition::fold},
+    domain::{liveness, message::ConfirmedMessage, retry, transition::fold},
     lifecycle::Server,
     store::{Store, create::NewRun, reports::AppliedChanges},
 };
@@ -28,6 +28,12 @@ pub async fn insert_manual(store: &Store, clock: &Clock, job_id: JobId) -> Occur
     let outcome = store.insert_manual_run(&run, clock.now()).await.expect("the run is stored");
     outcome.into_created().expect("the run is not refused");
     run.id
+}
+
+/// Returns the confirm of a message in the queue of a job type.
+#[must_use]
+pub const fn confirmed(id: OccurrenceId, attempt: i32) -> ConfirmedMessage {
+    ConfirmedMessage { id, attempt, is_critical: false }
 }
 
 /// Applies status reports without retry decisions: a failed attempt ends its occurrence. Returns the number of

@@ -78,9 +78,15 @@ impl RunningWorker {
 /// Starts a worker `w` with [`EchoJob`].
 #[must_use]
 pub fn start(config: &ServerConfig) -> RunningWorker {
+    start_with_slots(config, 0)
+}
+
+/// Starts a worker `w` with [`EchoJob`] that reserves slots for critical runs.
+#[must_use]
+pub fn start_with_slots(config: &ServerConfig, critical_slots: u32) -> RunningWorker {
     let echo = EchoJob::default();
     let stop = CancellationToken::new();
-    let task = start_with(config, &stop, |worker| worker.job(echo.clone()));
+    let task = start_with(config, &stop, |worker| worker.critical_slots(critical_slots).job(echo.clone()));
     RunningWorker { echo, stop, task }
 }
 

@@ -3,16 +3,40 @@
 //! A message costs the broker the same whether it has one run or ten. So runs of one worker, job type and priority that
 //! are sent together share messages, if all that may receive them take such bundles. A bundle is never so large that one
 //! instance receives what others could run at the same time.
+//!
+//! Critical runs have a queue of their own while an instance reserves slots for them. Since a bundle has one priority, it is
+//! sent to one queue.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use milvaion_protocol::message::{MAX_BUNDLE_BYTES, MAX_BUNDLE_RUNS, bundle_bytes};
+use milvaion_protocol::{
+    message::{MAX_BUNDLE_BYTES, MAX_BUNDLE_RUNS, bundle_bytes},
+    topology::MAX_PRIORITY,
+};
 
 /// The worker, the job type and the priority of runs that may share a message.
 pub type BundleKey<'a> = (&'a str, &'a str, u8);
 
 /// The number of runs in a message by key; of other keys, each run has a message of its own.
 pub type BundleSizes<'a> = HashMap<BundleKey<'a>, usize>;
+
+/// The workers and job types whose critical runs have a queue of their own.
+pub type CriticalTypes<'a> = HashSet<(&'a str, &'a str)>;
+
+/// How a batch is sent.
+#[derive(Clone, Debug, Default)]
+pub struct SendPlan<'a> {
+    /// The sizes of bundles.
+    pub sizes: BundleSizes<'a>,
+    /// The job types with a queue of critical runs.
+    pub critical: CriticalTypes<'a>,
+}
+
+/// Returns true if a run of this priority is critical.
+#[must_use]
+pub const fn is_critical(priority: u8) -> bool {
+    priority >= MAX_PRIORITY
+}
 
 /// What the instances of a worker announce about a job type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +53,10 @@ pub struct BundleOffer {
     pub is_full: bool,
     /// The number of running occurrences of the job type; 0 if an instance has permits for more in any case.
     pub running: usize,
+    /// The number of live instances that reserve slots for critical runs, and do not stop.
+    pub critical_instances: usize,
+    /// The smallest number of slots that one of these reserves; 0 if there is none.
+    pub critical_slots: usize,
 }
 
 impl BundleOffer {
@@ -46,8 +74,27 @@ impl BundleOffer {
         MAX_BUNDLE_RUNS.min(taken).min(self.concurrency).min(share).max(1)
     }
 
-    fn has_no_permit(&self) -> bool {
+    const fn has_no_permit(&self) -> bool {
         self.is_full || (self.instances > 0 && self.running >= self.concurrency.saturating_mul(self.instances))
+    }
+
+    /// Returns true if critical runs have a queue of their own.
+    #[must_use]
+    pub const fn has_critical_queue(&self) -> bool {
+        self.critical_slots > 0
+    }
+
+    /// Returns the offer for that queue: only the instances with reserved slots receive its messages. The number of free
+    /// slots is not known, so while no instance has a free permit, each critical run has a message of its own too.
+    #[must_use]
+    pub const fn critical(self) -> Self {
+        Self {
+            concurrency: self.critical_slots,
+            instances: self.critical_instances,
+            is_full: self.has_no_permit(),
+            running: 0,
+            ..self
+        }
     }
 }
 
@@ -103,6 +150,8 @@ mod tests {
         instances: 1,
         is_full: false,
         running: 0,
+        critical_instances: 0,
+        critical_slots: 0,
     };
 
     #[test]
@@ -132,6 +181,18 @@ mod tests {
         assert_eq!([0, 29, 30, 31].map(on_three), [10, 10, 1, 1], "three instances run ten each");
         let dead = BundleOffer { instances: 0, smallest_live: None, running: 10, ..OFFER };
         assert_eq!(dead.size(500), 10, "the runs are those of lost instances, and none is alive");
+    }
+
+    #[test]
+    fn critical_runs_are_divided_among_the_reserved_slots() {
+        assert!(!OFFER.has_critical_queue());
+        let reserved = BundleOffer { instances: 10, critical_instances: 2, critical_slots: 3, ..OFFER };
+        assert!(reserved.has_critical_queue());
+        assert_eq!([1, 2, 3, 4, 500].map(|count| reserved.critical().size(count)), [1, 1, 2, 2, 3]);
+        assert_eq!(reserved.size(500), 10, "other runs have the permits of all instances");
+        let on_all = |running| BundleOffer { running, ..reserved }.critical().size(500);
+        assert_eq!([99, 100].map(on_all), [3, 1], "no permit is free, and perhaps no slot");
+        assert_eq!([4, 5].map(is_critical), [false, true]);
     }
 
     #[test]

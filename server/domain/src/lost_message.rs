@@ -6,6 +6,9 @@
 //! messages of one priority in their order, so an occurrence that still waits although a later one has left the queue has
 //! no message.
 //!
+//! Critical runs may have a queue of their own. It is compared for itself, with the runs whose message was sent to it: a
+//! critical run that waits in the queue of its job type is overtaken by those of the other queue.
+//!
 //! A message may have several runs. Each counts as if it had as many as the largest that was ever sent, in both proofs: then
 //! no run is sent again whose message exists, and fewer of the lost ones are found by counting.
 
@@ -20,13 +23,17 @@ pub struct QueueCount {
     pub old_before: DateTime<Utc>,
 }
 
-/// The queued occurrences of one worker's job type whose messages should be at the broker or with a worker.
+/// The queued occurrences of one queue whose messages should be at the broker or with a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueBacklog {
     /// The worker they are addressed to.
     pub worker_id: String,
     /// The job type they run.
     pub job_type: String,
+    /// True for the queue of the critical runs of that type.
+    pub is_critical: bool,
+    /// True if the broker has counted a consumer of the queue.
+    pub is_consumed: bool,
     /// Number of their messages that busy workers may have prefetched.
     pub prefetched: i64,
     /// The largest number of runs in one of their messages, at least 1.
@@ -51,10 +58,25 @@ pub struct PriorityBacklog {
 }
 
 impl QueueBacklog {
-    /// Returns the worker id and the job type.
+    /// Returns the worker id, the job type, and true for the queue of critical runs.
     #[must_use]
-    pub fn key(&self) -> (&str, &str) {
-        (&self.worker_id, &self.job_type)
+    pub fn key(&self) -> (&str, &str, bool) {
+        (&self.worker_id, &self.job_type, self.is_critical)
+    }
+
+    /// Returns the number of all occurrences.
+    #[must_use]
+    pub fn total(&self) -> i64 {
+        self.levels.iter().map(|level| level.old + level.young).sum()
+    }
+
+    /// Returns true if its messages must be sent to the queue of the job type instead, because no instance will take them.
+    /// `has_slots` is true if a live instance announces reserved slots. Without a consumer it may be connecting, and is given
+    /// the time between two counts.
+    #[must_use]
+    pub fn is_stranded(&self, has_slots: bool, earlier: Option<&Self>) -> bool {
+        let has_been_left = earlier.is_some_and(|earlier| !earlier.is_consumed);
+        self.is_critical && !self.is_consumed && (!has_slots || has_been_left)
     }
 
     /// Returns the number of old occurrences.
@@ -101,7 +123,8 @@ mod tests {
 
     fn queue(prefetched: i64, levels: &[PriorityBacklog]) -> QueueBacklog {
         let (worker_id, job_type) = ("w".into(), "t".into());
-        QueueBacklog { worker_id, job_type, prefetched, bundle_size: 1, levels: levels.to_vec() }
+        let levels = levels.to_vec();
+        QueueBacklog { worker_id, job_type, is_critical: false, is_consumed: true, prefetched, bundle_size: 1, levels }
     }
 
     fn level(priority: i16, old: i64, young: i64) -> PriorityBacklog {
@@ -133,6 +156,19 @@ mod tests {
         let left = PriorityBacklog { old_left: 50, young_left: 9, ..level(3, 60, 3) };
         assert_eq!(in_bundles(4, &[left]).overtaken(&before), [(3, 10)], "four messages may hold forty");
         assert_eq!(in_bundles(5, &[left]).overtaken(&before), []);
+    }
+
+    #[test]
+    fn critical_messages_are_stranded_without_a_consumer() {
+        let critical = |is_consumed| QueueBacklog { is_critical: true, is_consumed, ..queue(0, &[level(5, 0, 2)]) };
+        let (consumed, left) = (critical(true), critical(false));
+        assert_eq!(left.total(), 2, "also the young ones");
+        assert!(left.is_stranded(false, None), "no instance has slots");
+        assert!(!left.is_stranded(true, None) && !left.is_stranded(true, Some(&consumed)), "one may be connecting");
+        assert!(left.is_stranded(true, Some(&left)), "one announces slots and does not consume");
+        assert!(!consumed.is_stranded(false, Some(&left)), "one consumes although its heartbeats stay out");
+        let of_job_type = QueueBacklog { is_critical: false, ..left.clone() };
+        assert!(!of_job_type.is_stranded(false, Some(&of_job_type)), "messages wait for the next instance");
     }
 
     #[test]

@@ -53,6 +53,18 @@ pub struct QueuedRun {
     pub may_be_sent: bool,
 }
 
+/// A run whose message the broker has confirmed. If the occurrence is in a later attempt by now, that attempt has a message
+/// of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConfirmedMessage {
+    /// The occurrence.
+    pub id: OccurrenceId,
+    /// The attempt.
+    pub attempt: i32,
+    /// True if it is in the queue of critical runs.
+    pub is_critical: bool,
+}
+
 /// Returns the number that a stored attempt has in messages: at least 1.
 #[must_use]
 pub fn attempt_number(stored: i32) -> u32 {

@@ -6,6 +6,10 @@
 //! difference. A superfluous message does no harm: a worker claims an occurrence before it runs it, and a republished
 //! message is marked.
 //!
+//! The queue of the critical runs of a job type is a queue of its own here. When no instance consumes it any more, because
+//! none reserves slots, its messages would wait for ever. The queue is then deleted, which the broker does only while it has
+//! no consumer, and its occurrences are sent to the queue of their job type.
+//!
 //! A message may have several runs. The largest number that was ever sent counts for each message, because the workers of
 //! now may announce another one than those of the time at which it was sent.
 //!
@@ -26,7 +30,10 @@ use tokio::{
 };
 
 use crate::{
-    broker::{Broker, queue_probe::QueueProbe},
+    broker::{
+        Broker,
+        queue_probe::{QueueCounts, QueueProbe},
+    },
     clock::Clock,
     domain::{
         liveness,
@@ -85,26 +92,35 @@ impl LostMessageDetector {
 }
 
 impl LostMessageDetector {
-    /// Returns the number of messages that wait in each of the queues, up to the first queue that cannot be counted: a
-    /// broker that is down has not lost messages.
-    async fn waiting(&mut self, queues: &[QueueBacklog]) -> Vec<i64> {
-        let mut waiting = Vec::with_capacity(queues.len());
+    fn name(&self, queue: &QueueBacklog) -> String {
+        let names = self.broker.topology();
+        if queue.is_critical {
+            names.critical_queue(&queue.worker_id, &queue.job_type)
+        } else {
+            names.job_queue(&queue.worker_id, &queue.job_type)
+        }
+    }
+
+    /// Returns the counts of each of the queues, up to the first queue that cannot be counted: a broker that is down has not
+    /// lost messages.
+    async fn counts(&mut self, queues: &[QueueBacklog]) -> Vec<QueueCounts> {
+        let mut counts = Vec::with_capacity(queues.len());
         for queue in queues {
-            let queue = self.broker.topology().job_queue(&queue.worker_id, &queue.job_type);
+            let queue = self.name(queue);
             match self.probe.waiting(&queue).await {
                 // Nothing is known of a queue whose node is down, so it has lost nothing.
-                Ok(count) => waiting.push(count.map_or(i64::from(u32::MAX), i64::from)),
+                Ok(found) => counts.push(found.unwrap_or(QueueCounts { messages: u32::MAX, consumers: u32::MAX })),
                 Err(error) => {
                     tracing::debug!(queue.name = queue, error = chain(&error), "queue {queue} could not be counted");
                     break;
                 }
             }
         }
-        waiting
+        counts
     }
 
-    /// Marks occurrences whose messages are lost as unsent, until `slice_end`. Returns their number.
-    async fn republish(
+    /// Marks occurrences as unsent, until `slice_end`. Returns their number.
+    async fn send_again(
         &self,
         lost: &LostMessages<'_>,
         fence: Option<FencingToken>,
@@ -123,8 +139,19 @@ impl LostMessageDetector {
                 break;
             }
         }
+        Ok(resent)
+    }
+
+    /// Marks occurrences whose messages are lost as unsent, until `slice_end`. Returns their number.
+    async fn republish(
+        &self,
+        lost: &LostMessages<'_>,
+        fence: Option<FencingToken>,
+        slice_end: Instant,
+    ) -> anyhow::Result<usize> {
+        let resent = self.send_again(lost, fence, slice_end).await?;
         if resent > 0 {
-            let queue = self.broker.topology().job_queue(&lost.queue.worker_id, &lost.queue.job_type);
+            let queue = self.name(lost.queue);
             tracing::warn!(
                 queue.name = queue,
                 republished = resent,
@@ -132,6 +159,41 @@ impl LostMessageDetector {
             );
         }
         Ok(resent)
+    }
+
+    /// Deletes a queue of critical runs that nothing consumes, and marks its occurrences that were confirmed before `before` as
+    /// unsent, until `slice_end`. Returns their number. If the server ends between the two, the next tick repeats both.
+    async fn move_to_job_queue(
+        &mut self,
+        queue: &QueueBacklog,
+        before: DateTime<Utc>,
+        fence: Option<FencingToken>,
+        slice_end: Instant,
+    ) -> anyhow::Result<usize> {
+        let name = self.name(queue);
+        match self.probe.delete_unused(&name).await {
+            Ok(true) => {}
+            // An instance has begun to consume it.
+            Ok(false) => return Ok(0),
+            Err(error) => {
+                tracing::warn!(
+                    queue.name = name,
+                    error = chain(&error),
+                    "queue {name} could not be deleted; it is tried again"
+                );
+                return Ok(0);
+            }
+        }
+        let all = LostMessages { queue, priority: None, before, count: queue.total() };
+        let moved = self.send_again(&all, fence, slice_end).await?;
+        if moved > 0 {
+            tracing::info!(
+                queue.name = name,
+                moved,
+                "no instance consumes queue {name}; {moved} critical occurrences are sent to the queue of their job type"
+            );
+        }
+        Ok(moved)
     }
 
     /// Compares the occurrences that have been queued for long `at` this instant with the messages, and republishes those
@@ -143,7 +205,7 @@ impl LostMessageDetector {
         let mut report = LostMessageReport::default();
         let (before, then) = self.earlier.take().unzip();
         let then = then.unwrap_or_default();
-        let then: HashMap<(&str, &str), &QueueBacklog> = then.iter().map(|queue| (queue.key(), queue)).collect();
+        let then: HashMap<_, &QueueBacklog> = then.iter().map(|queue| (queue.key(), queue)).collect();
         let mut queues = self.store.queue_backlogs(count, before).await?;
         if queues.is_empty() {
             return Ok(report);
@@ -155,27 +217,38 @@ impl LostMessageDetector {
         } else {
             self.store.sent_bundle_sizes().await?
         };
-        for queue in &mut queues {
+        let prefetched_of = |queue: &QueueBacklog| {
             let key = (queue.worker_id.clone(), queue.job_type.clone());
-            queue.prefetched = prefetched.get(&key).copied().unwrap_or_default();
+            prefetched.get(&key).copied().unwrap_or_default()
+        };
+        let counts = self.counts(&queues).await;
+        for (index, queue) in queues.iter_mut().enumerate() {
+            let key = (queue.worker_id.clone(), queue.job_type.clone());
+            let held = prefetched_of(queue);
+            queue.prefetched = if queue.is_critical { held.critical } else { held.messages };
             queue.bundle_size = sizes.get(&key).copied().unwrap_or(1);
+            queue.is_consumed = counts.get(index).is_none_or(|counts| counts.consumers > 0);
         }
-        let at_broker = self.waiting(&queues).await;
         let again = self.store.queue_backlogs(count, None).await?;
-        let again: HashMap<(&str, &str), &QueueBacklog> = again.iter().map(|queue| (queue.key(), queue)).collect();
-        for (queue, at_broker) in queues.iter().zip(at_broker) {
+        let again: HashMap<_, &QueueBacklog> = again.iter().map(|queue| (queue.key(), queue)).collect();
+        for (queue, counts) in queues.iter().zip(counts) {
             report.waiting += queue.old();
-            if let (Some(before), Some(then)) = (before, then.get(&queue.key())) {
-                for (priority, count) in queue.overtaken(then) {
-                    let lost = LostMessages { queue, priority: Some(priority), before: before.old_before, count };
-                    report.lost += self.republish(&lost, fence, slice_end).await?;
+            let earlier = then.get(&queue.key()).copied();
+            if queue.is_stranded(prefetched_of(queue).has_critical_slots, earlier) {
+                report.moved += self.move_to_job_queue(queue, at, fence, slice_end).await?;
+            } else {
+                if let (Some(before), Some(then)) = (before, earlier) {
+                    for (priority, count) in queue.overtaken(then) {
+                        let lost = LostMessages { queue, priority: Some(priority), before: before.old_before, count };
+                        report.lost += self.republish(&lost, fence, slice_end).await?;
+                    }
                 }
+                let held = queue.held(counts.messages.into());
+                let left = again.get(&queue.key()).map_or(0, |again| again.missing(held));
+                let count_lost = queue.missing(held).min(left);
+                let lost = LostMessages { queue, priority: None, before: count.old_before, count: count_lost };
+                report.lost += self.republish(&lost, fence, slice_end).await?;
             }
-            let held = queue.held(at_broker);
-            let left = again.get(&queue.key()).map_or(0, |again| again.missing(held));
-            let count_lost = queue.missing(held).min(left);
-            let lost = LostMessages { queue, priority: None, before: count.old_before, count: count_lost };
-            report.lost += self.republish(&lost, fence, slice_end).await?;
             if Instant::now() > slice_end {
                 report.has_more = true;
                 break;
@@ -195,6 +268,8 @@ pub struct LostMessageReport {
     pub waiting: i64,
     /// Occurrences whose messages were lost and are republished.
     pub lost: usize,
+    /// Critical occurrences whose queue nothing consumes, and that are sent to the queue of their job type.
+    pub moved: usize,
     /// True if the tick ended before it had seen all.
     pub has_more: bool,
 }
@@ -228,6 +303,6 @@ impl Service for LostMessageDetector {
     }
 
     fn is_notable(report: &LostMessageReport) -> bool {
-        report.lost > 0
+        report.lost > 0 || report.moved > 0
     }
 }

@@ -17,11 +17,10 @@ use tokio::{sync::Notify, time::Instant};
 use crate::{
     broker::publisher::{MAX_UNSENT, OutgoingMessage, Publisher},
     clock::Clock,
-    domain::bundles::BundleSizes,
     engine::{
         Service,
         context::Context,
-        sender::{measure_confirms, outgoing},
+        sender::{MessageSender, measure_confirms, outgoing},
     },
     store::Store,
 };
@@ -36,6 +35,8 @@ pub struct Republisher {
     pub store: Store,
     /// The publisher of job messages.
     pub publisher: Publisher,
+    /// The sender, which plans how messages are sent.
+    pub sender: MessageSender,
     /// The server's clock.
     pub clock: Clock,
     /// The time between two ticks, and the minimum age of a row that is republished.
@@ -51,6 +52,7 @@ impl Republisher {
         Self {
             store: context.store.clone(),
             publisher: context.publisher.clone(),
+            sender: context.sender.clone(),
             clock: context.clock.clone(),
             period: context.config.background.republish,
             known_unsent: HashSet::new(),
@@ -110,7 +112,8 @@ impl Service for Republisher {
             }
             let messages: Vec<OutgoingMessage> = found.into_iter().map(|run| outgoing(run, now)).collect();
             // Each has a message of its own: what is sent again may run already, and is checked one by one.
-            let sent = self.publisher.publish(&messages, &BundleSizes::new()).await;
+            let plan = self.sender.plan(&messages).await;
+            let sent = self.publisher.publish(&messages, &plan).await;
             measure_confirms(&self.store, &messages, &sent, self.clock.now());
             self.store.mark_published(&sent, true, self.clock.now()).await?;
             total.found += messages.len();

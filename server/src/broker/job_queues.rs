@@ -5,6 +5,9 @@
 //!
 //! A job queue that the broker refuses must not stop the others. Job queues are therefore declared on a channel of their
 //! own, since a refusal closes its channel, and a refused queue is parked for a while.
+//!
+//! A queue of critical runs is not declared here, but by the workers that consume it. So none exists that nothing consumes,
+//! and a message to a missing one comes back.
 
 use std::{
     collections::HashSet,
@@ -43,11 +46,18 @@ pub(super) struct JobQueues {
     declared: Arc<Mutex<HashSet<QueueKey>>>,
     /// The queues that the broker refuses.
     pub(super) parked: ParkedQueues,
+    /// The job types whose queue of critical runs rejects messages.
+    pub(super) parked_critical: ParkedQueues,
 }
 
 impl JobQueues {
     pub(super) fn new(names: Topology) -> Self {
-        Self { names, declared: Arc::default(), parked: ParkedQueues::default() }
+        Self {
+            names,
+            declared: Arc::default(),
+            parked: ParkedQueues::default(),
+            parked_critical: ParkedQueues::default(),
+        }
     }
 
     /// Declares those of the queues that are neither declared nor parked, and parks those that the broker refuses.
@@ -83,7 +93,7 @@ impl JobQueues {
                 Some(error) if is_refusal(&error) => {
                     let refused = &rest[0];
                     let queue = self.names.job_queue(&refused.0, &refused.1);
-                    self.parked.park(refused.clone(), &queue, &error.to_string());
+                    self.parked.park(refused.clone(), &queue, "wait", &error.to_string());
                     rest = &rest[1..];
                 }
                 Some(error) => return Err(error),

@@ -29,8 +29,8 @@ struct Parked {
 }
 
 impl ParkedQueues {
-    /// Parks a queue that was refused for `reason`.
-    pub(super) fn park(&self, key: (String, String), queue: &str, reason: &str) {
+    /// Parks a queue that was refused for `reason`. `consequence` says what becomes of its occurrences.
+    pub(super) fn park(&self, key: (String, String), queue: &str, consequence: &str, reason: &str) {
         let now = Instant::now();
         let mut parked = self.lock();
         let before = parked.get(&key).copied();
@@ -43,8 +43,8 @@ impl ParkedQueues {
         tracing::warn!(
             queue.name = queue,
             reason,
-            "the broker refuses queue {queue}, so its occurrences wait; other queues are not affected. If it exists with \
-             other arguments, delete it: its occurrences are sent again"
+            "the broker refuses queue {queue}, so its occurrences {consequence}; other queues are not affected. If it exists \
+             with other arguments, delete it: its occurrences are sent again"
         );
     }
 
@@ -81,15 +81,15 @@ mod tests {
         let queues = ParkedQueues::default();
         let key = || ("w".to_owned(), "t".to_owned());
         for pause in [1, 2, 4, 8, 16, 32, 60, 60] {
-            queues.park(key(), "q", "refused");
-            queues.park(key(), "q", "refused in the same batch");
+            queues.park(key(), "q", "wait", "refused");
+            queues.park(key(), "q", "wait", "refused in the same batch");
             assert!(queues.contains(&key()));
             assert_eq!(queues.list(), [key()]);
             tokio::time::advance(Duration::from_secs(pause)).await;
             assert!(!queues.contains(&key()) && queues.list().is_empty(), "after {pause} s");
         }
         queues.release("w", "t");
-        queues.park(key(), "q", "refused");
+        queues.park(key(), "q", "wait", "refused");
         tokio::time::advance(MIN_PAUSE).await;
         assert!(!queues.contains(&key()));
     }

@@ -9,7 +9,7 @@ use milvaion_protocol::{
 use milvaion_telemetry::occurrences::MessageSpan;
 
 use super::topology::QueueKey;
-use crate::domain::bundles::BundleKey;
+use crate::domain::bundles::{self, BundleKey, CriticalTypes};
 
 /// A job message with its destination.
 #[derive(Clone, Debug)]
@@ -25,6 +25,17 @@ pub struct OutgoingMessage {
 impl OutgoingMessage {
     pub(super) fn queue_key(&self) -> QueueKey {
         (self.worker_id.clone(), self.message.job_type.clone())
+    }
+
+    /// Returns the worker and the job type of a critical run, which may have a queue of their own.
+    #[must_use]
+    pub fn critical_type(&self) -> Option<(&str, &str)> {
+        let JobMessage { job_type, priority, .. } = &self.message;
+        bundles::is_critical(*priority).then_some((self.worker_id.as_str(), job_type.as_str()))
+    }
+
+    pub(super) fn is_in(&self, critical: &CriticalTypes<'_>) -> bool {
+        self.critical_type().is_some_and(|key| critical.contains(&key))
     }
 
     /// Returns the key of those that may share a bundle with this one. None if it must have a message of its own: a further

@@ -6,6 +6,9 @@
 //! published again later.
 //!
 //! A message has one run or, as a bundle, several. What is said about it holds for each of them.
+//!
+//! A critical run is sent to the queue of critical runs if its job type has one by the plan. If that queue is gone, the message
+//! comes back and is sent to the queue of the job type at once.
 
 use std::{
     borrow::Cow,
@@ -38,7 +41,10 @@ use super::{
     topology::QueueKey,
 };
 use crate::{
-    domain::bundles::{self, BundleSizes},
+    domain::{
+        bundles::{self, BundleSizes, CriticalTypes, SendPlan},
+        message::ConfirmedMessage,
+    },
     faults,
 };
 
@@ -48,10 +54,6 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 pub const MAX_UNSENT: usize = 10_000;
 /// AMQP's delivery mode for messages that survive a restart of the broker.
 pub(super) const PERSISTENT_DELIVERY_MODE: u8 = 2;
-
-/// A message that the broker has confirmed: its occurrence and its attempt. If the occurrence is in a later attempt by
-/// now, that attempt has a message of its own.
-pub type ConfirmedMessage = (OccurrenceId, i32);
 
 /// An open connection with the channel for job messages.
 #[derive(Clone, Debug)]
@@ -64,7 +66,7 @@ struct OpenChannel {
 #[derive(Debug, Default)]
 struct SendOutcome<'a> {
     confirmed: Vec<ConfirmedMessage>,
-    /// The messages for which no queue is bound.
+    /// The messages for which no queue is bound. Each is sent to the queue of its job type.
     unroutable: Vec<&'a OutgoingMessage>,
 }
 
@@ -148,29 +150,28 @@ impl Publisher {
     }
 
     /// Publishes messages, all in flight at once, and returns those that the broker confirmed. The others are
-    /// [remembered as unsent](Self::note_unsent). Those whose key is in `sizes` are sent as bundles.
-    pub async fn publish(&self, messages: &[OutgoingMessage], sizes: &BundleSizes<'_>) -> Vec<ConfirmedMessage> {
+    /// [remembered as unsent](Self::note_unsent).
+    pub async fn publish(&self, messages: &[OutgoingMessage], plan: &SendPlan<'_>) -> Vec<ConfirmedMessage> {
         let span = tracing::info_span!(target: SPANS, "publish batch", messages = messages.len());
-        let sent = self.try_to_publish(messages, sizes).instrument(span).await;
+        let sent = self.try_to_publish(messages, plan).instrument(span).await;
         if sent.len() < messages.len() {
-            let confirmed: HashSet<OccurrenceId> = sent.iter().map(|(id, _)| *id).collect();
+            let confirmed: HashSet<OccurrenceId> = sent.iter().map(|message| message.id).collect();
             self.note_unsent(messages.iter().map(|out| out.message.occurrence_id).filter(|id| !confirmed.contains(id)));
         }
         sent
     }
 
-    async fn try_to_publish(&self, messages: &[OutgoingMessage], sizes: &BundleSizes<'_>) -> Vec<ConfirmedMessage> {
+    async fn try_to_publish(&self, messages: &[OutgoingMessage], plan: &SendPlan<'_>) -> Vec<ConfirmedMessage> {
         let Some(open) = self.channel.borrow().clone() else { return Vec::new() };
-        let sent = self.declare_and_send(&open, messages.iter().collect(), sizes).await;
+        let parked = &self.queues.parked_critical;
+        let is_open =
+            |(worker_id, job_type): (&str, &str)| !parked.contains(&(worker_id.to_owned(), job_type.to_owned()));
+        let critical: CriticalTypes<'_> = plan.critical.iter().copied().filter(|key| is_open(*key)).collect();
+        let sent = self.declare_and_send(&open, messages.iter().collect(), &plan.sizes, &critical).await;
         let SendOutcome { mut confirmed, unroutable } = sent;
         if !unroutable.is_empty() {
-            tracing::info!(
-                occurrence.first = %unroutable[0].message.occurrence_id,
-                messages = unroutable.len(),
-                "the queues of {} messages are missing at the broker, and are declared again",
-                unroutable.len()
-            );
-            let again = self.declare_and_send(&open, unroutable, sizes).await;
+            log_unroutable(&unroutable, &critical);
+            let again = self.declare_and_send(&open, unroutable, &plan.sizes, &CriticalTypes::new()).await;
             confirmed.extend(again.confirmed);
             if let Some(first) = again.unroutable.first() {
                 tracing::warn!(
@@ -184,23 +185,26 @@ impl Publisher {
         confirmed
     }
 
-    /// Sends messages to those of their queues that the broker accepts, and waits for the confirms.
+    /// Sends messages to those of their queues that the broker accepts, and waits for the confirms. The critical runs of the
+    /// job types in `critical` are sent to the queues of their own.
     async fn declare_and_send<'a>(
         &self,
         open: &OpenChannel,
         mut messages: Vec<&'a OutgoingMessage>,
         sizes: &BundleSizes<'_>,
+        critical: &CriticalTypes<'_>,
     ) -> SendOutcome<'a> {
-        let keys: HashSet<QueueKey> = messages.iter().map(|out| out.queue_key()).collect();
+        let keys: HashSet<QueueKey> =
+            messages.iter().filter(|out| !out.is_in(critical)).map(|out| out.queue_key()).collect();
         self.declare(open, keys).await;
-        messages.retain(|out| self.queues.is_open(&out.queue_key()));
+        messages.retain(|out| out.is_in(critical) || self.queues.is_open(&out.queue_key()));
         faults::crash_point("publisher.before_send");
         let mut outcome = SendOutcome { confirmed: Vec::with_capacity(messages.len()), unroutable: Vec::new() };
         // Messages are sent one after another, so that they keep the order of the batch, and confirmed together.
         let mut waiting = Vec::with_capacity(messages.len());
         let exchange = self.names.jobs_exchange();
         for bundle in prepare(messages, sizes, &exchange) {
-            match self.send(&open.channel, &bundle).await {
+            match self.send(&open.channel, &bundle, bundle[0].out.is_in(critical)).await {
                 Ok(confirm) => waiting.push((bundle, confirm)),
                 Err(error) => {
                     let first = bundle[0].out.message.occurrence_id;
@@ -215,8 +219,11 @@ impl Publisher {
             faults::crash_point("publisher.after_send");
         }
         if faults::is_sabotaged("skip_publisher_confirms") {
-            outcome.confirmed =
-                waiting.iter().flat_map(|(bundle, _)| bundle).map(|one| confirmed_message(one.out)).collect();
+            outcome.confirmed = waiting
+                .iter()
+                .flat_map(|(bundle, _)| bundle)
+                .map(|one| confirmed_message(one.out, one.out.is_in(critical)))
+                .collect();
             return outcome;
         }
         let confirmations = join_all(
@@ -228,18 +235,21 @@ impl Publisher {
         // Grouped by reason, so that a failure of a whole batch is one log line instead of five hundred.
         let mut refused: BTreeMap<String, Vec<OccurrenceId>> = BTreeMap::new();
         for (bundle, confirmation) in confirmations {
-            let key = bundle[0].out.queue_key();
+            let (key, is_critical) = (bundle[0].out.queue_key(), bundle[0].out.is_in(critical));
+            let parked = if is_critical { &self.queues.parked_critical } else { &self.queues.parked };
             let reason = match confirmation {
                 Ok(Ok(Confirmation::Ack(None))) => {
-                    self.queues.parked.release(&key.0, &key.1);
+                    parked.release(&key.0, &key.1);
                     for message in bundle {
-                        outcome.confirmed.push(confirmed_message(message.out));
+                        outcome.confirmed.push(confirmed_message(message.out, is_critical));
                         message.end(None);
                     }
                     continue;
                 }
                 Ok(Ok(Confirmation::Ack(Some(_)))) => {
-                    self.queues.forget(&key);
+                    if !is_critical {
+                        self.queues.forget(&key);
+                    }
                     for message in bundle {
                         outcome.unroutable.push(message.out);
                         message.end(Some("no queue is bound for the message"));
@@ -247,8 +257,12 @@ impl Publisher {
                     continue;
                 }
                 Ok(Ok(Confirmation::Nack(_))) => {
-                    let queue = self.names.job_queue(&key.0, &key.1);
-                    self.queues.parked.park(key, &queue, "it rejects messages, for example because it is full");
+                    let (queue, consequence) = if is_critical {
+                        (self.names.critical_queue(&key.0, &key.1), "are sent to the queue of their job type")
+                    } else {
+                        (self.names.job_queue(&key.0, &key.1), "wait")
+                    };
+                    parked.park(key, &queue, consequence, "it rejects messages, for example because it is full");
                     "the broker refused the message".to_owned()
                 }
                 Ok(Ok(Confirmation::NotRequested)) => "publisher confirms are off".to_owned(),
@@ -287,6 +301,7 @@ impl Publisher {
         &self,
         channel: &Channel,
         bundle: &[PreparedMessage<'_>],
+        is_critical: bool,
     ) -> Result<lapin::PublisherConfirm, lapin::Error> {
         let OutgoingMessage { worker_id, message, .. } = bundle[0].out;
         let id = message.occurrence_id.to_string();
@@ -308,7 +323,11 @@ impl Publisher {
         };
         let mandatory = !faults::is_sabotaged("skip_mandatory_flag");
         let options = BasicPublishOptions { mandatory, ..BasicPublishOptions::default() };
-        let key = Topology::routing_key(worker_id, &message.job_type, message.occurrence_id);
+        let key = if is_critical {
+            Topology::critical_routing_key(worker_id, &message.job_type, message.occurrence_id)
+        } else {
+            Topology::routing_key(worker_id, &message.job_type, message.occurrence_id)
+        };
         channel.basic_publish(self.names.jobs_exchange().into(), key.into(), options, &body, properties).await
     }
 }
@@ -330,8 +349,31 @@ fn prepare<'a>(
     prepared.collect()
 }
 
-fn confirmed_message(out: &OutgoingMessage) -> ConfirmedMessage {
-    (out.message.occurrence_id, i32::try_from(out.message.attempt).unwrap_or(i32::MAX))
+/// Logs that messages came back because their queues are missing.
+fn log_unroutable(unroutable: &[&OutgoingMessage], critical: &CriticalTypes<'_>) {
+    let (left, missing): (Vec<&OutgoingMessage>, Vec<&OutgoingMessage>) =
+        unroutable.iter().partition(|out| out.is_in(critical));
+    if let Some(first) = left.first() {
+        tracing::info!(
+            occurrence.first = %first.message.occurrence_id,
+            messages = left.len(),
+            "the queues of critical runs of {} messages are missing at the broker; they are sent to those of their job types",
+            left.len()
+        );
+    }
+    if let Some(first) = missing.first() {
+        tracing::info!(
+            occurrence.first = %first.message.occurrence_id,
+            messages = missing.len(),
+            "the queues of {} messages are missing at the broker, and are declared again",
+            missing.len()
+        );
+    }
+}
+
+fn confirmed_message(OutgoingMessage { message, .. }: &OutgoingMessage, is_critical: bool) -> ConfirmedMessage {
+    let attempt = i32::try_from(message.attempt).unwrap_or(i32::MAX);
+    ConfirmedMessage { id: message.occurrence_id, attempt, is_critical }
 }
 
 /// Keeps the connection and its channel open until `stop`.

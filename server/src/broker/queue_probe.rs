@@ -1,10 +1,10 @@
-//! Counts the messages that wait in queues.
+//! Counts the messages that wait in queues, and deletes a queue that nothing consumes.
 
 use std::time::Duration;
 
 use lapin::{
     Channel, Connection, ErrorKind,
-    options::QueueDeclareOptions,
+    options::{QueueDeclareOptions, QueueDeleteOptions},
     protocol::{AMQPError, AMQPErrorKind, AMQPSoftError},
     types::FieldTable,
 };
@@ -18,7 +18,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 const ALL_PROBES_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The messages that wait in a queue, and its consumers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounts {
     /// Messages, without those that consumers have prefetched.
     pub messages: u32,
@@ -56,21 +56,44 @@ impl QueueProbe {
         Self { broker, open: None }
     }
 
-    /// Returns the number of messages that wait in `queue`, without those that consumers have prefetched: 0 if there is no
-    /// such queue, and `None` if its node is down.
+    /// Returns the counts of `queue`: 0 if there is no such queue, and `None` if its node is down.
     ///
     /// # Errors
     ///
     /// Returns [`BrokerError::Amqp`] if the broker refuses the request or cannot be reached, and
     /// [`BrokerError::Timeout`] if it does not answer.
-    pub async fn waiting(&mut self, queue: &str) -> Result<Option<u32>, BrokerError> {
+    pub async fn waiting(&mut self, queue: &str) -> Result<Option<QueueCounts>, BrokerError> {
         let channel = self.channel().await?;
         let counts = self.count_within(PROBE_TIMEOUT, channel, &[queue.to_owned()]).await?;
         Ok(match counts.first() {
-            Some(Ok(counts)) => Some(counts.messages),
-            Some(Err(NoCount::Missing)) => Some(0),
+            Some(Ok(counts)) => Some(*counts),
+            Some(Err(NoCount::Missing)) => Some(QueueCounts::default()),
             Some(Err(NoCount::NodeDown)) | None => None,
         })
+    }
+
+    /// Deletes `queue` with its messages if it has no consumer, which the broker decides in one step. Returns false if it has
+    /// one, and true if there is no such queue.
+    ///
+    /// # Errors
+    ///
+    /// The same as of [`waiting`](Self::waiting).
+    pub async fn delete_unused(&mut self, queue: &str) -> Result<bool, BrokerError> {
+        let channel = self.channel().await?;
+        let options = QueueDeleteOptions { if_unused: true, ..QueueDeleteOptions::default() };
+        let Ok(deleted) = tokio::time::timeout(PROBE_TIMEOUT, channel.queue_delete(queue.into(), options)).await else {
+            // A connection that did not answer is dropped instead of kept.
+            self.open = None;
+            return Err(BrokerError::Timeout { timeout: PROBE_TIMEOUT });
+        };
+        match deleted {
+            Ok(_) => {
+                let _ = channel.close(200, "deleted".into()).await;
+                Ok(true)
+            }
+            Err(error) if is_in_use(&error) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Returns the counts of several queues, in their order; `None` for a queue that does not exist or whose node is down.
@@ -151,6 +174,12 @@ impl QueueProbe {
         self.open = Some(open);
         Ok(channel?)
     }
+}
+
+/// Returns true if an error says that a queue has consumers. It closes the channel only.
+fn is_in_use(error: &lapin::Error) -> bool {
+    let in_use = AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED);
+    matches!(error.kind(), ErrorKind::ProtocolError(error) if *error.kind() == in_use)
 }
 
 /// The reason that the broker has no count of a queue.

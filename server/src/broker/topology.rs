@@ -8,6 +8,7 @@
 //! | jobs exchange | topic, durable | none |
 //! | dead letter exchange and queue | fanout, durable | none |
 //! | status, logs, registration, claims, ingest | direct exchange and queue, durable | none |
+//! | queue of critical runs | durable | those of the job queue; only workers declare it, while they consume it |
 //! | job queue | durable | `x-max-priority`, so that a critical occurrence overtakes; `x-dead-letter-exchange`, so that a rejected message is kept |
 
 use futures::future::{join_all, try_join};

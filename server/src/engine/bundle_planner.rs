@@ -1,7 +1,9 @@
-//! Decides which messages of a batch share a bundle, and stores the size of a bundle before it is sent.
+//! Decides which messages of a batch share a bundle, and which are sent to a queue of critical runs. Stores the size of a
+//! bundle before it is sent.
 //!
 //! What the instances take is read again after some seconds, not for each batch: an instance that takes no bundles and
-//! receives one rejects it, and its runs are sent again. The stored size is more delicate. Without it, the search for lost
+//! receives one rejects it, and its runs are sent again; so is what waits in a queue of critical runs that no instance
+//! consumes any more. The stored size is more delicate. Without it, the search for lost
 //! messages would take all runs of a waiting bundle but one for lost. It is stored again after some seconds too, so that it
 //! is forgotten only if no bundle was sent for [longer](crate::background::lost_messages).
 
@@ -14,7 +16,7 @@ use chrono::{DateTime, Duration, Utc};
 
 use crate::{
     broker::publisher::OutgoingMessage,
-    domain::bundles::{BundleOffer, BundleSizes},
+    domain::bundles::{BundleOffer, BundleSizes, CriticalTypes, SendPlan, is_critical},
     error::chain,
     store::{Result, Store, bundles::TypeKey},
 };
@@ -69,36 +71,58 @@ impl BundlePlanner {
         Self { store, known: Arc::default() }
     }
 
-    /// Returns the sizes of the bundles of a batch, after they were stored. If PostgreSQL fails or is slow, each run gets a
-    /// message of its own, which needs no plan.
-    pub(crate) async fn sizes<'a>(&self, messages: &'a [OutgoingMessage], now: DateTime<Utc>) -> BundleSizes<'a> {
+    /// Returns how a batch is sent. The sizes of its bundles are stored. If PostgreSQL fails or is slow, each run gets a message
+    /// of its own, which needs no size, and the queue that was right when the announcements were read last.
+    pub(crate) async fn plan<'a>(&self, messages: &'a [OutgoingMessage], now: DateTime<Utc>) -> SendPlan<'a> {
         let mut counts = BundleSizes::new();
         for key in messages.iter().filter_map(OutgoingMessage::bundle_key) {
             *counts.entry(key).or_default() += 1;
         }
         counts.retain(|_, count| *count > 1);
-        if counts.is_empty() {
-            return counts;
+        let mut critical: CriticalTypes<'_> = messages.iter().filter_map(OutgoingMessage::critical_type).collect();
+        if counts.is_empty() && critical.is_empty() {
+            return SendPlan::default();
         }
-        match tokio::time::timeout(PLAN_TIMEOUT, self.plan(counts, now)).await {
-            Ok(Ok(sizes)) => return sizes,
+        let sizes = match tokio::time::timeout(PLAN_TIMEOUT, self.sizes(counts, &critical, now)).await {
+            Ok(Ok(sizes)) => sizes,
             Ok(Err(error)) => {
                 tracing::debug!(error = %chain(&error), "bundles cannot be planned; each run gets a message of its own");
+                BundleSizes::new()
             }
-            Err(_) => tracing::debug!("bundles cannot be planned in time; each run gets a message of its own"),
+            Err(_) => {
+                tracing::debug!("bundles cannot be planned in time; each run gets a message of its own");
+                BundleSizes::new()
+            }
+        };
+        {
+            let known = self.lock();
+            critical.retain(|(worker_id, job_type)| {
+                known.get(&type_key(worker_id, job_type)).is_some_and(|known| known.offer.has_critical_queue())
+            });
         }
-        BundleSizes::new()
+        SendPlan { sizes, critical }
     }
 
-    async fn plan<'a>(&self, mut counts: BundleSizes<'a>, now: DateTime<Utc>) -> Result<BundleSizes<'a>> {
-        self.read_offers(&counts, now).await?;
+    /// Returns the sizes of bundles, after they were stored. Reads what is announced about these job types and the critical
+    /// ones.
+    async fn sizes<'a>(
+        &self,
+        mut counts: BundleSizes<'a>,
+        critical: &CriticalTypes<'a>,
+        now: DateTime<Utc>,
+    ) -> Result<BundleSizes<'a>> {
+        let bundled = counts.keys().map(|(worker_id, job_type, _)| type_key(worker_id, job_type));
+        let critical = critical.iter().map(|(worker_id, job_type)| type_key(worker_id, job_type));
+        self.read_offers(bundled.chain(critical).collect(), now).await?;
         let mut to_store = BTreeMap::<TypeKey, usize>::new();
         {
             let known = self.lock();
-            counts.retain(|(worker_id, job_type, _), count| {
+            counts.retain(|(worker_id, job_type, priority), count| {
                 let key = type_key(worker_id, job_type);
                 let Some(known) = known.get(&key) else { return false };
-                *count = known.offer.size(*count);
+                let is_apart = is_critical(*priority) && known.offer.has_critical_queue();
+                let offer = if is_apart { known.offer.critical() } else { known.offer };
+                *count = offer.size(*count);
                 if *count > 1 && !known.covers(*count, now) {
                     let largest = to_store.entry(key).or_default();
                     *largest = (*largest).max(*count);
@@ -119,9 +143,7 @@ impl BundlePlanner {
     }
 
     /// Reads what the instances of the job types take, unless it was read a moment ago.
-    async fn read_offers(&self, counts: &BundleSizes<'_>, now: DateTime<Utc>) -> Result<()> {
-        let mut keys: Vec<TypeKey> =
-            counts.keys().map(|(worker_id, job_type, _)| type_key(worker_id, job_type)).collect();
+    async fn read_offers(&self, mut keys: Vec<TypeKey>, now: DateTime<Utc>) -> Result<()> {
         keys.sort_unstable();
         keys.dedup();
         {

@@ -1,6 +1,7 @@
 //! Publishes batches of job messages without blocking the caller, and marks the messages that the broker confirms.
 //!
-//! Runs of a batch that may share a message are sent as a bundle (`bundle_planner`), with one confirm for all of them.
+//! Runs of a batch that may share a message are sent as a bundle (`bundle_planner`), with one confirm for all of them, and
+//! critical runs to a queue of their own if there is one.
 //!
 //! Up to `MAX_BATCHES_IN_FLIGHT` batches wait for confirms at the same time. An unconfirmed message stays unsent in
 //! PostgreSQL, and the republisher publishes it again.
@@ -23,9 +24,12 @@ use tracing::Instrument;
 
 use super::bundle_planner::BundlePlanner;
 use crate::{
-    broker::publisher::{ConfirmedMessage, OutgoingMessage, Publisher},
+    broker::publisher::{OutgoingMessage, Publisher},
     clock::Clock,
-    domain::message::{QueuedRun, message, trace_id},
+    domain::{
+        bundles::SendPlan,
+        message::{ConfirmedMessage, QueuedRun, message, trace_id},
+    },
     store::Store,
 };
 
@@ -130,10 +134,15 @@ impl MessageSender {
         self.activate_republisher.notify_one();
     }
 
+    /// Returns how messages are sent. Those that may have been sent before share none.
+    pub(crate) async fn plan<'a>(&self, messages: &'a [OutgoingMessage]) -> SendPlan<'a> {
+        self.bundles.plan(messages, self.clock.now()).await
+    }
+
     /// Publishes a batch and records the confirmed messages for marking.
     pub(crate) async fn publish_batch(&self, messages: &[OutgoingMessage]) {
-        let sizes = self.bundles.sizes(messages, self.clock.now()).await;
-        let sent = self.publisher.publish(messages, &sizes).await;
+        let plan = self.plan(messages).await;
+        let sent = self.publisher.publish(messages, &plan).await;
         if sent.len() < messages.len() {
             #[cfg(feature = "faults")]
             self.sabotage_unsent(messages, &sent).await;
@@ -148,7 +157,7 @@ impl MessageSender {
     /// Fails the occurrences whose messages were not confirmed, if a test has disabled their retry.
     #[cfg(feature = "faults")]
     async fn sabotage_unsent(&self, messages: &[OutgoingMessage], confirmed: &[ConfirmedMessage]) {
-        let confirmed: HashSet<_> = confirmed.iter().map(|(id, _)| *id).collect();
+        let confirmed: HashSet<_> = confirmed.iter().map(|message| message.id).collect();
         let unsent = messages.iter().map(|out| (out.message.occurrence_id, out.message.attempt));
         let unsent = unsent.filter(|(id, _)| !confirmed.contains(id));
         self.store.sabotage_unsent(unsent.collect(), self.clock.now()).await;
@@ -192,10 +201,10 @@ pub(crate) fn measure_confirms(
     sent: &[ConfirmedMessage],
     at: DateTime<Utc>,
 ) {
-    let sent: HashSet<ConfirmedMessage> = sent.iter().copied().collect();
+    let sent: HashSet<OccurrenceId> = sent.iter().map(|message| message.id).collect();
     for out in messages {
         let message = &out.message;
-        if message.attempt == 1 && sent.contains(&(message.occurrence_id, 1)) {
+        if message.attempt == 1 && sent.contains(&message.occurrence_id) {
             store.metrics().confirmed(trace_id(message), message.scheduled_for, at);
         }
     }

@@ -22,6 +22,9 @@ use super::labels::{
 /// A gauge of seconds or of other fractions.
 pub type FloatGauge = Gauge<f64, AtomicU64>;
 
+/// A gauge of each job type.
+pub type JobTypeGauge = Family<JobTypeLabels, Gauge>;
+
 /// A gauge without labels that is left out while its value is not known.
 #[derive(Clone, Debug, Default)]
 pub struct OptionalGauge(Arc<Mutex<Option<f64>>>);
@@ -121,6 +124,10 @@ pub struct Gauges {
     pub job_queue_messages: Family<JobTypeLabels, Gauge>,
     /// Consumers of the queue of a job type.
     pub job_queue_consumers: Family<JobTypeLabels, Gauge>,
+    /// Messages in the queue of the critical runs of a job type.
+    pub critical_queue_messages: JobTypeGauge,
+    /// Consumers of the queue of the critical runs of a job type.
+    pub critical_queue_consumers: JobTypeGauge,
     /// Messages in a queue of the server.
     pub server_queue_messages: Family<QueueLabel, Gauge>,
     /// Consumers of a queue of the server.
@@ -248,6 +255,10 @@ impl Gauges {
         registry.register("job_queue_messages", messages, self.job_queue_messages.clone());
         let consumers = "Consumers of the queue of a job type at RabbitMQ (whole installation)";
         registry.register("job_queue_consumers", consumers, self.job_queue_consumers.clone());
+        let messages = "Messages that wait in a queue of critical runs at RabbitMQ, by job type (whole installation)";
+        registry.register("critical_queue_messages", messages, self.critical_queue_messages.clone());
+        let consumers = "Consumers of a queue of critical runs at RabbitMQ, by job type (whole installation)";
+        registry.register("critical_queue_consumers", consumers, self.critical_queue_consumers.clone());
         let messages = "Messages that wait in a queue of the servers at RabbitMQ (whole installation)";
         registry.register("server_queue_messages", messages, self.server_queue_messages.clone());
         let consumers = "Consumers of a queue of the servers at RabbitMQ (whole installation)";

@@ -1,4 +1,5 @@
-//! Messages with several runs: what workers take, how large the sent ones were, and those that came back.
+//! Messages with several runs: what workers take, how large the sent ones were, and those that came back. What workers take
+//! includes the slots that they reserve for critical runs.
 
 use std::collections::BTreeMap;
 
@@ -25,6 +26,7 @@ impl Store {
                        WHERE status = 'running' AND job_type = ANY($2) GROUP BY worker_id, job_type)
                SELECT t.worker_id AS "worker_id!", t.job_type AS "job_type!", t.bundle_size AS "announced!",
                       t.concurrency AS "concurrency!", l.instances AS "instances!", l.smallest_live, l.is_full AS "is_full!",
+                      l.critical_instances AS "critical_instances!", l.critical_slots,
                       coalesce(CASE WHEN l.least_running >= t.concurrency THEN (
                           SELECT r.number FROM running r WHERE r.worker_id = t.worker_id AND r.job_type = t.job_type)
                       END, 0) AS "running!"
@@ -34,7 +36,9 @@ impl Store {
                        WHERE w.worker_id = k.worker_id AND w.job_type = k.job_type OFFSET 0) t
                 CROSS JOIN LATERAL (
                       SELECT count(*) AS instances, min(o.bundle_size) AS smallest_live, min(i.running) AS least_running,
-                             coalesce(bool_and(i.running >= i.capacity), false) AS is_full
+                             coalesce(bool_and(i.running >= i.capacity), false) AS is_full,
+                             count(*) FILTER (WHERE i.critical_slots > 0 AND NOT i.stopping) AS critical_instances,
+                             min(i.critical_slots) FILTER (WHERE i.critical_slots > 0 AND NOT i.stopping) AS critical_slots
                         FROM worker_instances i
                         JOIN instance_job_types o ON o.instance_id = i.id AND lower(o.job_type) = lower(k.job_type)
                        WHERE i.worker_id = k.worker_id AND i.stopped_at IS NULL AND i.last_heartbeat_at >= $3) l"#,
@@ -45,6 +49,7 @@ impl Store {
         .fetch_all(self.pool())
         .await?;
         let number = |value: i32| usize::try_from(value).unwrap_or(0);
+        let count = |value: i64| usize::try_from(value).unwrap_or(usize::MAX);
         Ok(rows
             .into_iter()
             .map(|row| {
@@ -52,9 +57,11 @@ impl Store {
                     announced: number(row.announced),
                     smallest_live: row.smallest_live.map(number),
                     concurrency: number(row.concurrency),
-                    instances: usize::try_from(row.instances).unwrap_or(usize::MAX),
+                    instances: count(row.instances),
                     is_full: row.is_full,
-                    running: usize::try_from(row.running).unwrap_or(usize::MAX),
+                    running: count(row.running),
+                    critical_instances: count(row.critical_instances),
+                    critical_slots: row.critical_slots.map_or(0, number),
                 };
                 ((row.worker_id, row.job_type), offer)
             })

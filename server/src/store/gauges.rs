@@ -72,6 +72,8 @@ pub struct OfferedJobType {
     pub job_type: String,
     /// The number of live instances.
     pub instances: i64,
+    /// True if one of them reserves slots for critical runs, which then have a queue of their own.
+    pub has_critical_queue: bool,
 }
 
 /// What the scheduler has to do.
@@ -172,9 +174,10 @@ impl Store {
     pub async fn offered_job_types(&self, alive_since: DateTime<Utc>) -> Result<Vec<OfferedJobType>> {
         Ok(sqlx::query_as!(
             OfferedJobType,
-            r#"SELECT w.worker_id, w.job_type, coalesce(live.instances, 0) AS "instances!"
+            r#"SELECT w.worker_id, w.job_type, coalesce(live.instances, 0) AS "instances!",
+                      coalesce(live.slots > 0, false) AS "has_critical_queue!"
                  FROM worker_job_types w
-                 LEFT JOIN (SELECT i.worker_id, t.job_type, count(*) AS instances
+                 LEFT JOIN (SELECT i.worker_id, t.job_type, count(*) AS instances, max(i.critical_slots) AS slots
                               FROM worker_instances i JOIN instance_job_types t ON t.instance_id = i.id
                              WHERE i.stopped_at IS NULL AND i.last_heartbeat_at >= $1
                              GROUP BY i.worker_id, t.job_type) live

@@ -16,7 +16,10 @@ use super::{
     partitions::with_partitions,
     readable,
 };
-use crate::{domain::message::QueuedRun, faults};
+use crate::{
+    domain::message::{ConfirmedMessage, QueuedRun},
+    faults,
+};
 
 /// The age of a statement whose answer was lost; longer than it can take.
 const CREATED_SINCE: chrono::Duration = chrono::Duration::hours(1);
@@ -175,20 +178,17 @@ impl Store {
     /// # Errors
     ///
     /// Returns [`StoreError`](super::StoreError) if PostgreSQL fails; then the messages are published again, which is harmless.
-    pub async fn mark_published(
-        &self,
-        sent: &[(OccurrenceId, i32)],
-        is_single: bool,
-        now: DateTime<Utc>,
-    ) -> Result<u64> {
-        let ids: Vec<Uuid> = sent.iter().map(|(id, _)| id.0).collect();
-        let attempts: Vec<i32> = sent.iter().map(|(_, attempt)| *attempt).collect();
+    pub async fn mark_published(&self, sent: &[ConfirmedMessage], is_single: bool, now: DateTime<Utc>) -> Result<u64> {
+        let ids: Vec<Uuid> = sent.iter().map(|message| message.id.0).collect();
+        let attempts: Vec<i32> = sent.iter().map(|message| message.attempt).collect();
+        let critical: Vec<Uuid> =
+            sent.iter().filter(|message| message.is_critical).map(|message| message.id.0).collect();
         // A row that a report has locked is skipped, because the report marks it. One with both times is of a bundle that came
         // back, and waits for the confirm of a single message; see `return_bundled`. `coalesce` keeps the planner from the
         // index of unsent occurrences. While it takes that index for empty, it would search it for each id, and while a
         // session holds a snapshot, the index keeps an entry of every occurrence.
         let result = sqlx::query!(
-            "UPDATE runs SET publish_after = NULL, published_at = $3
+            "UPDATE runs SET publish_after = NULL, published_at = $3, in_critical_queue = (id = ANY ($5::uuid[]))
               WHERE id = ANY (ARRAY (
                     SELECT l.id FROM unnest($1::uuid[], $2::int[]) AS p (id, attempt)
                      CROSS JOIN LATERAL (
@@ -199,7 +199,8 @@ impl Store {
             &ids,
             &attempts,
             now,
-            is_single
+            is_single,
+            &critical
         )
         .execute(self.pool())
         .await?;

@@ -10,11 +10,15 @@ use std::{
 };
 
 use futures::StreamExt;
-use lapin::{Channel, options::BasicGetOptions, types::FieldTable};
+use lapin::{
+    Channel,
+    options::BasicGetOptions,
+    types::{AMQPValue, FieldTable},
+};
 use milvaion_protocol::{
     id::OccurrenceId,
     message::{JobBundle, JobMessage},
-    topology::BUNDLE_TYPE,
+    topology::{BUNDLE_TYPE, MAX_PRIORITY, Topology},
 };
 use milvaion_server::{
     broker::{
@@ -23,9 +27,9 @@ use milvaion_server::{
     },
     clock::Clock,
     config::broker::BrokerConfig,
-    domain::bundles::BundleSizes,
+    domain::bundles::{BundleSizes, CriticalTypes, SendPlan},
 };
-use milvaion_test_support::{messages, server_env};
+use milvaion_test_support::{messages, server_env, wait};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -141,7 +145,7 @@ struct Harness {
     clock: Clock,
     proxy: CountingProxy,
     publisher: Publisher,
-    names: milvaion_protocol::topology::Topology,
+    names: Topology,
     channel: Channel,
     stop: CancellationToken,
     keeps_open: JoinHandle<()>,
@@ -180,10 +184,10 @@ impl Harness {
         let messages: Vec<OutgoingMessage> = (0..count).map(|number| message(number, &self.clock)).collect();
         let ids: Vec<OccurrenceId> = messages.iter().map(|out| out.message.occurrence_id).collect();
         // As many batches in flight as the sender has.
-        let single = BundleSizes::new();
+        let single = SendPlan::default();
         let batches = futures::stream::iter(messages.chunks(500)).map(|batch| self.publisher.publish(batch, &single));
         let sent: Vec<_> = batches.buffer_unordered(16).collect().await;
-        let sent: BTreeSet<OccurrenceId> = sent.into_iter().flatten().map(|(id, _)| id).collect();
+        let sent: BTreeSet<OccurrenceId> = sent.into_iter().flatten().map(|message| message.id).collect();
         (0..count).filter(|number| sent.contains(&ids[*number])).collect()
     }
 
@@ -239,6 +243,7 @@ async fn queues_are_declared_together_and_not_after_a_reconnect() {
     assert_eq!(harness.proxy.requested() - before, 3);
     assert!(harness.publisher.take_unsent().is_empty());
     publish_bundles(&harness).await;
+    publish_critical(&harness).await;
     for number in 0..QUEUES {
         harness.delete_queue(number).await;
     }
@@ -255,7 +260,7 @@ async fn publish_bundles(harness: &Harness) {
     messages[7].message.attempt = 2;
     let job_type = job_type(0);
     let sizes = BundleSizes::from([(("w", job_type.as_str(), 3), 10)]);
-    let sent = harness.publisher.publish(&messages, &sizes).await;
+    let sent = harness.publisher.publish(&messages, &SendPlan { sizes, ..SendPlan::default() }).await;
     assert_eq!(sent.len(), 12, "the confirm of a message is that of each of its runs");
     let queue = harness.names.job_queue("w", &job_type);
     let mut kinds = Vec::new();
@@ -270,6 +275,47 @@ async fn publish_bundles(harness: &Harness) {
     }
     kinds.sort_unstable();
     assert_eq!(kinds, [(None, 1), (None, 1), (Some(BUNDLE_TYPE.to_owned()), 10)]);
+}
+
+/// Publishes two critical runs and another one, while the queue of critical runs is missing, has room for one message, and is
+/// full.
+async fn publish_critical(harness: &Harness) {
+    let job_type = job_type(0);
+    let (queue, critical_queue) =
+        (harness.names.job_queue("w", &job_type), harness.names.critical_queue("w", &job_type));
+    let plan = SendPlan { critical: CriticalTypes::from([("w", job_type.as_str())]), ..SendPlan::default() };
+    let publish = async || {
+        let mut messages: Vec<OutgoingMessage> = (0..3).map(|_| message(0, &harness.clock)).collect();
+        messages[..2].iter_mut().for_each(|out| out.message.priority = MAX_PRIORITY);
+        let sent = harness.publisher.publish(&messages, &plan).await;
+        (sent.len(), sent.iter().filter(|message| message.is_critical).count())
+    };
+    let purge = async |queue: &str| {
+        harness.channel.queue_purge(queue.into(), Default::default()).await.expect("the queue exists")
+    };
+    let declared = harness.proxy.requested();
+    assert_eq!(publish().await, (3, 0), "they are sent to the queue of the job type at once");
+    assert_eq!(purge(queue.as_str()).await, 3);
+    assert_eq!(harness.proxy.requested(), declared, "a queue of critical runs is declared by workers only");
+
+    // As by a worker, except that it has room for one message.
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-max-length".into(), AMQPValue::LongInt(1));
+    arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+    let declaring = harness.channel.queue_declare(critical_queue.as_str().into(), Default::default(), arguments);
+    declaring.await.expect("declared");
+    let (exchange, key) = (harness.names.jobs_exchange(), Topology::critical_binding("w", &job_type));
+    let (bound, exchange, key) = (critical_queue.as_str().into(), exchange.into(), key.into());
+    let binding = harness.channel.queue_bind(bound, exchange, key, Default::default(), FieldTable::default());
+    binding.await.expect("bound");
+    assert_eq!(publish().await, (2, 1), "the queue is full after the first one");
+    assert!(!harness.publisher.take_unsent().is_empty(), "the republisher sends the second one");
+    // It is parked for a second, which a busy machine may exceed.
+    wait::until("messages to the queue of the job type", async || publish().await == (3, 0)).await;
+    assert_eq!(purge(critical_queue.as_str()).await, 1);
+    assert!(purge(queue.as_str()).await >= 4);
+    assert!(harness.publisher.parked().is_empty(), "the queue of the job type is open");
+    harness.channel.queue_delete(critical_queue.into(), Default::default()).await.expect("deleted");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

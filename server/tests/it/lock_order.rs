@@ -128,7 +128,7 @@ async fn change_runs(rounds: usize) {
         }),
         ("mark", |store, ids, now| {
             Box::pin(async move {
-                let sent: Vec<_> = ids.iter().map(|id| (*id, 1)).collect();
+                let sent: Vec<_> = ids.iter().map(|id| runs::confirmed(*id, 1)).collect();
                 store.mark_published(&sent, false, now).await.map(drop)
             })
         }),

@@ -69,7 +69,7 @@ impl PlanHarness {
             let created = self.store.create_scheduled_runs(&planned, None, now).await.expect("the statement succeeds");
             assert_eq!(created, []);
             assert_eq!(self.store.due_jobs(now, 1_000, &[]).await.expect("the query succeeds").len(), 0);
-            let sent: Vec<_> = nothing.iter().map(|id| (*id, 1)).collect();
+            let sent: Vec<_> = nothing.iter().map(|id| runs::confirmed(*id, 1)).collect();
             assert_eq!(self.store.mark_published(&sent, false, now).await.expect("the statement succeeds"), 0);
             for status in [OccurrenceStatus::Running, OccurrenceStatus::Completed] {
                 let report = |id: &OccurrenceId| StatusReport::new(*id, 1, "w-1", status, now);
@@ -102,7 +102,7 @@ impl PlanHarness {
         let planned: Vec<NewRun> = due.iter().map(plan).collect();
         let created = self.store.create_scheduled_runs(&planned, None, now).await.expect("the statement succeeds");
         let ids: Vec<OccurrenceId> = created.iter().map(|run| run.row.id).collect();
-        let sent: Vec<_> = ids.iter().map(|id| (*id, 1)).collect();
+        let sent: Vec<_> = ids.iter().map(|id| runs::confirmed(*id, 1)).collect();
         self.store.mark_published(&sent, false, now).await.expect("the statement succeeds");
         self.report(&ids, OccurrenceStatus::Running, None).await;
         let mut connection = TestConnection::open(&self.url).await;
@@ -319,7 +319,7 @@ async fn record_confirms(sent: u32) {
         )
     };
     let mark = async |ids: std::ops::Range<u128>| {
-        let sent: Vec<_> = ids.map(|n| (OccurrenceId(uuid::Uuid::from_u128(n)), 1)).collect();
+        let sent: Vec<_> = ids.map(|n| runs::confirmed(OccurrenceId(uuid::Uuid::from_u128(n)), 1)).collect();
         harness.store.mark_published(&sent, false, harness.clock.now()).await.expect("the query succeeds")
     };
     // The session of the store reports its counts with a later statement.

@@ -163,7 +163,7 @@ async fn occurrence_that_no_worker_begins_is_skipped() {
     }
     let released = store.release_delayed(clock.now(), 10).await.expect("the statement succeeds");
     assert_eq!(released.len(), 1);
-    store.mark_published(&[(retried, 2)], false, clock.now()).await.expect("the statement succeeds");
+    store.mark_published(&[runs::confirmed(retried, 2)], false, clock.now()).await.expect("the statement succeeds");
     clock.advance(limit - Duration::seconds(2));
     assert_eq!(expiry.tick().await.expect("the tick succeeds").skipped, 0, "it waits for a worker since its release");
     clock.advance(Duration::seconds(3));

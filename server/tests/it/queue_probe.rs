@@ -23,9 +23,16 @@ async fn missing_queues_do_not_disturb_later_counts() {
     let queues = [missing.clone(), empty.clone(), missing.clone()];
     for round in 0..6 {
         let waiting = probe.waiting(&missing).await;
-        assert_eq!(waiting.expect("counted"), Some(0), "round {round}");
+        assert_eq!(waiting.expect("counted"), Some(QueueCounts::default()), "round {round}");
         let counts = probe.counts(&queues).await.expect("counted");
         assert_eq!(counts, [None, Some(QueueCounts { messages: 0, consumers: 0 }), None], "round {round}");
     }
-    channel.queue_delete(empty.into(), Default::default()).await.expect("deleted");
+    let consumer = channel.basic_consume(empty.as_str().into(), "c".into(), Default::default(), FieldTable::default());
+    let _consumer = consumer.await.expect("consumed");
+    assert!(!probe.delete_unused(&empty).await.expect("answered"), "it has a consumer");
+    channel.basic_cancel("c".into(), Default::default()).await.expect("cancelled");
+    for round in 0..2 {
+        assert!(probe.delete_unused(&empty).await.expect("answered"), "round {round}: it is gone");
+    }
+    assert!(probe.counts(&[empty]).await.expect("counted").iter().all(Option::is_none));
 }

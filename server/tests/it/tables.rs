@@ -100,7 +100,7 @@ async fn act(store: &Store, clock: &Clock, job_id: JobId, ids: &[OccurrenceId], 
             store.record_late_starts(&[start]).await.expect("the statement succeeds");
         }
         8 => {
-            store.mark_published(&[(id, signed)], false, now).await.expect("the statement succeeds");
+            store.mark_published(&[runs::confirmed(id, signed)], false, now).await.expect("the statement succeeds");
         }
         // The request arrives again.
         _ => {
@@ -288,7 +288,7 @@ mod exhaustive {
             let input = Some(json!({ "text": text(INPUT).replace('\\', "/") }));
             let run = NewRun { id, job_id, by: "ana".into(), input, ..NewRun::default() };
             store.insert_manual_run(&run, clock.now()).await.expect("the run is stored");
-            store.mark_published(&[(id, 1)], false, clock.now()).await.expect("the statement succeeds");
+            store.mark_published(&[runs::confirmed(id, 1)], false, clock.now()).await.expect("the statement succeeds");
             let report = |status| StatusReport::new(id, 1, "w-1", status, clock.now());
             for percent in [10, 50, 90] {
                 let progress = Some(RunProgress { percent, message: String::new() });

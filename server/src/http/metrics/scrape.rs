@@ -14,7 +14,10 @@ use tokio::{
 };
 
 use crate::{
-    broker::{Broker, queue_probe::QueueProbe},
+    broker::{
+        Broker,
+        queue_probe::{QueueCounts, QueueProbe},
+    },
     clock::Clock,
     command::singletons::LoopsRead,
     domain::liveness,
@@ -26,7 +29,7 @@ use crate::{
     http::health::HealthCheck,
     metrics::{
         Metrics,
-        gauges::{FloatGauge, Gauges},
+        gauges::{FloatGauge, Gauges, JobTypeGauge},
         labels::{
             JobTypeLabels, LoopLabel, MAX_LOOPS, PartLabel, PoolLabel, PoolStateLabels, QueueLabel, ServiceLabel,
             StateLabel, StatusLabel, WorkerLabel,
@@ -34,7 +37,7 @@ use crate::{
     },
     store::{
         Result as StoreResult, Store,
-        gauges::{OpenRunCounts, QueuedRuns, ScheduleState},
+        gauges::{OfferedJobType, OpenRunCounts, QueuedRuns, ScheduleState},
         jobs::JobCounts,
     },
 };
@@ -88,7 +91,7 @@ struct ReadState {
     at: Option<Instant>,
     probe: QueueProbe,
     /// The job types whose queues are counted.
-    job_types: Vec<(String, String)>,
+    job_types: Vec<OfferedJobType>,
 }
 
 impl LastRead {
@@ -187,7 +190,7 @@ impl MetricsReader {
     }
 
     /// Reads PostgreSQL, part by part on one connection. Returns the job types.
-    async fn read_database(&self, now: DateTime<Utc>, deadline: Instant) -> Option<Vec<(String, String)>> {
+    async fn read_database(&self, now: DateTime<Utc>, deadline: Instant) -> Option<Vec<OfferedJobType>> {
         let [runs, queued, schedule, workers] = DATABASE_PARTS;
         let counts = self.part(runs, deadline, self.store.open_run_counts()).await;
         let has_many_unready = counts.as_ref().is_some_and(OpenRunCounts::has_many_unready);
@@ -224,7 +227,7 @@ impl MetricsReader {
             let label = self.metrics.job_type_labels(&offered.worker_id, &offered.job_type);
             gauges.job_type_instances.get_or_create(&label).inc_by(offered.instances);
         }
-        Some(types.into_iter().map(|offered| (offered.worker_id, offered.job_type)).collect())
+        Some(types)
     }
 
     /// Reads the singleton loops, the first ones by name.
@@ -322,7 +325,7 @@ impl MetricsReader {
     }
 
     /// Counts the messages of the queues.
-    async fn read_queues(&self, probe: &mut QueueProbe, job_types: &[(String, String)], deadline: Instant) {
+    async fn read_queues(&self, probe: &mut QueueProbe, job_types: &[OfferedJobType], deadline: Instant) {
         let names = self.health.broker.topology();
         let own = [
             ("status", names.status()),
@@ -332,14 +335,19 @@ impl MetricsReader {
             ("ingest", names.ingest()),
             ("dead_letters", names.dead_letter_queue()),
         ];
-        let of_types = job_types.iter().map(|(worker, job_type)| names.job_queue(worker, job_type));
-        let queues: Vec<String> = own.iter().map(|(_, queue)| queue.clone()).chain(of_types).collect();
+        let of_types = job_types.iter().map(|offered| names.job_queue(&offered.worker_id, &offered.job_type));
+        let critical: Vec<&OfferedJobType> = job_types.iter().filter(|offered| offered.has_critical_queue).collect();
+        let of_critical = critical.iter().map(|offered| names.critical_queue(&offered.worker_id, &offered.job_type));
+        let queues: Vec<String> =
+            own.iter().map(|(_, queue)| queue.clone()).chain(of_types).chain(of_critical).collect();
         let found = self.part(BROKER_PART, deadline, probe.counts(&queues)).await;
         let gauges = self.gauges();
         gauges.server_queue_messages.clear();
         gauges.server_queue_consumers.clear();
         gauges.job_queue_messages.clear();
         gauges.job_queue_consumers.clear();
+        gauges.critical_queue_messages.clear();
+        gauges.critical_queue_consumers.clear();
         let Some(found) = found else { return };
         let (of_server, of_types) = found.split_at(own.len().min(found.len()));
         for ((queue, _), counts) in own.iter().zip(of_server) {
@@ -348,11 +356,24 @@ impl MetricsReader {
             gauges.server_queue_messages.get_or_create(&label).set(counts.messages.into());
             gauges.server_queue_consumers.get_or_create(&label).set(counts.consumers.into());
         }
-        for ((worker, job_type), counts) in job_types.iter().zip(of_types) {
+        let (of_types, of_critical) = of_types.split_at(job_types.len().min(of_types.len()));
+        let (messages, consumers) = (&gauges.job_queue_messages, &gauges.job_queue_consumers);
+        self.set_queues(job_types.iter().zip(of_types), messages, consumers);
+        let (messages, consumers) = (&gauges.critical_queue_messages, &gauges.critical_queue_consumers);
+        self.set_queues(critical.into_iter().zip(of_critical), messages, consumers);
+    }
+
+    fn set_queues<'a>(
+        &self,
+        found: impl Iterator<Item = (&'a OfferedJobType, &'a Option<QueueCounts>)>,
+        messages: &JobTypeGauge,
+        consumers: &JobTypeGauge,
+    ) {
+        for (offered, counts) in found {
             let Some(counts) = counts else { continue };
-            let label = self.metrics.job_type_labels(worker, job_type);
-            gauges.job_queue_messages.get_or_create(&label).inc_by(counts.messages.into());
-            gauges.job_queue_consumers.get_or_create(&label).inc_by(counts.consumers.into());
+            let label = self.metrics.job_type_labels(&offered.worker_id, &offered.job_type);
+            messages.get_or_create(&label).inc_by(counts.messages.into());
+            consumers.get_or_create(&label).inc_by(counts.consumers.into());
         }
     }
 }

@@ -46,7 +46,7 @@ async fn queue_is_old_while_its_oldest_message_waits() {
     let id = runs::insert_manual(&harness.store, &harness.clock, job).await;
     harness.advance(400);
     assert_eq!(harness.tick().await.changes.started, 0, "an unsent message is in no queue");
-    harness.store.mark_published(&[(id, 1)], false, harness.now()).await.expect("marked");
+    harness.store.mark_published(&[runs::confirmed(id, 1)], false, harness.now()).await.expect("marked");
     harness.advance(301);
     assert_eq!(harness.tick().await.changes.started, 1);
     harness.report(id, OccurrenceStatus::Running).await;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use lapin::Channel;
+use lapin::{Channel, options::BasicQosOptions, types::FieldTable};
 use milvaion_protocol::message::JobTypeInfo;
 use milvaion_server::{
     background::lost_messages::{LostMessageDetector, LostMessageReport},
@@ -12,7 +12,7 @@ use milvaion_server::{
 };
 use milvaion_test_support::{
     database::{self, TestConnection},
-    messages, server_env,
+    messages, runs, server_env,
 };
 use tokio::sync::{Mutex, Notify, watch};
 
@@ -81,9 +81,28 @@ impl Harness {
         (queue, channel)
     }
 
-    /// Stores the registration of an instance with the first job type, or its end.
+    /// Inserts critical occurrences of the first job type, of which the broker has confirmed the messages some seconds ago.
+    async fn insert_critical(&self, count: u32, in_critical_queue: bool, seconds_ago: i64) {
+        let at = (self.clock.now() - chrono::Duration::seconds(seconds_ago)).to_rfc3339();
+        self.execute(&format!(
+            "INSERT INTO runs (id, created_at, job_id, job_name, job_version, worker_id, job_type, scheduled_for, trigger,
+                               status, priority, published_at, in_critical_queue)
+             SELECT gen_random_uuid(), '{at}', gen_random_uuid(), 'Job', 1, 'w', 'type-1', '{at}', 'schedule',
+                    'queued', 5, '{at}', {in_critical_queue}
+               FROM generate_series(1, {count})"
+        ))
+        .await;
+    }
+
+    /// Stores the registration of an instance with the first job type.
     async fn register(&self, instance: &str, bundle_size: Option<u32>) {
+        self.register_with_slots(instance, bundle_size, 0).await;
+    }
+
+    /// Stores the registration of an instance with the first job type and slots for critical runs.
+    async fn register_with_slots(&self, instance: &str, bundle_size: Option<u32>, critical_slots: u32) {
         let mut hello = messages::hello(instance, self.clock.now());
+        hello.critical_slots = critical_slots;
         hello.job_types = vec![JobTypeInfo { bundle_size, concurrency: 10, ..messages::job_type("type-1") }];
         self.detector.store.store_hellos(&[hello], self.clock.now()).await.expect("stored");
     }
@@ -163,7 +182,9 @@ async fn reject_bundles(harness: &Harness) {
     let claim = async || store.claim_unsent(now, &[], &[], 100_000, now).await.expect("the query succeeds");
     let sent: Vec<_> = claim().await.into_iter().map(|run| (run.id, 1)).collect();
     let reject = async || store.return_bundled(sent.clone(), now).await.expect("the statement succeeds").len();
-    let mark = async |is_single| store.mark_published(&sent, is_single, now).await.expect("the statement succeeds");
+    let confirmed: Vec<_> = sent.iter().map(|(id, attempt)| runs::confirmed(*id, *attempt)).collect();
+    let mark =
+        async |is_single| store.mark_published(&confirmed, is_single, now).await.expect("the statement succeeds");
     assert_eq!([reject().await, reject().await], [sent.len(); 2], "the dead letters are delivered twice");
     assert_eq!(mark(false).await, 0, "the confirms of the bundles count no more");
     assert_eq!(harness.count("occurrences WHERE published_at IS NOT NULL").await, 0, "they are unsent");
@@ -287,6 +308,59 @@ async fn fresh_messages_hide_no_lost_one() {
     harness.clock.advance(chrono::Duration::seconds(15));
     let report = harness.tick().await;
     assert_eq!((report.waiting, report.lost), (5, 5), "a fresh one has overtaken them");
+    compare_critical_queue(&mut harness, &channel).await;
+}
+
+/// Compares critical runs in both queues, and moves those of the critical queue when no instance takes them any more.
+async fn compare_critical_queue(harness: &mut Harness, channel: &Channel) {
+    harness.execute("DELETE FROM runs").await;
+    let critical = harness.detector.broker.topology().critical_queue("w", "type-1");
+    let declare = async || {
+        let declaring = channel.queue_declare(critical.as_str().into(), Default::default(), Default::default());
+        declaring.await.expect("declared");
+        send(channel, &critical, 3).await;
+    };
+    declare().await;
+    // The consumer takes one message and acknowledges none.
+    channel.basic_qos(1, BasicQosOptions::default()).await.expect("set");
+    let consuming =
+        channel.basic_consume(critical.as_str().into(), "c".into(), Default::default(), FieldTable::default());
+    let _consumer = consuming.await.expect("consumed");
+    harness.register_with_slots("i-1", None, 1).await;
+    harness.insert_critical(2, false, 300).await;
+    harness.insert_critical(3, true, 10).await;
+    assert_eq!(tick_with_slots(harness).await, (0, 0));
+    harness
+        .execute("UPDATE runs SET status = 'running' WHERE id = (SELECT id FROM runs WHERE in_critical_queue LIMIT 1)")
+        .await;
+    assert_eq!(tick_with_slots(harness).await, (0, 0), "the older ones are in the other queue");
+
+    harness.detector.store.store_goodbyes(&["i-1".to_owned()], harness.clock.now()).await.expect("stored");
+    let report = harness.tick().await;
+    assert_eq!((report.lost, report.moved), (0, 0), "a consumer takes them");
+    channel.basic_cancel("c".into(), Default::default()).await.expect("cancelled");
+    let report = harness.tick().await;
+    assert_eq!((report.lost, report.moved), (0, 2), "no instance takes them");
+    let unsent =
+        "SELECT count(*) FROM runs WHERE in_critical_queue AND publish_after IS NOT NULL AND published_at IS NULL";
+    assert_eq!(harness.connection.lock().await.count(unsent).await, 2);
+    let counts = harness.detector.probe.counts(&[critical.clone()]).await.expect("counted");
+    assert!(counts.iter().all(Option::is_none), "the messages are gone with their queue");
+    assert_eq!(harness.tick().await.moved, 0, "they are the republisher's now");
+
+    // An instance that announces slots and consumes nothing, because the broker refuses it.
+    declare().await;
+    harness.insert_critical(1, true, 10).await;
+    assert_eq!(tick_with_slots(harness).await, (0, 0), "it may be connecting");
+    assert_eq!(tick_with_slots(harness).await, (0, 1));
+}
+
+/// Ticks ten seconds later, while an instance with a reserved slot lives. Returns the lost and the moved occurrences.
+async fn tick_with_slots(harness: &mut Harness) -> (usize, usize) {
+    harness.clock.advance(chrono::Duration::seconds(10));
+    harness.register_with_slots("i-1", None, 1).await;
+    let report = harness.tick().await;
+    (report.lost, report.moved)
 }
 
 mod exhaustive {

@@ -19,7 +19,7 @@ async fn busy_server() -> (ApiHarness, worker_env::RunningWorker, reqwest::Respo
         config.metrics.job_labels = true;
     })
     .await;
-    let worker = worker_env::start(&harness.config);
+    let worker = worker_env::start_with_slots(&harness.config, 1);
     let server = &harness.server;
     let scheduled =
         JobForm { kind: "cron".into(), cron: "* * * * * *".into(), zone: "UTC".into(), ..jobs::form("Every second") };
@@ -38,6 +38,7 @@ async fn busy_server() -> (ApiHarness, worker_env::RunningWorker, reqwest::Respo
             && [
                 "milvaion_runs_queued{",
                 "milvaion_job_queue_messages{",
+                "milvaion_critical_queue_messages{",
                 "milvaion_job_last_success",
                 "milvaion_permits{",
                 "milvaion_singleton_loop_leader{",

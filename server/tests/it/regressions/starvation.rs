@@ -124,6 +124,67 @@ mod exhaustive {
         server.stop().await;
     }
 
+    /// Low runs take all permits of two instances for as long as the test lasts. Critical runs start in the reserved slots at
+    /// once, and those that wait for a slot when the instances stop start in one that reserves none.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn critical_runs_start_although_low_runs_fill_the_fleet() {
+        let mut config = server_env::config().await;
+        config.lost_runs.requeue_after = std::time::Duration::from_secs(2);
+        let server = server_env::start(&config).await;
+        let (gate, stop) = (GatedJob::default(), CancellationToken::new());
+        let instances = [0, 1].map(|_| {
+            worker_env::start_with(&config, &stop, |worker| {
+                worker.capacity(1).critical_slots(1).shutdown_grace(std::time::Duration::ZERO).job(gate.clone())
+            })
+        });
+        let key = ("w".to_owned(), "echo".to_owned());
+        wait::eventually("two instances with reserved slots", async || {
+            let offers = server.store.bundle_offers(std::slice::from_ref(&key), server.clock.now()).await.ok()?;
+            (offers.first()?.1.critical_instances == 2).then_some(())
+        })
+        .await;
+        let dispatch = async |count: usize, priority: u8| {
+            let now = server.clock.now();
+            let job = JobInput { priority, ..jobs::echo_job(Schedule::once(now)) };
+            for _ in 0..count {
+                jobs::insert_job(&server.store, &server.clock, &job, Some(now)).await;
+            }
+            server.dispatcher.activate_dispatcher.notify_one();
+        };
+        let started = async |count: usize| {
+            wait::eventually(&format!("start number {count}"), || async {
+                let mut all = gate.started();
+                all.sort_unstable();
+                all.dedup();
+                (all.len() >= count).then_some(())
+            })
+            .await;
+        };
+        let queued = async |count: usize| {
+            wait::eventually(&format!("{count} queued runs"), || async {
+                (runs::all(&server, Some(OccurrenceStatus::Queued)).await.len() == count).then_some(())
+            })
+            .await;
+        };
+        dispatch(3, 1).await;
+        started(2).await;
+        dispatch(2, 5).await;
+        started(4).await;
+        queued(1).await;
+        dispatch(2, 5).await;
+        queued(3).await;
+        stop.cancel();
+        for instance in instances {
+            instance.await.expect("the worker stops");
+        }
+        let stop = CancellationToken::new();
+        worker_env::start_with(&config, &stop, |worker| worker.capacity(10).job(gate.clone()));
+        started(7).await;
+        while gate.complete_one().is_some() {}
+        stop.cancel();
+        server.stop().await;
+    }
+
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn thousand_jobs_of_an_absent_worker_delay_no_others() {
         dispatch_beside_an_absent_worker(1_000).await;
