@@ -150,10 +150,18 @@ impl FakeServer {
 
     /// Returns the number of consumers and of waiting messages of a job type's queue. None if there is no such queue.
     pub(crate) async fn job_queue(&self, worker: &str, job_type: &str) -> Option<(u32, u32)> {
+        self.counts(self.topology.job_queue(worker, job_type)).await
+    }
+
+    /// Returns the same of the queue of its critical runs, which the worker declares.
+    pub(crate) async fn critical_queue(&self, worker: &str, job_type: &str) -> Option<(u32, u32)> {
+        self.counts(self.topology.critical_queue(worker, job_type)).await
+    }
+
+    async fn counts(&self, name: String) -> Option<(u32, u32)> {
         // A channel of its own, because the broker closes it if the queue is missing.
         let channel = self.link().questions.create_channel().await.ok()?;
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        let name = self.topology.job_queue(worker, job_type);
         let queue = channel.queue_declare(name.into(), options, FieldTable::default()).await.ok()?;
         let _ = channel.close(200, "counted".into()).await;
         Some((queue.consumer_count(), queue.message_count()))
@@ -193,7 +201,16 @@ impl FakeServer {
             .with_message_id(id.clone().into())
             .with_correlation_id(id.into())
             .with_headers(headers);
-        self.publish_to(worker, job_type, message.occurrence_id, properties, body).await
+        self.publish_to(Topology::routing_key(worker, job_type, message.occurrence_id), properties, body).await
+    }
+
+    /// Publishes a job message to the queue of critical runs. Returns false if no queue takes it.
+    pub(crate) async fn publish_critical(&self, worker: &str, message: &JobMessage) -> Result<bool, lapin::Error> {
+        self.record_sent(message);
+        let body = serde_json::to_vec(message).unwrap_or_default();
+        let properties = BasicProperties::default().with_priority(message.priority);
+        let key = Topology::critical_routing_key(worker, &message.job_type, message.occurrence_id);
+        self.publish_to(key, properties, &body).await
     }
 
     /// Publishes several runs of one job type as a bundle. Returns false if no queue takes it, or if there is no run.
@@ -202,19 +219,12 @@ impl FakeServer {
         runs.iter().for_each(|run| self.record_sent(run));
         let body = serde_json::to_vec(&JobBundle { runs: runs.to_vec() }).unwrap_or_default();
         let properties = BasicProperties::default().with_priority(first.priority).with_type(BUNDLE_TYPE.into());
-        self.publish_to(worker, &first.job_type, first.occurrence_id, properties, &body).await
+        self.publish_to(Topology::routing_key(worker, &first.job_type, first.occurrence_id), properties, &body).await
     }
 
-    async fn publish_to(
-        &self,
-        worker: &str,
-        job_type: &str,
-        occurrence: OccurrenceId,
-        properties: BasicProperties,
-        body: &[u8],
-    ) -> Result<bool, lapin::Error> {
+    async fn publish_to(&self, key: String, properties: BasicProperties, body: &[u8]) -> Result<bool, lapin::Error> {
         let properties = properties.with_content_type("application/json".into()).with_delivery_mode(PERSISTENT);
-        let (exchange, key) = (self.topology.jobs_exchange(), Topology::routing_key(worker, job_type, occurrence));
+        let exchange = self.topology.jobs_exchange();
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let confirm = self.channel().basic_publish(exchange.into(), key.into(), options, body, properties).await?;
         Ok(matches!(confirm.await?, Confirmation::Ack(None)))
@@ -241,7 +251,9 @@ impl FakeServer {
     /// Deletes every queue and exchange of the case, and closes its connections.
     pub(crate) async fn erase(&self) {
         let mut queues = self.consumed().to_vec();
-        queues.extend(self.job_queues.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        for queue in self.job_queues.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            queues.extend([queue.clone(), format!("{queue}.critical")]);
+        }
         let topology = &self.topology;
         let exchanges = [
             topology.jobs_exchange(),

@@ -7,6 +7,7 @@
 mod bundles;
 mod claims;
 mod control;
+mod critical;
 mod duplicates;
 mod lifecycle;
 mod minimal;
@@ -255,6 +256,12 @@ catalogue! {
     Full "bundle-stopped" bundles::stopped,
         "rejects a bundle that has not started when it stops, if it announces bundles",
         "Bundles", "Never return a bundle to its queue";
+    Full "critical-slot" critical::reserved_slot,
+        "starts a critical run although all permits are taken, if it announces reserved slots",
+        "Critical runs", "starts a critical run at once although all permits are taken";
+    Full "critical-stopped" critical::stopped,
+        "returns a critical run that has not started when it stops, if it announces reserved slots",
+        "Critical runs", "Everything else is as for the queue of the job type";
     Full "retry" reporting::retry,
         "reports a failure with its exception, and runs the next attempt",
         "Status reports", "A worker reports Failed or TimedOut and is done";

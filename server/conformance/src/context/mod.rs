@@ -88,6 +88,7 @@ pub(crate) struct CaseContext {
     key_prefix: String,
     worker_id: Mutex<String>,
     grace_seconds: AtomicU32,
+    critical_slots: AtomicU32,
     folder: PathBuf,
     started: AtomicUsize,
     taps: Mutex<Vec<DeliveryTap>>,
@@ -110,6 +111,7 @@ impl CaseContext {
             key_prefix,
             worker_id: Mutex::new("conformance".to_owned()),
             grace_seconds: AtomicU32::new(DEFAULT_GRACE_SECONDS),
+            critical_slots: AtomicU32::new(0),
             folder,
             started: AtomicUsize::new(0),
             taps: Mutex::default(),
@@ -139,6 +141,11 @@ impl CaseContext {
     /// Changes the time for which runs may continue after SIGTERM, before a worker is started.
     pub(crate) fn set_grace(&self, seconds: u32) {
         self.grace_seconds.store(seconds, Ordering::Relaxed);
+    }
+
+    /// Asks for slots that are reserved for critical runs, before a worker is started.
+    pub(crate) fn reserve_slots(&self, slots: u32) {
+        self.critical_slots.store(slots, Ordering::Relaxed);
     }
 
     /// Restarts a service, and connects to both again.
@@ -221,6 +228,7 @@ impl CaseContext {
             ("MILVAION_PREFIX", self.prefix.clone()),
             ("MILVAION_KEY_PREFIX", self.key_prefix.clone()),
             ("MILVAION_SHUTDOWN_GRACE_SECONDS", self.grace_seconds.load(Ordering::Relaxed).to_string()),
+            ("MILVAION_CRITICAL_SLOTS", self.critical_slots.load(Ordering::Relaxed).to_string()),
             ("MILVAION_CONFORMANCE_LEDGER", self.ledger().display().to_string()),
             ("XDG_STATE_HOME", state.display().to_string()),
         ];

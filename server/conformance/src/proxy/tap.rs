@@ -55,9 +55,10 @@ impl DeliveryTap {
 
     /// Returns the answers to the deliveries of an occurrence, in their order.
     pub(crate) fn answers(&self, occurrence: OccurrenceId) -> Vec<DeliveryAnswer> {
-        let end = format!(".{occurrence}");
+        let id = occurrence.to_string();
+        let is_meant = |key: &str| key.split('.').any(|word| word == id);
         let state = self.lock();
-        state.answers.iter().filter(|(key, _)| key.ends_with(&end)).flat_map(|(_, answers)| answers.clone()).collect()
+        state.answers.iter().filter(|(key, _)| is_meant(key)).flat_map(|(_, answers)| answers.clone()).collect()
     }
 
     /// Returns the exchanges to which the worker has published without `mandatory` or without confirms.
