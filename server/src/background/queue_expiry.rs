@@ -8,7 +8,7 @@
 //! minutes after an outage. The claim in Redis shows it. The server claims what it skips, so that no worker begins it
 //! meanwhile. While Redis does not answer, or has just lost its data, no start limit is applied.
 //!
-//! Its message may still wait in the queue of its job type. A worker checks an old message with the server before it starts
+//! Its message may still wait in a queue of its job type. A worker checks an old message with the server before it starts
 //! it, and the mark in Redis stops a younger one.
 
 use std::{mem, time::Duration};

@@ -6,7 +6,7 @@
 //!
 //! | File | Content |
 //! |---|---|
-//! | [`consumer`] | One consumer per job type, and the handling of each delivery |
+//! | [`consumer`] | One consumer per queue, and the handling of each delivery |
 //! | [`reading`] | The messages of deliveries: single ones and bundles |
 //! | [`admission`] | The checks that a delivery passes before it may run |
 //! | [`run_ack`] | The answer about one run, also for those that share a message |
@@ -14,7 +14,7 @@
 //! | [`claim`] | Claims in Redis; drop duplicates between processes |
 //! | [`claim_batcher`] | Claims and ends of many deliveries in one round trip |
 //! | [`claim_check`] | The claim check: a request to the server whether a possible duplicate may start |
-//! | [`permits`] | The priority semaphore: concurrency limit per job type, capacity of the worker |
+//! | [`permits`] | The priority semaphore: concurrency limit per job type, capacity of the worker, reserved slots |
 //! | [`cancel_request`] | The format of a cancel request in Redis |
 //! | [`acks`] | Acknowledgements of many deliveries in one frame |
 //! | [`lru_set`] | The attempts that ended or were returned most recently |
