@@ -184,6 +184,11 @@ fn read(message: &RawMessage) -> Result<DeadLetteredRun, String> {
     })
 }
 
+/// The crash point after each message, and after all bundles of a batch.
+fn crash_after_store() {
+    faults::crash_point("dead_letters.after_store");
+}
+
 /// Returns the bundle that a dead letter is. One that cannot be read, or that has more runs than a server sends, is stored
 /// like any other message that cannot be read.
 fn read_bundle(delivery: &Delivery) -> Option<JobBundle> {
@@ -244,11 +249,11 @@ impl BatchHandler for DeadLetterConsumer {
                     }
                 }
             }
-            faults::crash_point("dead_letters.after_store");
+            crash_after_store();
         }
         for delivery in others {
             self.take(&RawMessage::from(delivery)).await?;
-            faults::crash_point("dead_letters.after_store");
+            crash_after_store();
         }
         Ok(())
     }
