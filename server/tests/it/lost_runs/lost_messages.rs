@@ -344,7 +344,7 @@ async fn compare_critical_queue(harness: &mut Harness, channel: &Channel) {
     let unsent =
         "SELECT count(*) FROM runs WHERE in_critical_queue AND publish_after IS NOT NULL AND published_at IS NULL";
     assert_eq!(harness.connection.lock().await.count(unsent).await, 2);
-    let counts = harness.detector.probe.counts(&[critical.clone()]).await.expect("counted");
+    let counts = harness.detector.probe.counts(std::slice::from_ref(&critical)).await.expect("counted");
     assert!(counts.iter().all(Option::is_none), "the messages are gone with their queue");
     assert_eq!(harness.tick().await.moved, 0, "they are the republisher's now");
 
