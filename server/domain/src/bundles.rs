@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(offer(1, Some(10)).size(500), 1, "the newest release takes none");
         let last = BundleOffer { instances: 0, ..offer(10, None) };
         assert_eq!(last.size(500), 10, "none is alive: the last registration counts");
-        assert_eq!(BundleOffer::default().size(500), 1, "a job type that nobody has announced");
+        assert_eq!(BundleOffer::default().size(500), 1, "a job type that no instance has announced");
     }
 
     #[test]
